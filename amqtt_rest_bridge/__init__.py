@@ -1,0 +1,1 @@
+"""An amqtt plugin that turns an MQTT broker into an HTTP bridge."""

@@ -1,0 +1,1 @@
+"""The broker process: matching, admission and paced publishing. Nothing here speaks HTTP."""
