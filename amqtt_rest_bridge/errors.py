@@ -1,0 +1,86 @@
+"""Faults of route files and the package's error tree. Bottom floor: imports nothing of ours; any thread may use it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How grave a fault is; errors stop the broker's start, the others are only said."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+
+
+class FailureCode(StrEnum):
+    """Why a client-mode call ended without a usable response: `error.code` of the failure payload."""
+
+    TIMEOUT = "timeout"
+    CONNECTION_FAILED = "connection_failed"
+    TLS_FAILED = "tls_failed"
+    HTTP_STATUS = "http_status"
+    RESPONSE_TOO_LARGE = "response_too_large"
+    REDIRECT_REFUSED = "redirect_refused"
+    PLACEHOLDER_UNRESOLVED = "placeholder_unresolved"
+    INVALID_VALUE = "invalid_value"
+    OVERLOADED = "overloaded"
+    BRIDGE_RESTARTED = "bridge_restarted"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a text: line and column, both counted from 1, columns in characters."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, or worth saying, at one place of one file.
+
+    `path` is the file as the operator named it; a notebook's cell follows as `file.lotnb#3`.
+    """
+
+    path: str
+    position: Position
+    severity: Severity
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        """Give the fault as an operator reads it: `path:line:column: error: message`, then its hint."""
+        line = f"{self.path}:{self.position.line}:{self.position.column}: {self.severity}: {self.message}"
+        return f"{line}\nhint: {self.hint}" if self.hint else line
+
+
+class BridgeError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ConfigurationError(BridgeError):
+    """A setting of the plugin or command line cannot be used; the message says which, why and what is allowed."""
+
+
+class RouteFilesError(BridgeError):
+    """At least one route file has an error; `faults` holds all faults of all files, sorted."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+class CallFailed(BridgeError):  # noqa: N818  # the field's own words: a call fails
+    """A client-mode call cannot go on; becomes the failure payload.
+
+    `unsent` is true when no byte of the request can have reached a server, so that repeating it is safe for every
+    method (RFC 9110 section 9.2.2).
+    """
+
+    def __init__(self, code: FailureCode, message: str, hint: str, *, unsent: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.unsent = unsent

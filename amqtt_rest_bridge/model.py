@@ -1,0 +1,169 @@
+"""What a loaded route is and what passes between broker and bridge: immutable values, no behaviour, no I/O."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from amqtt_rest_bridge.errors import Position
+from amqtt_rest_bridge.placeholders import PlaceholderText
+
+
+class Method(StrEnum):
+    """Request methods of RFC 9110 section 9.3 and RFC 5789; server mode has no PATCH."""
+
+    GET = "GET"
+    POST = "POST"
+    PUT = "PUT"
+    DELETE = "DELETE"
+    PATCH = "PATCH"
+
+
+class OverloadPolicy(StrEnum):
+    """What a route does with a message it has no room for (ROUTE_CONFIG, OVERLOAD_POLICY)."""
+
+    BALANCED = "balanced"
+    REALTIME = "realtime"
+    LOSSLESS = "lossless"
+
+
+class ResponseFormat(StrEnum):
+    """What a client event publishes for a response: its body alone, or the JSON envelope."""
+
+    BODY = "body"
+    ENVELOPE = "envelope"
+
+
+@dataclass(frozen=True, slots=True)
+class RestApiConfig:
+    """The REST_API_CONFIG block of a route; defaults are those of the specification and of decisions section 5.
+
+    `base_address` always has a scheme and no trailing slash; times are seconds. Secrets are kept out of `repr`.
+    """
+
+    base_address: str | None = None
+    enable_client: bool = False
+    request_timeout: int = 30
+    default_content_type: str = "application/json"
+    enable_server: bool = False
+    server_port: int = 8080
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    use_ssl: bool = False
+    ignore_cert_errors: bool = False
+    enable_cors: bool = False
+    cors_origins: tuple[str, ...] = ("*",)
+    authorization: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    client_cert_file: str | None = None
+    client_key_file: str | None = None
+    retries: int = 3
+    server_username: str | None = field(default=None, repr=False)
+    server_password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteConfig:
+    """The ROUTE_CONFIG block: how many messages may be queued and in flight, and what happens to one too many."""
+
+    overload_capacity: int = 10_000
+    overload_policy: OverloadPolicy = OverloadPolicy.BALANCED
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """HMAC-SHA256 over a body: checked in server mode, made in client mode (SIGNATURE_SECRET, SIGNATURE_HEADER)."""
+
+    secret: str = field(repr=False)
+    header: str = "X-Hub-Signature-256"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEvent:
+    """A message on `source_topic` (a topic filter) sends a request; its result goes to `destination_topic`."""
+
+    name: str
+    source_topic: str
+    method: Method
+    endpoint: PlaceholderText
+    body: PlaceholderText | None = None
+    headers: tuple[tuple[str, PlaceholderText], ...] = ()
+    destination_topic: PlaceholderText | None = None
+    error_topic: str | None = None
+    response_format: ResponseFormat = ResponseFormat.BODY
+    retain: bool = False
+    ordered: bool = False
+    signature: Signature | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """A request to `endpoint` with `method` is published to `destination_topic`.
+
+    `endpoint` begins with `/` and may hold `{name}` segments. A read event has `source_topic` (a topic filter) and no
+    `destination_topic`: it answers with the latest payload seen there.
+    """
+
+    name: str
+    method: Method
+    endpoint: str
+    destination_topic: PlaceholderText | None = None
+    payload: PlaceholderText | None = None
+    reply_topic: PlaceholderText | None = None
+    source_topic: str | None = None
+    retain: bool = False
+    signature: Signature | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One `DEFINE ROUTE ... WITH TYPE REST_API`, checked; `path` and `position` say where its DEFINE stands.
+
+    `secrets` are the values that GET SECRET, `{secret.X}`, passwords and signing secrets brought in, for masking.
+    """
+
+    name: str
+    config: RestApiConfig
+    client_events: tuple[ClientEvent, ...] = ()
+    server_events: tuple[ServerEvent, ...] = ()
+    route_config: RouteConfig = RouteConfig()
+    path: str = field(default="", compare=False)
+    position: Position = field(default=Position(1, 1), compare=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An application message as the broker received it; `timestamp` is Unix time in seconds."""
+
+    topic: str
+    payload: bytes
+    timestamp: float
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request ready to be sent: absolute URL, headers in their order, `body` None when there is none."""
+
+    method: Method
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A response read to its end; `headers` as received, `body` after content decoding, `elapsed` in seconds."""
+
+    status: int
+    reason: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    elapsed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones as well."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
