@@ -167,3 +167,23 @@ class Publication:
     topic: str
     payload: bytes
     retain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSettings:
+    """What a bridge process needs to know of the plugin's configuration; sizes are bytes."""
+
+    workers: int = 16
+    max_body_bytes: int = 262_144
+    max_response_bytes: int = 262_144
+    server_certfile: str | None = None
+    server_keyfile: str | None = None
+    access_log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRoute:
+    """A route with the number that each of its client events has on the link; a number is never used again."""
+
+    route: Route
+    numbers: tuple[int, ...]
