@@ -1,0 +1,108 @@
+"""The words that the library knows, and the known words meant by one that it does not know.
+
+Immutable once built; any thread may ask. *Word* is a folded word as it stands in a text, *term* the number of its stem.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from template_api.ranking.fuzzy import within
+from template_api.ranking.stemmer import stem
+from template_api.ranking.tokens import STOP_WORDS
+
+# How many edits a word of at least so many letters may be from what was meant; a wrong first letter counts as two.
+_EDITS: Final = ((8, 2), (4, 1))
+_WRONG_FIRST_LETTER: Final = 2
+_CANDIDATES: Final = 3
+_COMPLETIONS: Final = 10
+_SHORTEST_PART: Final = 3
+_LAST_CHARACTER: Final = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A word of the library and its term."""
+
+    word: str
+    term: int
+
+
+class Vocabulary:
+    """The library's words.
+
+    `words` maps each word and `stems` each stem to its term, `frequencies` counts the templates that have a term.
+    """
+
+    def __init__(self, words: Mapping[str, int], stems: Mapping[str, int], frequencies: Sequence[int]) -> None:
+        self._words = words
+        self._stems = stems
+        self._frequencies = frequencies
+        self._sorted = sorted(words)
+        self._first_letters = sorted({word[0] for word in self._sorted})
+        buckets: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+        for word in sorted(STOP_WORDS.union(self._sorted)):
+            buckets[word[0], len(word)].append(word)
+        self._buckets = dict(buckets)
+
+    def term(self, word: str) -> int | None:
+        """Return the term of a word, or None when no template has it in any form."""
+        term = self._words.get(word)
+        return self._stems.get(stem(word)) if term is None else term
+
+    def split(self, word: str) -> tuple[Known, ...]:
+        """Return the two known words that an unknown one consists of, the commonest such pair; else nothing."""
+        best: tuple[int, tuple[Known, ...]] = (0, ())
+        for at in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
+            left, right = self._words.get(word[:at]), self._words.get(word[at:])
+            if left is not None and right is not None:
+                rarer = min(self._frequencies[left], self._frequencies[right])
+                if rarer > best[0]:
+                    best = (rarer, (Known(word[:at], left), Known(word[at:], right)))
+        return best[1]
+
+    def completions(self, beginning: str) -> tuple[Known, ...]:
+        """Return the commonest words with this beginning, at most ten, no two of one term."""
+        start, end = bisect_left(self._sorted, beginning), bisect_left(self._sorted, beginning + _LAST_CHARACTER)
+        return self._commonest((self._sorted[at] for at in range(start, end)), _COMPLETIONS)
+
+    def nearest(self, word: str) -> tuple[Known, ...] | None:
+        """Return the commonest of the words fewest edits from an unknown one, at most three, no two of one term.
+
+        None means that the nearest is a stop word, so that the unknown one means nothing.
+        """
+        costs = dict(self._near(word))
+        if not costs:
+            return ()
+        least = min(costs.values())
+        nearest = sorted(near for near, cost in costs.items() if cost == least)
+        if any(near in STOP_WORDS for near in nearest):
+            return None
+        return self._commonest(nearest, _CANDIDATES)
+
+    def _near(self, word: str) -> Iterator[tuple[str, int]]:
+        most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
+        for length in range(len(word) - most, len(word) + most + 1) if most else ():
+            bucket = self._buckets.get((word[0], length))
+            if bucket:
+                yield from within(word, bucket, most)
+        if most >= _WRONG_FIRST_LETTER:
+            for near in self._other_first_letter(word):
+                if near in self._words:
+                    yield near, _WRONG_FIRST_LETTER
+
+    def _other_first_letter(self, word: str) -> Iterator[str]:
+        yield word[1:]
+        yield word[1] + word[0] + word[2:]
+        for letter in self._first_letters:
+            yield letter + word
+            yield letter + word[1:]
+
+    def _commonest(self, words: Iterable[str], most: int) -> tuple[Known, ...]:
+        by_term: dict[int, str] = {}
+        for word in words:
+            by_term.setdefault(self._words[word], word)
+        terms = sorted(by_term, key=lambda term: (-self._frequencies[term], by_term[term]))
+        return tuple(Known(by_term[term], term) for term in terms[:most])
