@@ -1,0 +1,27 @@
+"""Placeholders: texts with `{...}`, parsed once at load and filled per message or request. Pure; any thread.
+
+`names` says which placeholders there are, `text` parses and fills, `values` takes a message or request apart,
+`escaping` has one rule per place. What is inserted never changes the shape of what it is inserted into.
+"""
+
+from amqtt_rest_bridge.placeholders.escaping import Place, place_of
+from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind
+from amqtt_rest_bridge.placeholders.text import Fixed, PlaceholderText, constants, parse, suspects
+from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, Values
+
+__all__ = [
+    "PLACEHOLDERS",
+    "Fixed",
+    "MessageValues",
+    "Mode",
+    "Place",
+    "Placeholder",
+    "PlaceholderKind",
+    "PlaceholderText",
+    "RequestValues",
+    "Values",
+    "constants",
+    "parse",
+    "place_of",
+    "suspects",
+]

@@ -1,0 +1,137 @@
+"""Which placeholders there are, and what a name between braces means. Data and pure functions only."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """Which placeholders a text may hold: those of a message or those of a request."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+RAW = "payload"
+"""Root of `{payload}`, `{value}` and `{body}`: the bytes as they came."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderKind:
+    """One row of the table of placeholders.
+
+    `root` is what it means, whatever it is called; `argument` is the pattern of what may follow the name and a dot,
+    None when nothing may; `alone` tells whether the name may also stand without it.
+    """
+
+    written: tuple[str, ...]
+    names: tuple[str, ...]
+    root: str
+    modes: tuple[Mode, ...]
+    meaning: str
+    argument: str | None = None
+    alone: bool = True
+
+
+_CLIENT, _SERVER, _BOTH = (Mode.CLIENT,), (Mode.SERVER,), (Mode.CLIENT, Mode.SERVER)
+
+PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
+    PlaceholderKind(
+        ("{payload}", "{value}"), ("payload", "value"), RAW, _CLIENT,
+        "the payload of the message; as the whole BODY, byte for byte",
+    ),
+    PlaceholderKind(
+        ("{value.json}", "{payload.json}", "{value.json.a.b.0}"), ("value.json", "payload.json"), "json", _CLIENT,
+        "the payload's JSON, serialised compactly, or one field of it: dots go into objects, numbers into arrays, "
+        "a key that itself holds dots is tried first", r".+",
+    ),
+    PlaceholderKind(
+        ("{source_topic}", "{topic}"), ("source_topic", "topic"), "topic", _CLIENT,
+        "the topic of the message; its slashes are kept in ENDPOINT and DESTINATION_TOPIC",
+    ),
+    PlaceholderKind(
+        ("{topic.N}",), ("topic",), "level", _CLIENT,
+        "the Nth level of the topic, counted from 1", r"[1-9][0-9]{0,4}", alone=False,
+    ),
+    PlaceholderKind(
+        ("{body}",), ("body",), RAW, _SERVER,
+        "the body of the request (empty when it has none); as the whole PAYLOAD, byte for byte",
+    ),
+    PlaceholderKind(
+        ("{body.json}", "{body.json.a.b.0}"), ("body.json",), "json", _SERVER,
+        "the body's JSON, serialised compactly, or one field of it", r".+",
+    ),
+    PlaceholderKind(
+        ("{query.x}",), ("query",), "query", _SERVER,
+        "the query parameter x, percent-decoded; the last one when it is repeated", r".+", alone=False,
+    ),
+    PlaceholderKind(
+        ("{path.x}",), ("path",), "path.x", _SERVER,
+        "what stands in the `{x}` segment of ENDPOINT, percent-decoded", r"[A-Za-z0-9_.-]+", alone=False,
+    ),
+    PlaceholderKind(("{path}",), ("path",), "path", _SERVER, "the path of the request, percent-decoded"),
+    PlaceholderKind(
+        ("{header.x}",), ("header",), "header", _SERVER,
+        "the request header x, in any case", r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", alone=False,
+    ),
+    PlaceholderKind(("{method}",), ("method",), "method", _SERVER, "the method of the request"),
+    PlaceholderKind(
+        ("{request_id}",), ("request_id",), "request_id", _SERVER, "a UUID that is different for every request",
+    ),
+    PlaceholderKind(
+        ("{timestamp}",), ("timestamp",), "timestamp", _BOTH,
+        "when the broker received the message or request: RFC 3339 in UTC, as `2026-01-31T12:00:00.123Z`",
+    ),
+    PlaceholderKind(
+        ("{timestamp.unix}",), ("timestamp.unix",), "timestamp.unix", _BOTH, "the same in seconds since 1970",
+    ),
+    PlaceholderKind(
+        ("{timestamp.unix_ms}",), ("timestamp.unix_ms",), "timestamp.unix_ms", _BOTH,
+        "the same in milliseconds since 1970",
+    ),
+    PlaceholderKind(
+        ("{env.X}",), ("env",), "env", _BOTH, "the environment variable X, read at load",
+        r"[A-Za-z0-9_.-]+", alone=False,
+    ),
+    PlaceholderKind(
+        ("{secret.X}",), ("secret",), "secret", _BOTH, "the secret X (a file in secrets_dir), read at load",
+        r"[A-Za-z0-9_.-]+", alone=False,
+    ),
+)  # fmt: skip  # a table reads best as a table
+
+AT_LOAD = ("env", "secret")
+"""Roots that the loader replaces; the others wait for a message or request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One placeholder in a text: `name` as written, `root` and `argument` what it means.
+
+    `quoted` tells that it stands inside a JSON string literal; `argument` of a `{header.x}` is in lower case.
+    """
+
+    name: str
+    root: str
+    argument: str = ""
+    quoted: bool = False
+
+
+def recognise(name: str, mode: Mode) -> Placeholder | None:
+    """Say what the text between two braces means in a mode, or None when it is no placeholder there."""
+    for kind in PLACEHOLDERS:
+        if mode in kind.modes:
+            argument = _argument(kind, name)
+            if argument is not None:
+                return Placeholder(name, kind.root, argument.lower() if kind.root == "header" else argument)
+    return None
+
+
+def _argument(kind: PlaceholderKind, name: str) -> str | None:
+    """Give what follows a kind's name, "" when it stands alone, None when `name` is not of this kind."""
+    for own in kind.names:
+        if name == own and kind.alone:
+            return ""
+        head, tail = name[: len(own) + 1], name[len(own) + 1 :]
+        if head == f"{own}." and kind.argument is not None and re.fullmatch(kind.argument, tail):
+            return tail
+    return None

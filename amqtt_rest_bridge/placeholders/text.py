@@ -1,0 +1,176 @@
+"""Texts with placeholders: parsed once at load into pieces, joined for every message or request. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from amqtt_rest_bridge import topics
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
+from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAW, Mode, Placeholder, recognise
+from amqtt_rest_bridge.placeholders.values import Values
+
+_BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
+_WORD = re.compile(r"\s*[A-Za-z_][A-Za-z0-9_.-]*\s*")
+_JSON_TOKEN = re.compile(r'\\.|"', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Text that is put in as it is and never expanded: what GET ENV, GET SECRET, `{env.X}` or `{secret.X}` gave.
+
+    With `escaped`, it is escaped for its place like any other value. `label` stands for it where texts are shown.
+    """
+
+    text: str = field(repr=False)
+    label: str
+    escaped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderText:
+    """A text with placeholders, ready to be filled; `source` is the text as written, without secrets."""
+
+    source: str
+    place: Place
+    pieces: tuple[str | Placeholder, ...] = field(repr=False)
+
+    @property
+    def is_constant(self) -> bool:
+        """Tell that filling it always gives the same text."""
+        return not self.pieces or (len(self.pieces) == 1 and isinstance(self.pieces[0], str))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give the placeholders in it as they are written, without braces, in their order."""
+        return tuple(piece.name for piece in self.pieces if isinstance(piece, Placeholder))
+
+    def fill(self, values: Values) -> str:
+        """Insert the values, escaped for the place.
+
+        Raises:
+            CallFailed: `placeholder_unresolved`, a value is missing; `invalid_value`, one cannot stand here.
+        """
+        escape = ESCAPES[self.place]
+        text = "".join(
+            [piece if isinstance(piece, str) else escape(piece, values.get(piece)) for piece in self.pieces]
+        )
+        if not self.is_constant:
+            if self.place is Place.ENDPOINT:
+                self._check_segments(text)
+            elif self.place is Place.TOPIC:
+                self._check_topic(text)
+        return text
+
+    def fill_bytes(self, values: Values) -> bytes:
+        """Insert the values into a body, as UTF-8; `{payload}` alone, or in plain text, stays byte for byte.
+
+        Raises:
+            CallFailed: as for `fill`.
+        """
+        if self.place is not Place.TEXT and not (len(self.pieces) == 1 and _is_raw(self.pieces[0])):
+            return self.fill(values).encode()
+        return b"".join([self._piece_bytes(piece, values) for piece in self.pieces])
+
+    def _piece_bytes(self, piece: str | Placeholder, values: Values) -> bytes:
+        if isinstance(piece, str):
+            return piece.encode()
+        return values.payload if _is_raw(piece) else ESCAPES[self.place](piece, values.get(piece)).encode()
+
+    def _check_segments(self, text: str) -> None:
+        """Refuse a filled `.` or `..` segment, which would climb out of the path (RFC 3986 section 5.2.4)."""
+        if "." not in text:
+            return
+        literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
+        if _dot_segments(text) > _dot_segments(literal):
+            raise CallFailed(
+                FailureCode.INVALID_VALUE,
+                "a value makes a path segment of ENDPOINT . or .., which would change the path",
+                "Send another value.",
+                unsent=True,
+            )
+
+    def _check_topic(self, text: str) -> None:
+        first = self.pieces[0]
+        reason = topics.check_topic_name(text)
+        # A value must not move a message among the broker's own topics (MQTT 3.1.1 section 4.7.2).
+        if reason is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
+            reason = "begins with $"
+        if reason is not None:
+            raise CallFailed(
+                FailureCode.INVALID_VALUE, f"the topic filled in {reason}", "Send another value.", unsent=True
+            )
+
+
+def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> PlaceholderText:
+    """Find the placeholders of a text; braces around anything else are text.
+
+    `text` may come in parts: each str is searched for placeholders, each `Fixed` is not.
+
+    Raises:
+        CallFailed: `invalid_value`, a `Fixed` cannot stand in this place.
+    """
+    parts = (text,) if isinstance(text, str) else text
+    pieces: list[str | Placeholder] = []
+    in_string = False
+    for piece in _pieces(parts, mode):
+        if isinstance(piece, Placeholder):
+            quoted = in_string and place is Place.JSON
+            pieces.append(Placeholder(piece.name, piece.root, piece.argument, quoted))
+            continue
+        literal = _literal(piece, place, quoted=in_string)
+        if place is Place.JSON and not (isinstance(piece, Fixed) and piece.escaped):
+            in_string ^= _JSON_TOKEN.findall(literal).count('"') % 2 == 1
+        if pieces and isinstance(pieces[-1], str):
+            pieces[-1] += literal
+        elif literal:
+            pieces.append(literal)
+    source = "".join([part if isinstance(part, str) else part.label for part in parts])
+    return PlaceholderText(source, place, tuple(pieces))
+
+
+def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | Placeholder]:
+    for part in parts:
+        if isinstance(part, Fixed):
+            yield part
+            continue
+        end = 0
+        for match in _BRACES.finditer(part):
+            placeholder = recognise(match[1], mode)
+            if placeholder is not None and placeholder.root not in AT_LOAD:
+                yield part[end : match.start()]
+                yield placeholder
+                end = match.end()
+        yield part[end:]
+
+
+def _literal(piece: str | Fixed, place: Place, *, quoted: bool) -> str:
+    if isinstance(piece, str):
+        return piece
+    if not piece.escaped:
+        return piece.text
+    return ESCAPES[place](Placeholder(piece.label.strip("{}"), "", quoted=quoted), piece.text)
+
+
+def constants(text: str) -> Iterator[tuple[int, int, str, str]]:
+    """Find `{env.X}` and `{secret.X}`: where each begins and ends, "env" or "secret", and its X."""
+    for match in _BRACES.finditer(text):
+        placeholder = recognise(match[1], Mode.CLIENT)
+        if placeholder is not None and placeholder.root in AT_LOAD:
+            yield match.start(), match.end(), placeholder.root, placeholder.argument
+
+
+def suspects(text: str, mode: Mode) -> Iterator[tuple[int, str]]:
+    """Find what looks like a placeholder but is none in this mode: where its brace stands, and the name in it."""
+    for match in _BRACES.finditer(text):
+        if recognise(match[1], mode) is None and _WORD.fullmatch(match[1]):
+            yield match.start(), match[1].strip()
+
+
+def _is_raw(piece: str | Placeholder) -> bool:
+    return isinstance(piece, Placeholder) and piece.root == RAW
+
+
+def _dot_segments(endpoint: str) -> int:
+    path = endpoint.partition("?")[0].lower().replace("%2e", ".")
+    return sum(segment in (".", "..") for segment in path.split("/"))

@@ -1,0 +1,148 @@
+"""What placeholders are filled with: the parts of a message or of a request, taken apart at most once. Pure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
+from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
+
+
+def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallFailed:
+    return CallFailed(
+        FailureCode.PLACEHOLDER_UNRESOLVED, f"{{{placeholder.name}}} has no value: {reason}", hint, unsent=True
+    )
+
+
+class Values:
+    """Base of both kinds: a payload with a time. Not for sharing between threads: it remembers what it parsed."""
+
+    __slots__ = ("_json", "_milliseconds", "_text", "payload")
+    _noun = "payload"
+
+    def __init__(self, payload: bytes, timestamp: float) -> None:
+        self.payload = payload
+        self._milliseconds = round(timestamp * 1000)
+        self._text: str | None = None
+        self._json: tuple[JsonValue] | None = None
+
+    def get(self, placeholder: Placeholder) -> JsonValue:
+        """Give the value of a placeholder.
+
+        Raises:
+            CallFailed: `placeholder_unresolved`, it has none.
+        """
+        root = placeholder.root
+        if root == RAW:
+            return self._as_text(placeholder)
+        if root == "json":
+            return self._field(placeholder)
+        if root.startswith("timestamp"):
+            return self._time(root)
+        return self._own(placeholder)
+
+    def _own(self, placeholder: Placeholder) -> JsonValue:
+        raise NotImplementedError
+
+    def _as_text(self, placeholder: Placeholder) -> str:
+        if self._text is None:
+            try:
+                self._text = self.payload.decode()
+            except UnicodeDecodeError as error:
+                raise _unresolved(
+                    placeholder,
+                    f"the {self._noun} is not UTF-8 text",
+                    "Binary data can only stand as the whole body, or under a content type that is not JSON or a form.",
+                ) from error
+        return self._text
+
+    def _field(self, placeholder: Placeholder) -> JsonValue:
+        if self._json is None:
+            try:
+                self._json = (from_json(self._as_text(placeholder)),)
+            except ValueError as error:
+                raise _unresolved(placeholder, f"the {self._noun} is not JSON", f"Send a JSON {self._noun}.") from error
+        (value,) = self._json
+        if not placeholder.argument:
+            return value
+        try:
+            return look_up(value, placeholder.argument)
+        except LookupError as error:
+            raise _unresolved(
+                placeholder,
+                f"the {self._noun} has no field {placeholder.argument}",
+                "Send that field, or correct the name in the route; names are case-sensitive.",
+            ) from error
+
+    def _time(self, root: str) -> JsonValue:
+        if root == "timestamp.unix_ms":
+            return JsonNumber(self._milliseconds)
+        seconds, milliseconds = divmod(self._milliseconds, 1000)
+        if root == "timestamp.unix":
+            return JsonNumber(seconds)
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+class MessageValues(Values):
+    """The values of a message, for client mode; `timestamp` is Unix time in seconds."""
+
+    __slots__ = ("_topic",)
+
+    def __init__(self, topic: str, payload: bytes, timestamp: float) -> None:
+        super().__init__(payload, timestamp)
+        self._topic = topic
+
+    def _own(self, placeholder: Placeholder) -> JsonValue:
+        if placeholder.root == "topic":
+            return self._topic
+        levels = self._topic.split("/")
+        number = int(placeholder.argument)
+        if number > len(levels):
+            raise _unresolved(
+                placeholder, f"the topic has only {len(levels)} levels", "Use a lower number or a longer topic."
+            )
+        return levels[number - 1]
+
+
+class RequestValues(Values):
+    """The values of a request, for server mode; all text is percent-decoded, header names are in lower case."""
+
+    __slots__ = ("_headers", "_method", "_path", "_path_parameters", "_query", "_request_id")
+    _noun = "request body"
+
+    def __init__(
+        self,
+        *,
+        method: str,
+        path: str,
+        path_parameters: Mapping[str, str],
+        query: Mapping[str, Sequence[str]],
+        headers: Mapping[str, str],
+        body: bytes,
+        timestamp: float,
+        request_id: str,
+    ) -> None:
+        super().__init__(body, timestamp)
+        self._method = method
+        self._path = path
+        self._path_parameters = path_parameters
+        self._query = query
+        self._headers = headers
+        self._request_id = request_id
+
+    def _own(self, placeholder: Placeholder) -> JsonValue:
+        root, name = placeholder.root, placeholder.argument
+        if root == "query":
+            found = self._query.get(name, ())
+            return self._given(placeholder, found[-1] if found else None, f"query parameter {name}")
+        if root == "header":
+            return self._given(placeholder, self._headers.get(name), f"header {name}")
+        if root == "path.x":
+            return self._given(placeholder, self._path_parameters.get(name), f"path parameter {name}")
+        return {"method": self._method, "path": self._path, "request_id": self._request_id}[root]
+
+    @staticmethod
+    def _given(placeholder: Placeholder, value: str | None, what: str) -> str:
+        if value is None:
+            raise _unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
+        return value

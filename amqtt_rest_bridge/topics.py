@@ -1,0 +1,144 @@
+"""Topic names and topic filters of MQTT 3.1.1 section 4.7, and an index of filters. Pure; any thread may use it.
+
+`TopicIndex.find` runs on the broker's loop once for every message that passes through it.
+"""
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+MAX_TOPIC_BYTES = 65_535
+"""MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
+
+
+def check_topic_name(text: str) -> str | None:
+    """Say why `text` cannot be a topic name (what a message is published to), or None if it can."""
+    for wildcard in "+#":
+        if wildcard in text:
+            return f"holds the wildcard {wildcard}, which only a topic filter may hold"
+    return _check_text(text)
+
+
+def check_topic_filter(text: str) -> str | None:
+    """Say why `text` cannot be a topic filter (what is subscribed to), or None if it can."""
+    levels = text.split("/")
+    for number, level in enumerate(levels, start=1):
+        if "#" in level and (level != "#" or number != len(levels)):
+            return "has a # that does not stand alone in the last level"
+        if "+" in level and level != "+":
+            return "has a + that does not fill its level alone"
+    return _check_text(text)
+
+
+def _check_text(text: str) -> str | None:
+    if not text:
+        return "is empty"
+    # Decision: MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
+    # never stand in a topic on purpose and would break a log line, so they are refused here as well.
+    if any(char < " " or "\x7f" <= char <= "\x9f" for char in text):
+        return "holds a control character"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "has no UTF-8 form"
+    return f"is {size} bytes long; at most {MAX_TOPIC_BYTES} are allowed" if size > MAX_TOPIC_BYTES else None
+
+
+def filter_matches(topic_filter: str, topic: str) -> bool:
+    """Tell whether a valid topic filter matches a topic name (MQTT 3.1.1 sections 4.7.1 and 4.7.2)."""
+    if topic.startswith("$") and topic_filter[:1] in ("+", "#"):
+        return False
+    levels = topic.split("/")
+    wanted = topic_filter.split("/")
+    for number, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if number == len(levels) or level not in ("+", levels[number]):
+            # "sport/#" matches "sport" too: section 4.7.1.2.
+            return False
+    return len(levels) == len(wanted) or (len(levels) == len(wanted) - 1 and wanted[-1] == "#")
+
+
+class _Node(Generic[T]):
+    """One level of the filters with wildcards; each leaf holds (insertion number, value) pairs."""
+
+    __slots__ = ("children", "here", "plus", "rest")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.plus: _Node[T] | None = None
+        self.here: list[tuple[int, T]] = []
+        self.rest: list[tuple[int, T]] = []
+
+
+class TopicIndex(Generic[T]):
+    """Find the values of all filters that match a topic, without testing every filter.
+
+    Filters without wildcards are one dictionary; the others are a trie, walked level by level. It is built once from
+    valid (filter, value) pairs and never changes, so threads may share it.
+    """
+
+    __slots__ = ("_depth", "_exact", "_root")
+
+    def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
+        self._exact: dict[str, tuple[tuple[int, T], ...]] = {}
+        self._root: _Node[T] | None = None
+        self._depth = 0
+        for number, (topic_filter, value) in enumerate(entries):
+            if "+" in topic_filter or "#" in topic_filter:
+                self._add(topic_filter.split("/"), (number, value))
+            else:
+                self._exact[topic_filter] = (*self._exact.get(topic_filter, ()), (number, value))
+
+    def _add(self, levels: list[str], entry: tuple[int, T]) -> None:
+        node = self._root = self._root or _Node()
+        self._depth = max(self._depth, len(levels))
+        for level in levels:
+            if level == "#":
+                node.rest.append(entry)
+                return
+            if level == "+":
+                node.plus = node.plus or _Node()
+                node = node.plus
+            else:
+                node = node.children.setdefault(level, _Node())
+        node.here.append(entry)
+
+    def find(self, topic: str) -> tuple[T, ...]:
+        """Give the values of the filters that match a topic name, in the order they were put in."""
+        exact = self._exact.get(topic, ())
+        wild = self._walk(self._root, topic) if self._root is not None else ()
+        if not wild:
+            return tuple([value for _, value in exact]) if exact else ()
+        return tuple([value for _, value in sorted([*exact, *wild], key=_insertion_number)])
+
+    def _walk(self, root: _Node[T], topic: str) -> list[tuple[int, T]]:
+        # Levels below the deepest filter cannot matter, so a topic of 65,000 slashes costs no more than a short one.
+        levels = topic.split("/", self._depth)
+        if topic.startswith("$"):  # MQTT 3.1.1 section 4.7.2: a wildcard in the first level never matches these
+            child = root.children.get(levels.pop(0))
+            nodes = [child] if child is not None else []
+        else:
+            nodes = [root]
+        found: list[tuple[int, T]] = []
+        for level in levels:
+            following = []
+            for node in nodes:
+                found += node.rest
+                child = node.children.get(level)
+                if child is not None:
+                    following.append(child)
+                if node.plus is not None:
+                    following.append(node.plus)
+            if not following:
+                return found
+            nodes = following
+        for node in nodes:
+            found += node.here
+            found += node.rest
+        return found
+
+
+def _insertion_number(entry: tuple[int, object]) -> int:
+    return entry[0]
