@@ -1,0 +1,164 @@
+"""What becomes of a response or failure: the payload that is published, and where. Pure; client workers run it."""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from amqtt_rest_bridge.bridge.http_origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Method,
+    Publication,
+    ResponseFormat,
+)
+from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, parse
+
+_TIMESTAMP = parse("{timestamp}", Place.TEXT, Mode.CLIENT)
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+_STATUS_HINTS: Mapping[int, str] = {
+    400: "Check BODY, HEADERS and ENDPOINT of the event against what the server expects.",
+    401: "Check USERNAME and PASSWORD, AUTHORIZATION, or the Authorization header of the event.",
+    403: "The server knows the caller and refuses it: check the rights of these credentials.",
+    404: "Check BASE_ADDRESS and ENDPOINT.",
+    405: "Check METHOD: the server does not take it at this ENDPOINT.",
+    407: "The proxy asks for credentials: put them into HTTP_PROXY as http://user:password@proxy:port.",
+    413: "The server takes no body of this size.",
+    415: "Check DEFAULT_CONTENT_TYPE or the Content-Type header of the event.",
+    421: "Check BASE_ADDRESS and the Host header of the event.",
+    429: "The server takes fewer requests than arrive: slow the publishers down.",
+}
+
+
+def failure_of(request: HttpRequest, response: HttpResponse) -> CallFailed | None:
+    """Say why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
+    status = response.status
+    if status >= 400:
+        return CallFailed(
+            FailureCode.HTTP_STATUS, f"the server answered {describe_status(status)}", _status_hint(status, response)
+        )
+    location = header(response, "location") if status in REDIRECTS else None
+    return None if location is None else _redirect_refused(request, status, location)
+
+
+def result(event: ClientEvent, destination: str | None, response: HttpResponse) -> Publication | None:
+    """Give what a successful response publishes, or None when the event has no DESTINATION_TOPIC."""
+    if destination is None:
+        return None
+    payload = response.body if event.response_format is ResponseFormat.BODY else envelope(response)
+    return Publication(destination, payload, event.retain)
+
+
+def envelope(response: HttpResponse) -> bytes:
+    """Put a response into one JSON object (RESPONSE_FORMAT "envelope"), as UTF-8."""
+    headers: dict[str, str] = {}
+    for name, value in response.headers:
+        lower = name.lower()
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    return _to_json(
+        {
+            "status": response.status,
+            "reason": response.reason,
+            "headers": headers,
+            **_body_members(response.body),
+            "elapsed_ms": round(response.elapsed * 1000, 1),
+        }
+    ).encode("utf-8", "replace")
+
+
+def failure(
+    route: str, event: ClientEvent, message: Message, error: CallFailed, response: HttpResponse | None = None
+) -> Publication | None:
+    """Give what a failed call publishes, or None when the event names no topic for it (the log tells then).
+
+    Decision: a failure is not retained, even with RETAIN: the last good value stays.
+    """
+    topic = failure_topic(event, message)
+    return None if topic is None else Publication(topic, failure_payload(route, event.name, message, error, response))
+
+
+def failure_topic(event: ClientEvent, message: Message) -> str | None:
+    """Say where failures of a message go: ERROR_TOPIC, else DESTINATION_TOPIC; None when there is no usable topic."""
+    if event.error_topic is not None or event.destination_topic is None:
+        return event.error_topic
+    try:
+        return event.destination_topic.fill(_values(message)) or None
+    except CallFailed:
+        return None  # its placeholders cannot be filled from this message
+
+
+def failure_payload(
+    route: str, event: str, message: Message, error: CallFailed, response: HttpResponse | None = None
+) -> bytes:
+    """Write the failure payload: what went wrong, where, for which message, and what the server said, if it did.
+
+    Decision: `timestamp` is that of the message, in the form of `{timestamp}`, so that the two can be matched.
+    """
+    members: dict[str, Any] = {
+        "error": {"code": error.code, "message": error.message, "hint": error.hint},
+        "route": route,
+        "event": event,
+        "source_topic": message.topic,
+        "timestamp": _TIMESTAMP.fill(_values(message)),
+    }
+    if response is not None:
+        members |= {"status": response.status, **_body_members(response.body)}
+    return _to_json(members).encode("utf-8", "replace")
+
+
+def header(response: HttpResponse, name: str) -> str | None:
+    """Give the first value of a header, its name in lower case; None when there is none."""
+    return next((value for key, value in response.headers if key.lower() == name), None)
+
+
+def describe_status(status: int) -> str:
+    """Give a status with its standard phrase; what the server calls it never reaches a log line."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallFailed:
+    target = resolve(request.url, location)
+    where = "an address that cannot be used" if target is None else str(target[0])
+    may = target is not None and may_follow(origin_of(urlsplit(request.url)), target[0])
+    if request.method is not Method.GET:
+        reason, hint = f"{request.method} is not redirected", "Write the final address into BASE_ADDRESS and ENDPOINT."
+    elif may:
+        reason = f"this was redirect {MOST_REDIRECTS + 1}, {MOST_REDIRECTS} are followed"
+        hint = "The server redirects in a circle, or ENDPOINT should name the final path."
+    else:
+        reason = "only the same host and port is followed"
+        hint = "If that server is meant, write it into BASE_ADDRESS; its credentials would go there too."
+    return CallFailed(
+        FailureCode.REDIRECT_REFUSED, f"the server answered {describe_status(status)} to {where}; {reason}", hint
+    )
+
+
+def _status_hint(status: int, response: HttpResponse) -> str:
+    if status == 400 and b"HTTPS" in response.body:
+        return "The server expects TLS on this port: set USE_SSL or write https:// into BASE_ADDRESS."
+    if status in _STATUS_HINTS:
+        return _STATUS_HINTS[status]
+    if status >= 500:
+        return "The server has a problem of its own: look into its log."
+    return "The response body may tell what the server expects."
+
+
+def _body_members(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode(), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"body": b64encode(body).decode(), "body_encoding": "base64"}
+
+
+def _values(message: Message) -> MessageValues:
+    return MessageValues(message.topic, message.payload, message.timestamp)
