@@ -1,0 +1,139 @@
+"""Who may call an endpoint: Basic credentials (RFC 7617), signatures, origins (CORS protocol). Pure; any thread."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.bridge.http_errors import ErrorCode, RequestRefused
+from amqtt_rest_bridge.model import RestApiConfig, Signature
+
+Headers = tuple[tuple[str, str], ...]
+
+_TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+_PREFLIGHT_SECONDS: Final = "600"
+
+
+class Credentials:
+    """The one name and password that a route asks of its callers."""
+
+    def __init__(self, username: str, password: str, realm: str) -> None:
+        self._expected = hashlib.sha256(f"{username}:{password}".encode()).digest()
+        self._challenge = (("WWW-Authenticate", f'Basic realm="{realm}", charset="UTF-8"'),)
+
+    def check(self, authorization: str | None) -> None:
+        """Raise `RequestRefused` (401) unless the Authorization header is right.
+
+        Whatever is wrong, the work and the answer are the same: name and password are hashed and compared as one.
+        """
+        given = hashlib.sha256(_basic(authorization or "")).digest()
+        if not hmac.compare_digest(given, self._expected):
+            raise RequestRefused(
+                ErrorCode.UNAUTHORIZED,
+                "The caller's name or password is missing or wrong",
+                "Send the route's name and password as Basic credentials in the Authorization header",
+                self._challenge,
+            )
+
+
+def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
+    """Say what a route asks of its callers.
+
+    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD; None when none is set.
+
+    Decision: where only one of a pair is set the other one is empty, so that half a setting never opens a route.
+    """
+    username, password = config.server_username, config.server_password
+    if username is None and password is None and not config.enable_client:
+        username, password = config.username, config.password
+    if username is None and password is None:
+        return None
+    return Credentials(username or "", password or "", route)
+
+
+def check_signature(signature: Signature, header: str | None, body: bytes) -> None:
+    """Raise `RequestRefused` (401) unless the header holds the HMAC-SHA256 of the body, in hexadecimal or base64."""
+    expected = hmac.digest(signature.secret.encode(), body, "sha256")
+    if not hmac.compare_digest(_digest(header or ""), expected):
+        raise RequestRefused(
+            ErrorCode.INVALID_SIGNATURE,
+            f"The {signature.header} header does not hold the HMAC-SHA256 of the request's body",
+            "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds",
+            (("WWW-Authenticate", f'HMAC-SHA256 header="{signature.header}"'),),  # a 401 names one, RFC 9110 15.5.2
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CorsPolicy:
+    """What a route with ENABLE_CORS answers to pages of other origins; `origins` is None when all are allowed."""
+
+    origins: frozenset[str] | None
+
+    def answer_headers(self, origin: str | None) -> Headers:
+        """Give the headers for a request's answer; raises `RequestRefused` (403) for an origin that is not listed."""
+        if origin is None:
+            return _VARY
+        return (*_VARY, *self._allow(origin), _EXPOSE)
+
+    def preflight_headers(self, origin: str, methods: str, wanted: str | None) -> Headers:
+        """Give the headers of a preflight's answer; raises `RequestRefused` (403) for an origin that is not listed."""
+        headers = (*_PREFLIGHT_VARY, *self._allow(origin), ("Access-Control-Allow-Methods", methods))
+        if wanted and _TOKENS.fullmatch(wanted):
+            headers = (*headers, ("Access-Control-Allow-Headers", wanted))
+        return (*headers, ("Access-Control-Max-Age", _PREFLIGHT_SECONDS))
+
+    def _allow(self, origin: str) -> Headers:
+        if self.origins is None:
+            return _ANY_ORIGIN
+        if _normal(origin) not in self.origins:
+            raise RequestRefused(
+                ErrorCode.ORIGIN_NOT_ALLOWED,
+                "Pages of this origin may not call this endpoint; nothing was published",
+                "Let the operator add the origin, with its scheme and port, to CORS_ORIGINS",
+                _VARY,
+            )
+        return (("Access-Control-Allow-Origin", origin),)
+
+
+_VARY: Final = (("Vary", "Origin"),)
+_PREFLIGHT_VARY: Final = (("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"),)
+_ANY_ORIGIN: Final = (("Access-Control-Allow-Origin", "*"),)
+_EXPOSE: Final = ("Access-Control-Expose-Headers", "ETag, Retry-After, X-Request-ID")
+
+
+def cors_for(config: RestApiConfig) -> CorsPolicy | None:
+    """Read a route's CORS settings; None without ENABLE_CORS."""
+    if not config.enable_cors:
+        return None
+    origins = frozenset(_normal(origin) for origin in config.cors_origins)
+    return CorsPolicy(None if "*" in origins else origins)
+
+
+def _normal(origin: str) -> str:
+    """Bring an origin into the form in which browsers send it: lower case, no slash at its end."""
+    return origin.strip().rstrip("/").lower()
+
+
+def _basic(authorization: str) -> bytes:
+    """Take `name:password` out of an Authorization header; empty when there is none."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _digest(header: str) -> bytes:
+    """Read a signature header: hexadecimal or base64, with or without `sha256=`; empty when it is neither."""
+    text = header.strip()
+    if text[:7].lower() == "sha256=":
+        text = text[7:]
+    try:
+        return bytes.fromhex(text) if len(text) == 64 else base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
