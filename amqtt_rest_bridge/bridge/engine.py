@@ -1,0 +1,246 @@
+"""The bridge process's engine: frames in, calls and requests run, results out. Knows nothing of the process around it.
+
+`run` is the link's reader thread. Routes' workers, the listeners' threads and the timers only meet it in the outbox and in
+`Inbound`.
+"""
+
+import logging
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
+from amqtt_rest_bridge.bridge.outbox import Outbox
+from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.runner import CallItem, Runner, Sender
+from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.link import BridgeEnd, Frame, Op
+from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
+
+log = logging.getLogger(__name__)
+
+_REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
+_OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"})
+
+
+class Server(Protocol):
+    """The HTTP server of one port; see `bridge.http_listener`."""
+
+    def replace_routes(self, routes: tuple[Route, ...]) -> None:
+        """Serve these routes from the next request on."""
+
+    def stop(self, grace: float) -> None:
+        """Refuse new requests, let running ones finish for `grace` seconds, close."""
+
+
+class Makers(Protocol):
+    """How the engine gets at the network; real ones are in `bridge.process`."""
+
+    def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
+        """Make what sends the requests of a route."""
+
+    def server(self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings) -> Server:
+        """Start what serves a port."""
+
+
+class Engine:
+    """Obey one link until it closes."""
+
+    def __init__(self, link: BridgeEnd, makers: Makers) -> None:
+        self._link = link
+        self._makers = makers
+        self._outbox = Outbox(link)
+        self._timers = Timers()
+        self._inbound = Inbound()
+        self._runners: dict[int, Runner] = {}  # by event number
+        self._retired: list[Runner] = []  # a reload replaced them; closed once their calls have ended
+        self._sockets: dict[int, socket.socket] = {}
+        self._servers: dict[int, Server] = {}
+        self._answers = _Answers()
+        self._stopping = False
+        self._timers.after(_REPORT_SECONDS, self._report)
+
+    def run(self) -> None:
+        """Serve until the broker closes the link; blocks."""
+        try:
+            while (frames := self._link.receive(None)) is not None:
+                for frame in frames:
+                    self._take(frame)
+        except BridgeError as error:
+            self._link.send((Op.FAILED, str(error)))
+        finally:
+            self._close()
+
+    # What server mode asks (bridge.outlet.Outlet), from any thread.
+
+    def publish(self, route: str, publication: Publication, *, wait: float) -> None:
+        """Send a publication to the broker; see `Outlet.publish`."""
+        if self._stopping:
+            raise ShuttingDown("the bridge is shutting down")
+        item = (route, publication.topic, publication.payload, publication.retain)
+        if not self._outbox.publish(item, wait):
+            raise Overloaded("the broker is busy")
+
+    def latest(self, topic_filter: str) -> bytes | None:
+        """Give the latest payload of a read event; see `Outlet.latest`."""
+        return self._inbound.latest(topic_filter)
+
+    def expect(self, topic: str) -> AbstractContextManager[Waiting]:
+        """Stand waiting for a reply; see `Outlet.expect`."""
+        return self._inbound.expect(topic)
+
+    def answered(self, route: str, code: str | None, message: str | None) -> None:
+        """Count an answer; see `Outlet.answered`."""
+        self._answers.count(route, code, message)
+
+    # What the broker says, on the reader thread.
+
+    def _take(self, frame: Frame) -> None:
+        match frame[0]:
+            case Op.CALLS:
+                self._take_calls(frame[1])
+            case Op.SEEN:
+                for topic, payload in frame[1]:
+                    self._inbound.seen(topic, payload)
+            case Op.CREDIT:
+                self._outbox.credit(frame[1])
+            case Op.LISTEN:
+                for port in frame[1]:
+                    self._sockets[port] = self._link.take_socket()
+            case Op.ROUTES:
+                self._take_routes(*pickle.loads(frame[1]))  # noqa: S301  # from our own broker process
+            case Op.STOP:
+                threading.Thread(target=self._stop, args=(frame[1],), name="bridge-stop").start()
+
+    def _take_calls(self, items: list[CallItem]) -> None:
+        first = items[0][1]
+        if all(item[1] == first for item in items):
+            self._runners[first].submit(items)
+            return
+        by_runner: dict[Runner, list[CallItem]] = {}
+        for item in items:
+            by_runner.setdefault(self._runners[item[1]], []).append(item)
+        for runner, own in by_runner.items():
+            runner.submit(own)
+
+    def _take_routes(self, settings: BridgeSettings, routes: tuple[NumberedRoute, ...]) -> None:
+        kept = {number for numbered in routes for number in numbered.numbers}
+        self._retired += {runner for number, runner in self._runners.items() if number not in kept}
+        runners = {number: runner for number, runner in self._runners.items() if number in kept}
+        for numbered in routes:
+            if numbered.numbers and numbered.numbers[0] not in runners:
+                sender = self._makers.sender(numbered.route.config, settings)
+                runner = Runner(numbered, settings, sender, self._outbox, self._timers)
+                runners |= dict.fromkeys(numbered.numbers, runner)
+        self._runners = runners
+        self._inbound.watch(read_topics(numbered.route for numbered in routes))
+        self._serve({numbered.route.name: numbered.route for numbered in routes}, settings)
+        self._link.send((Op.READY,))
+
+    def _serve(self, routes: Mapping[str, Route], settings: BridgeSettings) -> None:
+        by_port: dict[int, tuple[Route, ...]] = {}
+        for route in routes.values():
+            if route.server_events and route.config.enable_server:
+                port = route.config.server_port
+                by_port[port] = (*by_port.get(port, ()), route)
+        for port, sock in self._sockets.items():
+            if port in by_port and port in self._servers:
+                self._servers[port].replace_routes(by_port[port])
+            elif port in by_port:
+                self._servers[port] = self._makers.server(sock, by_port[port], self, settings)
+        for port in [port for port in self._sockets if port not in by_port]:
+            self._sockets.pop(port).close()
+            if port in self._servers:
+                server = self._servers.pop(port)
+                threading.Thread(target=server.stop, args=(1.0,), name=f"close-{port}", daemon=True).start()
+
+    def _report(self) -> None:
+        report = self._answers.take()
+        if report:
+            self._outbox.send((Op.SERVED, report))
+        self._retired = [runner for runner in self._retired if not _close_if_idle(runner)]
+        self._timers.after(_REPORT_SECONDS, self._report)
+
+    def _stop(self, grace: float) -> None:
+        """Let what runs finish, then say so."""
+        deadline = time.monotonic() + grace
+        runners = [*set(self._runners.values()), *self._retired]
+        for runner in runners:
+            runner.stop()
+        closing = [
+            threading.Thread(target=server.stop, args=(grace,), daemon=True) for server in self._servers.values()
+        ]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._stopping = True
+        while time.monotonic() < deadline and any(runner.busy for runner in runners):
+            threading.Event().wait(_STOP_LOOK_SECONDS)
+        self._outbox.send((Op.SERVED, self._answers.take()))
+        self._outbox.send((Op.STOPPED,))
+
+    def _close(self) -> None:
+        self._stopping = True
+        self._timers.close()
+        self._inbound.dismiss()
+        for server in self._servers.values():
+            server.stop(0.0)
+        for runner in {*self._runners.values(), *self._retired}:
+            runner.stop()
+            runner.close()
+        for sock in self._sockets.values():
+            sock.close()
+        self._link.close()
+
+
+_STOP_LOOK_SECONDS: Final = 0.01
+
+
+class _Answers:
+    """How many requests each route answered since the last report."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, list[Any]] = {}
+
+    def count(self, route: str, code: str | None, message: str | None) -> None:
+        """Count one answer; what a caller did wrong is no error of the route."""
+        if code is not None and code not in _OWN_ERRORS:
+            return
+        with self._lock:
+            counts = self._counts.setdefault(route, [0, 0, "", ""])
+            if code is None:
+                counts[0] += 1
+            else:
+                counts[1:] = [counts[1] + 1, str(code), message or ""]
+
+    def take(self) -> dict[str, tuple[Any, ...]]:
+        """Give the counts and begin anew."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        return {route: tuple(items) for route, items in counts.items()}
+
+
+def read_topics(routes: Iterable[Route]) -> list[str]:
+    """Give the topic filters of all read events."""
+    return [
+        event.source_topic
+        for route in routes
+        for event in route.server_events
+        if event.source_topic is not None and event.destination_topic is None
+    ]
+
+
+def _close_if_idle(runner: Runner) -> bool:
+    if runner.idle:
+        runner.close()
+    return runner.idle
+
+
+MakeSender = Callable[[RestApiConfig, BridgeSettings], Sender]

@@ -1,0 +1,95 @@
+"""The bridge process's main: one link, one engine. Started by the plugin as `python -m`, or run in a thread of the broker.
+
+The link is all it knows of the broker: when it closes, the process ends, so a killed broker leaves none behind.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+from wsgiref.types import WSGIApplication
+
+from amqtt_rest_bridge.bridge.access_log import AccessLog
+from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.http_listener import Listener, TlsFiles
+from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.outlet import Outlet
+from amqtt_rest_bridge.bridge.runner import Sender
+from amqtt_rest_bridge.bridge.server_mode import create_app
+from amqtt_rest_bridge.link import BridgeEnd, Op
+from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+
+
+def run(sock: socket.socket) -> None:
+    """Serve the broker at the other end of a socket until it closes it; blocks."""
+    Engine(BridgeEnd(sock), Network()).run()
+
+
+class Network:
+    """Real senders and listeners."""
+
+    def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
+        """Make what sends the requests of a route; raises `ConfigurationError` for unusable TLS files."""
+        return HttpSender(config, max_response_bytes=settings.max_response_bytes, environment=os.environ)
+
+    def server(self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings) -> "Port":
+        """Serve routes on a listening socket."""
+        return Port(sock, routes, outlet, settings)
+
+
+class Port:
+    """A running listener whose routes can be replaced."""
+
+    def __init__(
+        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+    ) -> None:
+        self._outlet = outlet
+        self._settings = settings
+        tls = None
+        if settings.server_certfile is not None and settings.server_keyfile is not None:
+            tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        self._listener = Listener(
+            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=self._access_log
+        )
+        self._listener.start()
+
+    def replace_routes(self, routes: tuple[Route, ...]) -> None:
+        """Serve these routes from the next request on; certificate files are read again."""
+        self._listener.replace_app(self._app(routes))
+        self._listener.reload_tls()
+
+    def stop(self, grace: float) -> None:
+        """Refuse new requests, let running ones finish, close."""
+        self._listener.stop(grace)
+
+    def _app(self, routes: tuple[Route, ...]) -> WSGIApplication:
+        return create_app(routes, self._outlet, max_body_bytes=self._settings.max_body_bytes)
+
+
+class LinkHandler(logging.Handler):
+    """Send log records to the broker, whose logging decides where they go; the broker says which levels it wants."""
+
+    def __init__(self, link: BridgeEnd) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            self._link.send((Op.LOG, record.levelno, record.name, self.format(record)))
+        except Exception:
+            self.handleError(record)
+
+
+def main() -> None:
+    """Run as a process: `python -m amqtt_rest_bridge.bridge.process DESCRIPTOR LEVEL`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the broker says when to stop
+    link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
+    logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")
+    Engine(link, Network()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""One route's client mode in the bridge process: its queue, its workers, its retries.
+
+`submit` runs on the link's reader thread, `_work` on the route's workers, retries come back by the timer thread.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from amqtt_rest_bridge.bridge import client_results, client_retries
+from amqtt_rest_bridge.bridge.client_mode import PreparedEvent
+from amqtt_rest_bridge.bridge.lanes import Lanes
+from amqtt_rest_bridge.bridge.outbox import Outbox
+from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.bridge.worker_pool import WorkerPool
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.link import Op
+from amqtt_rest_bridge.model import (
+    BridgeSettings,
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    NumberedRoute,
+    OverloadPolicy,
+    Publication,
+)
+
+log = logging.getLogger(__name__)
+
+_SLOW_SECONDS: Final = 0.05
+
+
+class Sender(Protocol):
+    """What sends a request; see `bridge.http_sender`."""
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Send a request and read its response; raises `CallFailed`."""
+
+    def close(self) -> None:
+        """Close idle connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    number: int
+    event: ClientEvent
+    prepared: PreparedEvent
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A message for an event until its call has ended; `tries` counts the requests sent for it."""
+
+    id: int
+    event: _Event
+    message: Message
+    key: str | None
+    started: float
+    tries: int = 0
+
+
+CallItem = tuple[int, int, str, bytes, float, str | None]
+"""What a CALLS frame says of a call: its id, the event's number, topic, payload, timestamp, idempotency key."""
+
+
+class Runner:
+    """Run the calls of one route.
+
+    Args:
+        numbered: The route and its events' numbers.
+        settings: Of the plugin.
+        sender: Sends requests; closed with the runner.
+        outbox: Takes results.
+        timers: Brings retries back.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
+    """
+
+    def __init__(
+        self, numbered: NumberedRoute, settings: BridgeSettings, sender: Sender, outbox: Outbox, timers: Timers
+    ) -> None:
+        route = numbered.route
+        self.numbers = numbered.numbers
+        self._name = route.name
+        self._retries = route.config.retries
+        self._lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
+        self._sender = sender
+        self._outbox = outbox
+        self._timers = timers
+        self._events = {
+            number: _Event(number, event, PreparedEvent(route, event, max_body_bytes=settings.max_body_bytes))
+            for number, event in zip(numbered.numbers, route.client_events, strict=True)
+        }
+        self._lanes: Lanes[_Call] = Lanes()
+        self._pool: WorkerPool[_Call] = WorkerPool(
+            f"route-{route.name}", self._work, settings.workers, timers, outbox.flush
+        )
+        self._stopping = False
+        self._submitted = 0
+        self._ended = 0
+        self._lock = threading.Lock()
+
+    @property
+    def idle(self) -> bool:
+        """Say whether every submitted call has ended."""
+        return self._submitted == self._ended
+
+    @property
+    def busy(self) -> bool:
+        """Say whether a worker is at a call."""
+        return self._pool.running > 0
+
+    def submit(self, items: Sequence[CallItem]) -> None:
+        """Take calls, in order of arrival (the link's reader thread)."""
+        now = time.perf_counter()
+        ready: list[_Call] = []
+        for call_id, number, topic, payload, timestamp, key in items:
+            call = _Call(call_id, self._events[number], Message(topic, payload, timestamp), key, now)
+            if not call.event.event.ordered or self._lanes.enter((number, topic), call):
+                ready.append(call)
+        self._submitted += len(items)
+        if ready:
+            self._pool.submit(ready)
+
+    def stop(self) -> None:
+        """Start nothing more; what runs goes on to its end, the rest stays with the broker."""
+        self._stopping = True
+        self._pool.drain()
+
+    def close(self) -> None:
+        """End the workers after what they run and close idle connections."""
+        self._pool.close()
+        self._sender.close()
+
+    def _work(self, call: _Call) -> None:
+        call.tries += 1
+        response: HttpResponse | None = None
+        try:
+            built = call.event.prepared.build(call.message, idempotency_key=call.key)
+            response = self._sender.send(built.request)
+            failure = client_results.failure_of(built.request, response)
+            if failure is None:
+                self._succeed(call, response, client_results.result(call.event.event, built.destination, response))
+                return
+        except CallFailed as error:
+            failure = error
+        except Exception:
+            log.exception("route %s, event %s: unexpected error", self._name, call.event.event.name)
+            failure = _unexpected()
+        if not self._try_again(call, failure, response):
+            self._fail(call, failure, response)
+
+    def _try_again(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> bool:
+        method = call.event.event.method
+        outcome = failure if response is None else response
+        if not client_retries.is_retryable(method, outcome, lossless=self._lossless):
+            return False
+        if not self._lossless and call.tries > self._retries:
+            return False
+        if not self._stopping:
+            seconds = client_retries.delay(call.tries, response, now=time.time(), random=random.random)
+            log.info(
+                "route %s, event %s: %s on %s, tried again in %.1f s",
+                self._name,
+                call.event.event.name,
+                failure.code,
+                call.message.topic,
+                seconds,
+            )
+            self._outbox.send((Op.WAITING, call.event.number, 1))
+            self._timers.after(seconds, lambda: self._resume(call))
+        return True
+
+    def _resume(self, call: _Call) -> None:
+        self._outbox.send((Op.WAITING, call.event.number, -1))
+        if not self._stopping:
+            self._pool.submit((call,))
+
+    def _succeed(self, call: _Call, response: HttpResponse, publication: Publication | None) -> None:
+        log.debug("route %s, event %s: %d on %s", self._name, call.event.event.name, response.status, call.message.topic)
+        self._end(call, response.status, None, "", publication)
+
+    def _fail(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> None:
+        event = call.event.event
+        status = None if response is None else response.status
+        log.warning(
+            "route %s, event %s: %s on %s after %d tries, %.3f s: %s",
+            self._name,
+            event.name,
+            failure.code,
+            call.message.topic,
+            call.tries,
+            time.perf_counter() - call.started,
+            failure.message,
+        )
+        publication = client_results.failure(self._name, event, call.message, failure, response)
+        self._end(call, status, failure.code.value, failure.message, publication)
+
+    def _end(
+        self, call: _Call, status: int | None, code: str | None, message: str, publication: Publication | None
+    ) -> None:
+        publications = () if publication is None else ((publication.topic, publication.payload, publication.retain),)
+        seconds = time.perf_counter() - call.started
+        # Behind a slow server nothing follows soon that a result could travel with.
+        hurry = seconds > _SLOW_SECONDS or not self._pool.backlog
+        self._outbox.done((call.id, status, code, message, seconds, publications), hurry=hurry)
+        with self._lock:
+            self._ended += 1
+        if call.event.event.ordered:
+            following = self._lanes.leave((call.event.number, call.message.topic))
+            if following is not None:
+                self._pool.submit((following,))
+
+
+def _unexpected() -> CallFailed:
+    return CallFailed(
+        FailureCode.CONNECTION_FAILED,
+        "the call ended with an unexpected error of the bridge itself",
+        "The broker's log has the details; please report them.",
+    )

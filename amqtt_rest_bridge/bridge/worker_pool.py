@@ -1,0 +1,177 @@
+"""A pool of threads that keeps few of them running: pure concurrency, nothing of HTTP.
+
+In one interpreter, threads that compute take the lock from each other: against a server that answers at once two
+threads do more than eight. Against a slow server threads only wait, and as many are needed as requests should be in
+flight. The pool finds out which it is: it starts with one thread and adds another only while items wait *and* the
+threads that run spend their time waiting (`_useful`), and it sends one home when there are more than that.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, TypeVar
+
+from amqtt_rest_bridge.bridge.timers import Timers
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 0.003  # an item may wait this long before another thread is considered
+_IDLE_SECONDS: Final = 30.0  # a thread without work this long ends
+_SMOOTHING: Final = 0.1  # weight of the newest call in the moving averages
+
+
+class WorkerPool(Generic[T]):
+    """Run `work(item)` for every submitted item, started in order of arrival, on at most `limit` threads.
+
+    Args:
+        name: Of the threads.
+        work: Called on a worker thread; what it raises is logged.
+        limit: How many threads at most.
+        timers: Looks after items that wait.
+        on_rest: Called on a worker thread that is about to wait, and every few milliseconds while items wait.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[T], None], limit: int, timers: Timers, on_rest: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._limit = limit
+        self._timers = timers
+        self._on_rest = on_rest
+        self._queue: deque[tuple[float, T]] = deque()
+        self._lock = threading.Lock()
+        self._idle: list[threading.Semaphore] = []  # where threads sleep, most recently idle last
+        self._running = 0
+        self._started = 0
+        self._watched = False
+        self._closing = False
+        self._finished = 0  # calls; tells `_look` whether anything moved
+        self._seen_finished = 0
+        self._wall = 0.0  # moving average of a call's seconds ...
+        self._cpu = 0.0  # ... and of the seconds its thread computed
+
+    @property
+    def backlog(self) -> int:
+        """Say how many items wait for a thread."""
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        """Say how many threads have work."""
+        return self._running
+
+    def submit(self, items: Iterable[T]) -> None:
+        """Queue items; any thread may call."""
+        now = time.monotonic()
+        with self._lock:
+            self._queue.extend([(now, item) for item in items])
+            asleep = not self._running
+            unwatched, self._watched = not self._watched, True
+        if asleep:
+            self._wake(1)
+        if unwatched:
+            self._timers.after(_PATIENCE_SECONDS, self._look)
+
+    def drain(self) -> list[T]:
+        """Take back every item that no thread has started."""
+        items: list[T] = []
+        while True:
+            try:
+                items.append(self._queue.popleft()[1])
+            except IndexError:
+                return items
+
+    def close(self) -> None:
+        """Let every thread end after the item it is at; does not wait for them."""
+        with self._lock:
+            self._closing = True
+            idle, self._idle = self._idle, []
+        for sleeper in idle:
+            sleeper.release()
+
+    def _look(self) -> None:
+        """Put more threads to work if items wait too long (timer thread)."""
+        self._on_rest()
+        with self._lock:
+            if self._closing or not self._queue:
+                self._watched = False
+                return
+            waited = time.monotonic() - self._queue[0][0]
+        if waited >= _PATIENCE_SECONDS:
+            stuck = self._finished == self._seen_finished
+            self._seen_finished = self._finished
+            room = self._limit if stuck else self._useful()
+            self._wake(min(room - self._running, max(1, self._running)))  # doubling: 16 threads after five looks
+        self._timers.after(_PATIENCE_SECONDS, self._look)
+
+    def _useful(self) -> int:
+        """Say how many threads one interpreter can keep busy: a call's time over the part of it that computes."""
+        if self._cpu <= 0.0:
+            return 1
+        return max(1, min(self._limit, math.floor(self._wall / self._cpu + 0.5)))
+
+    def _wake(self, count: int) -> None:
+        for _ in range(count):
+            with self._lock:
+                if self._closing or self._running >= self._limit:
+                    return
+                self._running += 1
+                sleeper = self._idle.pop() if self._idle else None
+            if sleeper is not None:
+                sleeper.release()
+            else:
+                self._start()
+
+    def _start(self) -> None:
+        self._started += 1
+        threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+
+    def _run(self) -> None:
+        sleeper = threading.Semaphore(0)
+        while True:
+            try:
+                _, item = self._queue.popleft()
+            except IndexError:
+                if not self._rest(sleeper, surplus=False):
+                    return
+                continue
+            wall, cpu = time.perf_counter(), time.thread_time()
+            try:
+                self._work(item)
+            except Exception:
+                log.exception("%s: a call ended with an unexpected error", self._name)
+            self._count(time.perf_counter() - wall, time.thread_time() - cpu)
+            surplus = self._running > self._useful() + 1
+            if (surplus or self._closing) and not self._rest(sleeper, surplus=surplus):
+                return
+
+    def _count(self, wall: float, cpu: float) -> None:
+        # Races between threads lose a sample now and then, which an average does not mind.
+        self._finished += 1
+        self._wall += _SMOOTHING * (wall - self._wall)
+        self._cpu += _SMOOTHING * (cpu - self._cpu)
+
+    def _rest(self, sleeper: threading.Semaphore, *, surplus: bool) -> bool:
+        """Wait for work; say whether to go on."""
+        self._on_rest()
+        with self._lock:
+            if self._closing:
+                self._running -= 1
+                return False
+            if self._queue and (not surplus or self._running <= 1):
+                return True
+            self._running -= 1
+            self._idle.append(sleeper)
+        if not sleeper.acquire(timeout=_IDLE_SECONDS):
+            with self._lock:
+                if sleeper in self._idle:
+                    self._idle.remove(sleeper)
+                    return False
+            sleeper.acquire()  # woken in the same instant: the release is under way
+        return not self._closing

@@ -1,0 +1,156 @@
+"""One route's account in the broker process: how full it is and how its calls went. Pure; the broker's loop alone uses it."""
+
+from collections import deque
+from typing import Any
+
+from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.failures import no_free_worker, overloaded, rfc3339
+from amqtt_rest_bridge.model import OverloadPolicy, Route
+
+_RECENT = 20  # decisions section 7: health looks at the last 20 calls
+_RED_STREAK = 3
+_LATENCIES = 1000  # calls that p50 and p99 are taken from
+
+
+class RouteAccount:
+    """Admission and counters of one route; kept when a reload changes the route.
+
+    `workers` is how many requests the route can have in flight, over all bridge processes.
+    """
+
+    def __init__(self, route: Route, workers: int, now: float) -> None:
+        self.name = route.name
+        self.workers = workers
+        self.outstanding = 0  # admitted and not ended
+        self.waiting = 0  # of those: between two tries, holding no worker
+        self.total = self.succeeded = self.failed = self.retried = self.refused = 0
+        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._latencies: deque[float] = deque(maxlen=_LATENCIES)
+        self._streak = 0
+        self._last_success: float | None = None
+        self._last_error: tuple[float, str, str] | None = None
+        self._since = now
+        self.update(route)
+
+    def update(self, route: Route) -> None:
+        """Take over what a reload changed."""
+        self.capacity = route.route_config.overload_capacity
+        self.policy = route.route_config.overload_policy
+        self._base_address = route.config.base_address
+
+    def admit(self) -> CallFailed | None:
+        """Take one more message, or say why not (then `refuse` has to follow)."""
+        if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
+            return no_free_worker(self.workers)
+        if self.outstanding >= self.capacity:
+            return overloaded(self.capacity)
+        self.total += 1
+        self.outstanding += 1
+        return None
+
+    def refuse(self, code: str, message: str, now: float) -> bool:
+        """Note a message that was not admitted; say whether the health changed."""
+        self.total += 1
+        self.refused += 1
+        return self._error(code, message, now)
+
+    def wait(self, change: int) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
+        self.waiting += change
+        if change > 0:
+            self.retried += 1
+
+    def success(self, seconds: float, now: float) -> bool:
+        """Note an admitted call that ended well after `seconds`; say whether the health changed."""
+        before = self.health
+        self.outstanding -= 1
+        self.succeeded += 1
+        self._latencies.append(seconds)
+        self._well(now)
+        return self.health != before
+
+    def served(self, answered: int, refused: int, code: str, message: str, now: float) -> bool:
+        """Note requests of server mode: so many published, so many answered with an error, the last of them this.
+
+        Decision: a caller's mistake (a 4xx) is no fault of the route, so callers cannot make its health Red; the bridge
+        reports as `refused` only what the route itself could not do.
+        """
+        before = self.health
+        self.total += answered + refused
+        self.succeeded += answered
+        self.failed += refused
+        for _ in range(min(refused, _RECENT)):
+            self._error(code, message, now)
+        if answered:
+            self._well(now)
+        return self.health != before
+
+    def _well(self, now: float) -> None:
+        self._recent.append(True)
+        self._streak = 0
+        self._last_success = now
+
+    def failure(self, code: str, message: str, now: float) -> bool:
+        """Note an admitted call that failed; say whether the health changed."""
+        self.outstanding -= 1
+        self.failed += 1
+        return self._error(code, message, now)
+
+    def _error(self, code: str, message: str, now: float) -> bool:
+        before = self.health
+        self._recent.append(False)
+        self._streak += 1
+        self._last_error = (now, code, message)
+        return self.health != before
+
+    @property
+    def health(self) -> str:
+        """Give Green, Yellow (errors among the last 20) or Red (the last 20 all failed, or 3 in a row)."""
+        if self._streak >= _RED_STREAK:
+            return "Red"
+        return "Green" if all(self._recent) else "Yellow"
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Give the members of the status payload (decisions section 7); times are Unix seconds."""
+        latencies = sorted(self._latencies)
+        in_flight = min(self.outstanding - self.waiting, self.workers)
+        return {
+            "name": self.name,
+            "type": "REST_API",
+            "health": self.health,
+            "connection": self._connection(),
+            "errors": {"total": self.failed + self.refused, "consecutive": self._streak},
+            "messages": {
+                "total": self.total,
+                "succeeded": self.succeeded,
+                "failed": self.failed,
+                "retried": self.retried,
+                "refused": self.refused,
+                "queued": self.outstanding - in_flight,
+                "in_flight": in_flight,
+            },
+            "last_success": None if self._last_success is None else rfc3339(self._last_success),
+            "last_error": self._error_member(),
+            "latency_ms": {"p50": _quantile(latencies, 0.5), "p99": _quantile(latencies, 0.99)},
+            "uptime_s": round(now - self._since, 3),
+            "timestamp": rfc3339(now),
+        }
+
+    def _connection(self) -> str:
+        # Decision: what the last call told of the other side; a route that made none yet, or only serves, is idle.
+        if not self._recent:
+            return "idle"
+        return "connected" if self._recent[-1] else "failing"
+
+    def _error_member(self) -> dict[str, str] | None:
+        if self._last_error is None:
+            return None
+        time, code, message = self._last_error
+        return {"time": rfc3339(time), "code": code, "message": message}
+
+
+def _quantile(ordered: list[float], share: float) -> float | None:
+    """Give the value below which `share` of the seconds lie, in milliseconds (nearest rank)."""
+    if not ordered:
+        return None
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 3)

@@ -1,0 +1,265 @@
+"""Which events a message concerns, whether its route has room for it, and what becomes of it. The broker's loop alone.
+
+Every message that reaches the broker's subscribers passes `Dispatcher.offer`, so a message that concerns nobody costs one
+look-up. Nothing here awaits.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.failures import bridge_restarted, failure_payload, failure_topic, too_many_hops
+from amqtt_rest_bridge.model import ClientEvent, Message, NumberedRoute, OverloadPolicy, Publication
+from amqtt_rest_bridge.topics import TopicIndex
+
+log = logging.getLogger(__name__)
+
+MAX_HOPS: Final = 8  # decisions section 5: a chain of routes ends here
+_QUIET_SECONDS: Final = 1.0  # a route's refusals are logged at most this often
+
+
+@dataclass(slots=True, eq=False)
+class Listening:
+    """A client event in the index, with what the loop needs of its route."""
+
+    number: int
+    route: str
+    event: ClientEvent
+    account: RouteAccount
+    lossless: bool
+    refusals: int = 0  # not yet logged
+    logged: float = field(default=-1e9)
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """A topic filter that read events or replies wait on; `latest` is kept for bridge processes that start later."""
+
+    keep: bool
+    latest: tuple[str, bytes] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call."""
+
+    id: int
+    listening: Listening
+    message: Message
+    hops: int
+    key: str | None = None
+
+
+class Outlets(Protocol):
+    """Where the dispatcher's work goes."""
+
+    def deal(self, call: Call) -> None:
+        """Hand a call to a bridge process."""
+
+    def forward(self, topic: str, payload: bytes) -> None:
+        """Show a message to the bridge processes: read events and replies wait for it."""
+
+
+class Outgoing(Protocol):
+    """The publisher's queue; see `broker.publisher`."""
+
+    def put(self, publication: Publication, hops: int, give: Callable[[int], None] | None = None) -> bool:
+        """Queue a publication; False when there is no room."""
+
+
+class Spool(Protocol):
+    """Where the calls of lossless routes are kept; see `broker.spool`."""
+
+    def keep(self, listening: Listening, message: Message, hops: int) -> str:
+        """Write a call to disk and give its key."""
+
+    def forget(self, key: str) -> None:
+        """Remove a call that has ended."""
+
+
+class Dispatcher:
+    """Match, admit and account; `clock` gives Unix seconds, `monotonic` any steady seconds."""
+
+    def __init__(
+        self,
+        outlets: Outlets,
+        publisher: Outgoing,
+        workers: int,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.accounts: dict[str, RouteAccount] = {}
+        self.on_health: Callable[[RouteAccount], None] = _nothing
+        self.spool: Spool | None = None
+        self._outlets = outlets
+        self._publisher = publisher
+        self._clock = clock
+        self._monotonic = monotonic
+        self._workers = workers
+        self._index: TopicIndex[Listening | Watched] = TopicIndex(())
+        self._watched: dict[str, Watched] = {}
+        self._lossless: TopicIndex[Listening] = TopicIndex(())
+        self._by_number: dict[int, Listening] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def has_lossless(self) -> bool:
+        """Say whether any route is lossless, so that packets have to be looked at before their PUBACK."""
+        return any(account.policy is OverloadPolicy.LOSSLESS for account in self.accounts.values())
+
+    def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Iterable[str]) -> None:
+        """Replace all routes; `reads` and `replies` are the topic filters that read events and replies wait on."""
+        accounts: dict[str, RouteAccount] = {}
+        entries: list[tuple[str, Listening]] = []
+        for numbered in routes:
+            route = numbered.route
+            account = self.accounts.get(route.name) or RouteAccount(route, self._workers, self._clock())
+            account.update(route)
+            accounts[route.name] = account
+            lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
+            for number, event in zip(numbered.numbers, route.client_events, strict=True):
+                entries.append((event.source_topic, Listening(number, route.name, event, account, lossless)))
+        self.accounts = accounts
+        self._by_number = {listening.number: listening for _, listening in entries}
+        old = self._watched
+        self._watched = {topic_filter: Watched(keep=False) for topic_filter in replies}
+        self._watched |= {topic_filter: old.get(topic_filter) or Watched(keep=True) for topic_filter in reads}
+        self._index = TopicIndex([*entries, *self._watched.items()])
+        self._lossless = TopicIndex([entry for entry in entries if entry[1].lossless])
+
+    def latest(self) -> list[tuple[str, bytes]]:
+        """Give the latest message of each read event, for a bridge process that has just started."""
+        return [watched.latest for watched in self._watched.values() if watched.latest is not None]
+
+    def offer(self, topic: str, payload: bytes, hops: int = 0, *, spooled: bool = False) -> None:
+        """Take a message that reaches the broker's subscribers.
+
+        Args:
+            topic: Its topic name.
+            payload: Its payload.
+            hops: How many routes it has passed through.
+            spooled: True when the events of lossless routes have it already, from before its PUBACK.
+        """
+        found = self._index.find(topic)
+        if not found:
+            return
+        message = Message(topic, bytes(payload), self._clock())
+        forward = False
+        for entry in found:
+            if isinstance(entry, Watched):
+                forward = True
+                entry.latest = (topic, message.payload) if entry.keep else None
+            elif not (spooled and entry.lossless):
+                self._take(entry, message, hops)
+        if forward:
+            self._outlets.forward(topic, message.payload)
+
+    def remember(self, topic: str, payload: bytes) -> None:
+        """Take a retained message that reaches no subscriber now: read events answer with it."""
+        watched = [entry for entry in self._index.find(topic) if isinstance(entry, Watched) and entry.keep]
+        for entry in watched:
+            entry.latest = (topic, bytes(payload))
+        if watched:
+            self._outlets.forward(topic, bytes(payload))
+
+    def lossless(self, topic: str) -> tuple[Listening, ...]:
+        """Give the lossless events that listen to a topic."""
+        return self._lossless.find(topic)
+
+    def resume(self, call: Call) -> None:
+        """Deal a call again, by the event's present definition; one whose event is gone by now stays on disk."""
+        old = call.listening
+        for listening in self._by_number.values():
+            if listening.route == old.route and listening.event.name == old.event.name:
+                call.listening = listening
+                self._outlets.deal(call)
+                return
+        old.account.outstanding -= 1
+
+    def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
+        """Note a call that has ended (an item of a DONE frame) and publish what it made."""
+        _, _status, code, message, seconds, publications = item
+        account = call.listening.account
+        now = self._clock()
+        changed = account.success(seconds, now) if code is None else account.failure(code, message, now)
+        if changed:
+            self.on_health(account)
+        for publication in publications:
+            self._publisher.put(Publication(*publication), call.hops + 1, give)
+        self._forget(call)
+
+    def lost(self, call: Call) -> None:
+        """End a call whose bridge process died; a lossless one is dealt again instead."""
+        if call.key is not None:
+            self.resume(call)
+            return
+        failure, listening = bridge_restarted(), call.listening
+        topic = call.message.topic
+        log.warning("route %s, event %s: %s, message on %s", listening.route, listening.event.name, failure.code, topic)
+        if listening.account.failure(failure.code, failure.message, self._clock()):
+            self.on_health(listening.account)
+        self._publish_failure(listening, call.message, failure, call.hops)
+
+    def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
+        """Publish what server mode took in (an item of a PUBLISH frame)."""
+        self._publisher.put(Publication(*item[1:]), 1, give)
+
+    def waiting(self, number: int, change: int) -> None:
+        """Note that a call of an event begins or ceases to wait for its next try."""
+        listening = self._by_number.get(number)
+        if listening is not None:
+            listening.account.wait(change)
+
+    def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
+        """Note what server mode answered: for each route answered, refused, and the last error's code and message."""
+        now = self._clock()
+        for route, (answered, refused, code, message) in report.items():
+            account = self.accounts.get(route)
+            if account is not None and account.served(answered, refused, code, message, now):
+                self.on_health(account)
+
+    def refuse(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
+        """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
+        listening.refusals += 1
+        now = self._monotonic()
+        if now - listening.logged >= _QUIET_SECONDS:
+            log.warning(
+                "route %s, event %s: refused %d message(s), the last on %s: %s",
+                listening.route,
+                listening.event.name,
+                listening.refusals,
+                message.topic,
+                failure.message,
+            )
+            listening.refusals, listening.logged = 0, now
+        if listening.account.refuse(failure.code, failure.message, message.timestamp):
+            self.on_health(listening.account)
+        self._publish_failure(listening, message, failure, hops)
+
+    def _take(self, listening: Listening, message: Message, hops: int) -> None:
+        refusal = too_many_hops(MAX_HOPS) if hops >= MAX_HOPS else listening.account.admit()
+        if refusal is not None:
+            self.refuse(listening, message, refusal, hops)
+            return
+        key = self.spool.keep(listening, message, hops) if listening.lossless and self.spool is not None else None
+        self._outlets.deal(Call(next(self._ids), listening, message, hops, key))
+
+    def _forget(self, call: Call) -> None:
+        if call.key is not None and self.spool is not None:
+            self.spool.forget(call.key)
+
+    def _publish_failure(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
+        topic = failure_topic(listening.event, message)
+        if topic is not None:
+            name = listening.event.name
+            payload = failure_payload(listening.route, name, message.topic, message.timestamp, failure)
+            self._publisher.put(Publication(topic, payload), hops + 1)
+
+
+def _nothing(_account: RouteAccount) -> None:
+    """Until somebody publishes the status, nobody minds a change of health."""

@@ -1,0 +1,51 @@
+"""The listening sockets of server mode: bound by the broker process, so that they outlive every bridge process."""
+
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+from amqtt_rest_bridge.errors import ConfigurationError
+
+_BACKLOG: Final = 1024  # connections that wait while a bridge process is started again
+
+
+class Ports:
+    """Listening sockets by configured port."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self.sockets: dict[int, socket.socket] = {}
+
+    @property
+    def bound(self) -> dict[int, int]:
+        """Give the bound port for each configured one."""
+        return {port: sock.getsockname()[1] for port, sock in self.sockets.items()}
+
+    def open(self, ports: Iterable[int]) -> None:
+        """Bind what is not bound yet; on an error nothing new stays bound.
+
+        Raises:
+            ConfigurationError: A port is taken or the host is none of this machine's.
+        """
+        opened: dict[int, socket.socket] = {}
+        try:
+            for port in sorted(set(ports) - set(self.sockets)):
+                opened[port] = self._bind(port)
+        except OSError as error:
+            for sock in opened.values():
+                sock.close()
+            raise ConfigurationError(
+                f"cannot listen on {self._host} port {port} (SERVER_PORT): {error.strerror or error}"
+            ) from error
+        self.sockets |= opened
+
+    def close(self, keep: Iterable[int] = ()) -> None:
+        """Close all sockets but those of the ports to keep."""
+        for port in set(self.sockets) - set(keep):
+            self.sockets.pop(port).close()
+
+    def _bind(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG)
+        sock.setblocking(False)
+        return sock

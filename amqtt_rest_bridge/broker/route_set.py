@@ -1,0 +1,56 @@
+"""What the broker side derives from a set of routes: numbers for the link, filters to watch. Pure."""
+
+import itertools
+from collections.abc import Iterable
+
+from amqtt_rest_bridge.model import NumberedRoute, Route
+
+
+class Numbering:
+    """Give each client event a number; an unchanged route keeps its own, no number is used twice."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self._known: dict[Route, NumberedRoute] = {}
+
+    def number(self, routes: Iterable[Route]) -> tuple[NumberedRoute, ...]:
+        """Number the events of these routes; routes that are gone are forgotten."""
+        numbered = tuple(
+            self._known.get(route) or NumberedRoute(route, tuple(next(self._next) for _ in route.client_events))
+            for route in routes
+        )
+        self._known = {one.route: one for one in numbered}
+        return numbered
+
+
+def read_filters(routes: Iterable[Route]) -> list[str]:
+    """Give the topic filters of all read events."""
+    return [
+        event.source_topic
+        for route in routes
+        for event in route.server_events
+        if event.source_topic is not None and event.destination_topic is None
+    ]
+
+
+def reply_filters(routes: Iterable[Route]) -> list[str]:
+    """Give topic filters that match every topic a reply can come on."""
+    return [
+        "/".join("+" if "{" in level else level for level in event.reply_topic.source.split("/"))
+        for route in routes
+        for event in route.server_events
+        if event.reply_topic is not None
+    ]
+
+
+def exclusive_ports(routes: Iterable[Route]) -> set[int]:
+    """Give the ports that one bridge process alone may serve.
+
+    Requests of a reply topic without `{request_id}` are served one after the other, which only one process can see to.
+    """
+    return {
+        route.config.server_port
+        for route in routes
+        for event in route.server_events
+        if event.reply_topic is not None and "request_id" not in event.reply_topic.names
+    }

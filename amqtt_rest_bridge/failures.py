@@ -1,0 +1,99 @@
+"""The failure payload of decisions section 5, for both processes: pure."""
+
+import base64
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
+from amqtt_rest_bridge.placeholders import MessageValues
+
+
+def rfc3339(timestamp: float) -> str:
+    """Write Unix seconds as RFC 3339 in UTC with milliseconds, cut off: `2026-01-31T12:00:00.123Z`."""
+    milliseconds = math.floor(timestamp * 1000)
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+
+
+def body_members(body: bytes) -> dict[str, str]:
+    """Write a body as the JSON members `body` and `body_encoding` (`utf-8`, or `base64` for what is no UTF-8)."""
+    try:
+        return {"body": body.decode(), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode("ascii"), "body_encoding": "base64"}
+
+
+def failure_payload(
+    route: str,
+    event: str,
+    message_topic: str,
+    timestamp: float,
+    failure: CallFailed,
+    response: HttpResponse | None = None,
+) -> bytes:
+    """Build the payload that a failed call publishes: compact JSON in UTF-8."""
+    payload: dict[str, Any] = {
+        "error": {"code": failure.code.value, "message": failure.message, "hint": failure.hint},
+        "route": route,
+        "event": event,
+        "source_topic": message_topic,
+        "timestamp": rfc3339(timestamp),
+    }
+    if response is not None:
+        payload["status"] = response.status
+        payload |= body_members(response.body)
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def failure_topic(event: ClientEvent, message: Message) -> str | None:
+    """Say where a failure of this event goes: ERROR_TOPIC, else DESTINATION_TOPIC, else (None) to log and status only.
+
+    A DESTINATION_TOPIC that this message cannot fill is no place to publish either.
+    """
+    if event.error_topic is not None:
+        return event.error_topic
+    if event.destination_topic is None:
+        return None
+    try:
+        return event.destination_topic.fill(MessageValues(message.topic, message.payload, message.timestamp))
+    except CallFailed:
+        return None
+
+
+def overloaded(capacity: int) -> CallFailed:
+    """Build the failure of a message that its route had no room for."""
+    return CallFailed(
+        FailureCode.OVERLOADED,
+        f"the route is overloaded: its OVERLOAD_CAPACITY of {capacity} messages is used up",
+        "send more slowly, raise OVERLOAD_CAPACITY, or find out why the HTTP server answers slowly",
+    )
+
+
+def no_free_worker(workers: int) -> CallFailed:
+    """Build the failure of a message that a `realtime` route had no free worker for."""
+    return CallFailed(
+        FailureCode.OVERLOADED,
+        f"the route is overloaded: all {workers} workers are busy and OVERLOAD_POLICY is realtime",
+        'send more slowly, raise the plugin\'s workers, or use OVERLOAD_POLICY "balanced" to let messages queue',
+    )
+
+
+def bridge_restarted() -> CallFailed:
+    """Build the failure of a call whose bridge process died."""
+    return CallFailed(
+        FailureCode.BRIDGE_RESTARTED,
+        "the bridge process ended while it held this message; the request may or may not have been sent",
+        "see the broker's log for the reason; OVERLOAD_POLICY \"lossless\" sends such messages again",
+    )
+
+
+def too_many_hops(limit: int) -> CallFailed:
+    """Build the failure of a message that went through too many routes."""
+    return CallFailed(
+        FailureCode.OVERLOADED,
+        f"the message went through {limit} routes one after the other and was not passed on",
+        "look for routes whose DESTINATION_TOPIC matches the SOURCE_TOPIC of an earlier one",
+    )

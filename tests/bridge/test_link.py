@@ -1,0 +1,139 @@
+"""The link: frames and sockets arrive whole, in order, and nobody blocks whom he must not."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from amqtt_rest_bridge.link import Batcher, BridgeEnd, BrokerEnd, Frame, Op, credits_for, encode
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[BrokerEnd, BridgeEnd]]:
+    ours, theirs = socket.socketpair()
+    broker, bridge = BrokerEnd(ours), BridgeEnd(theirs)
+    yield broker, bridge
+    broker.close()
+    bridge.close()
+
+
+def receive(end: BridgeEnd, count: int) -> list[Frame]:
+    frames: list[Frame] = []
+    while len(frames) < count:
+        more = end.receive(5.0)
+        assert more is not None, "the link closed"
+        frames += more
+    return frames
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(range(256)), b"y" * 1_000_000], ids=["empty", "one", "all", "large"])
+def test_a_frame_arrives_as_it_was_sent(ends: tuple[BrokerEnd, BridgeEnd], payload: bytes) -> None:
+    broker, bridge = ends
+    frame = (Op.CALLS, [(1, 2, "a/ä", payload, 1.5, None)])
+    sending = threading.Thread(target=broker.send_now, args=(frame,))
+    sending.start()
+    assert receive(bridge, 1) == [frame]
+    sending.join()
+
+
+def test_frames_cut_anywhere_are_put_together_again() -> None:
+    ours, theirs = socket.socketpair()
+    frames = [(Op.SEEN, [("t", b"z" * size)]) for size in range(6)]
+    data = b"".join(map(encode, frames))
+    end = BridgeEnd(theirs)
+    got: list[Frame] = []
+    for index in range(len(data)):
+        ours.send(data[index : index + 1])
+        got += end.receive(5.0) or []
+    assert got == frames
+    ours.close()
+    end.close()
+
+
+def test_receive_gives_nothing_after_its_timeout_and_none_at_the_end(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    broker, bridge = ends
+    assert bridge.receive(0.001) == []
+    broker.close()
+    assert bridge.receive(5.0) is None
+
+
+def test_the_broker_end_waits_blocking_before_it_is_attached(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    broker, bridge = ends
+    assert broker.receive_now(0.001) == []
+    bridge.send((Op.READY,))
+    assert broker.receive_now(5.0) == [(Op.READY,)]
+    bridge.close()
+    assert broker.receive_now(5.0) is None
+
+
+def test_listening_sockets_travel_beside_their_frame(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    broker, bridge = ends
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        broker.send_now((Op.LISTEN, [1, 2]), [one, two])
+        assert receive(bridge, 1) == [(Op.LISTEN, [1, 2])]
+        with bridge.take_socket() as first, bridge.take_socket() as second:
+            assert first.getsockname() == one.getsockname()
+            assert second.getsockname() == two.getsockname()
+
+
+async def _on_loop(broker: BrokerEnd, bridge: BridgeEnd) -> None:
+    loop = asyncio.get_running_loop()
+    got: asyncio.Queue[Frame] = asyncio.Queue()
+    closed = asyncio.Event()
+    broker.attach(loop, got.put_nowait, closed.set)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        large = (Op.ROUTES, b"r" * 3_000_000)
+        broker.send(large)  # more than a socket holds: the rest waits for the reader
+        broker.send((Op.LISTEN, [7]), [server])
+        broker.send((Op.CREDIT, 5))
+        assert await asyncio.to_thread(receive, bridge, 3) == [large, (Op.LISTEN, [7]), (Op.CREDIT, 5)]
+        with bridge.take_socket() as taken:
+            assert taken.getsockname() == server.getsockname()
+    bridge.send((Op.READY,), (Op.WAITING, 3, 1))
+    assert [await got.get(), await got.get()] == [(Op.READY,), (Op.WAITING, 3, 1)]
+    bridge.close()
+    await asyncio.wait_for(closed.wait(), 5)
+    broker.send((Op.CREDIT, 1))  # into the void, without an error
+
+
+def test_on_the_loop_large_frames_and_sockets_keep_their_order(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    asyncio.run(_on_loop(*ends))
+
+
+def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    async def scenario() -> None:
+        broker, bridge = ends
+        broker.attach(asyncio.get_running_loop(), lambda _: None, lambda: None)
+        broker.send((Op.ROUTES, b"r" * 3_000_000))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            broker.send((Op.LISTEN, [7]), [server])
+            address = server.getsockname()
+        broker.close()
+        bridge.close()
+        with socket.create_server(address):  # the port is free again
+            pass
+
+    asyncio.run(scenario())
+
+
+def test_a_lone_item_leaves_at_once_and_a_burst_together() -> None:
+    async def scenario() -> list[list[int]]:
+        batches: list[list[int]] = []
+        batcher = Batcher(asyncio.get_running_loop(), batches.append)
+        batcher.add(1)
+        await asyncio.sleep(0)
+        assert batches == [[1]]
+        for item in (2, 3, 4):
+            batcher.add(item)
+        while len(batches) < 2:
+            await asyncio.sleep(0)
+        batcher.flush()
+        return batches
+
+    assert asyncio.run(scenario()) == [[1], [2, 3, 4]]
+
+
+def test_a_publication_costs_by_its_size() -> None:
+    assert [credits_for(b""), credits_for(b"x" * 16384), credits_for(b"x" * 262_144)] == [1, 2, 17]

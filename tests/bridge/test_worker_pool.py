@@ -1,0 +1,143 @@
+"""The pool: everything runs once, few threads for quick work, all of them for slow work."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.bridge.worker_pool import WorkerPool
+
+
+@pytest.fixture
+def timers() -> Iterator[Timers]:
+    timers = Timers()
+    yield timers
+    timers.close()
+
+
+class Gate:
+    """Work that waits until it is let go, and counts."""
+
+    def __init__(self, expected: int) -> None:
+        self.lock = threading.Lock()
+        self.inside = self.most = self.done = 0
+        self.expected = expected
+        self.reached = threading.Event()
+        self.finished = threading.Event()
+        self.open = threading.Event()
+
+    def work(self, _item: int) -> None:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            if self.inside == self.expected:
+                self.reached.set()
+        self.open.wait(10)
+        with self.lock:
+            self.inside -= 1
+            self.done += 1
+            if self.done == 100:
+                self.finished.set()
+
+
+def pool_for(timers: Timers, work: Callable[[int], None], limit: int = 8) -> WorkerPool[int]:
+    return WorkerPool("test", work, limit, timers, lambda: None)
+
+
+def test_work_that_waits_gets_all_threads_and_not_one_more(timers: Timers) -> None:
+    gate = Gate(8)
+    pool = pool_for(timers, gate.work)
+    pool.submit(range(100))
+    assert gate.reached.wait(10)
+    assert pool.backlog == 92
+    gate.open.set()
+    assert gate.finished.wait(10)
+    assert gate.most == 8
+    pool.close()
+
+
+def test_items_start_in_order_and_run_once(timers: Timers) -> None:
+    seen: list[int] = []
+    finished = threading.Event()
+
+    def work(item: int) -> None:
+        seen.append(item)
+        if item == 999:
+            finished.set()
+
+    pool = pool_for(timers, work, limit=1)
+    for start in range(0, 1000, 10):
+        pool.submit(range(start, start + 10))
+    assert finished.wait(10)
+    assert seen == list(range(1000))
+    pool.close()
+
+
+def test_an_error_in_one_item_is_logged_and_the_next_one_runs(
+    timers: Timers, caplog: pytest.LogCaptureFixture
+) -> None:
+    finished = threading.Event()
+
+    def work(item: int) -> None:
+        if item == 0:
+            raise ValueError("broken")
+        finished.set()
+
+    pool = pool_for(timers, work)
+    with caplog.at_level(logging.ERROR):
+        pool.submit((0, 1))
+        assert finished.wait(10)
+    assert "unexpected error" in caplog.text
+    pool.close()
+
+
+def test_drain_gives_back_what_has_not_started(timers: Timers) -> None:
+    gate = Gate(1)
+    pool = pool_for(timers, gate.work, limit=1)
+    pool.submit(range(5))
+    assert gate.reached.wait(10)
+    assert pool.drain() == [1, 2, 3, 4]
+    gate.open.set()
+    pool.close()
+
+
+def test_a_thread_that_rested_takes_new_work(timers: Timers) -> None:
+    rested, worked = threading.Semaphore(0), threading.Semaphore(0)
+    threads: set[int] = set()
+
+    def work(_item: int) -> None:
+        threads.add(threading.get_ident())
+        worked.release()
+
+    pool = WorkerPool("test", work, 4, timers, rested.release)
+    for _ in range(3):
+        pool.submit((1,))
+        assert worked.acquire(timeout=10)
+        assert rested.acquire(timeout=10)
+    pool.close()
+    assert len(threads) <= 3
+
+
+def test_timed_actions_run_in_order_of_their_time_and_not_after_close() -> None:
+    timers = Timers()
+    ran: list[str] = []
+    done = threading.Event()
+    timers.after(0.02, lambda: (ran.append("late"), done.set())[0])
+    timers.after(0.0, lambda: ran.append("soon"))
+    timers.after(60.0, lambda: ran.append("never"))
+    assert done.wait(10)
+    timers.close()
+    assert ran == ["soon", "late"]
+
+
+def test_an_error_in_a_timed_action_is_logged_and_the_next_one_runs(caplog: pytest.LogCaptureFixture) -> None:
+    timers = Timers()
+    done = threading.Event()
+    with caplog.at_level(logging.ERROR):
+        timers.after(0.0, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+        timers.after(0.001, done.set)
+        assert done.wait(10)
+    timers.close()
+    assert "timed action" in caplog.text
