@@ -1,0 +1,111 @@
+"""The access log: one JSON object a line for each answer. Called by the port's thread and the threads that wait.
+
+A line never holds a body, a credential or a query string, which may hold tokens.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.failures import rfc3339
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccessEntry:
+    """What one line tells; `timestamp` is Unix time, `seconds` the time from the request's last byte to the answer."""
+
+    timestamp: float
+    request_id: str
+    remote: str
+    method: str
+    path: str
+    status: int
+    code: str | None
+    route: str | None
+    event: str | None
+    request_bytes: int
+    response_bytes: int
+    seconds: float
+
+    def line(self) -> bytes:
+        """Write the entry as one line of JSON; whatever the caller sent, it stays one line."""
+        fields = {
+            "time": rfc3339(self.timestamp),
+            "request_id": self.request_id,
+            "remote": self.remote,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status,
+            "code": self.code,
+            "route": self.route,
+            "event": self.event,
+            "request_bytes": self.request_bytes,
+            "response_bytes": self.response_bytes,
+            "ms": round(self.seconds * 1000, 3),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+class AccessLog:
+    """Append entries to a file, which several processes may share and logrotate may move away.
+
+    Raises `ConfigurationError` when the file cannot be opened. Later failures (a full disk) are logged once and never
+    harm a request.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._failed = False
+        self._looked = time.monotonic()
+        try:
+            self._descriptor = self._open()
+        except OSError as error:
+            raise ConfigurationError(f"access_log {path} cannot be opened: {error.strerror}") from error
+
+    def write(self, entry: AccessEntry) -> None:
+        """Append one entry; a line is one write, so that lines of several processes never mix."""
+        try:
+            with self._lock:
+                self._follow()
+                os.write(self._descriptor, entry.line())
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                log.error("Writing to the access log %s fails: %s", self._path, error.strerror)  # noqa: TRY400  # the reason is all
+        else:
+            self._failed = False
+
+    def close(self) -> None:
+        """Close the file; nothing may be written afterwards."""
+        with self._lock, contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def _follow(self) -> None:
+        """Open the path again when its file was moved away."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            is_same = os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            descriptor = self._open()
+            os.close(self._descriptor)
+            self._descriptor = descriptor

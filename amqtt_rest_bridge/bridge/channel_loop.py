@@ -1,0 +1,133 @@
+"""The I/O loop of one port: waits for sockets that are ready and lets their channels work. Runs on the port's thread.
+
+It takes the place of waitress's own loop, which asks every channel at every turn whether it wants to read or write:
+with 1,000 idle connections that costs more than a millisecond a turn. Here a channel is asked after it did something,
+and waiting costs the same for one connection and for thousands.
+"""
+
+import logging
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 1.0
+
+
+class Channel(Protocol):
+    """What the loop needs of a waitress dispatcher: a connection, the listening socket, the trigger."""
+
+    accepting: bool
+
+    def readable(self) -> bool:
+        """Say whether the channel wants to read."""
+        ...
+
+    def writable(self) -> bool:
+        """Say whether the channel wants to write."""
+        ...
+
+    def handle_read_event(self) -> None:
+        """Read what is there."""
+        ...
+
+    def handle_write_event(self) -> None:
+        """Write what fits."""
+        ...
+
+    def handle_close(self) -> None:
+        """Close the channel."""
+        ...
+
+
+class ChannelLoop(dict[int, Any]):
+    """The loop, and the map of descriptors to channels in which waitress's channels register themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = selectors.DefaultSelector()
+        self._interest: dict[int, int] = {}
+        self._ready: deque[Callable[[], None]] = deque()
+        self._running = True
+
+    def __setitem__(self, descriptor: int, channel: Channel) -> None:
+        super().__setitem__(descriptor, channel)
+        self._interest[descriptor] = selectors.EVENT_READ
+        self._selector.register(descriptor, selectors.EVENT_READ, channel)
+
+    def __delitem__(self, descriptor: int) -> None:
+        super().__delitem__(descriptor)
+        if self._interest.pop(descriptor):
+            self._selector.unregister(descriptor)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Have `work` done on the loop's thread before it waits again; from another thread, wake the loop after it."""
+        self._ready.append(work)
+
+    def stop(self) -> None:
+        """End `run` after the current turn; on the loop's thread."""
+        self._running = False
+
+    def run(self, on_tick: Callable[[], None]) -> None:
+        """Turn until `stop`; `on_tick` is called about once a second."""
+        next_tick = time.monotonic() + TICK_SECONDS
+        select, ready = self._selector.select, self._ready
+        while self._running:
+            for key, events in select(0 if ready else TICK_SECONDS):
+                self._serve(key.data, events)
+                while ready:
+                    self._do(ready.popleft())
+                self.refresh(key.fd)
+            while ready:
+                self._do(ready.popleft())
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + TICK_SECONDS
+                self._do(on_tick)
+
+    def refresh(self, descriptor: int | None) -> None:
+        """Ask a channel again what it waits for; on the loop's thread, for an open or just closed descriptor."""
+        if descriptor is None:
+            return
+        channel = self.get(descriptor)
+        if channel is None:
+            return
+        wanted = selectors.EVENT_READ if channel.readable() else 0
+        if channel.writable() and not channel.accepting:
+            wanted |= selectors.EVENT_WRITE
+        current = self._interest[descriptor]
+        if wanted == current:
+            return
+        self._interest[descriptor] = wanted
+        if not current:
+            self._selector.register(descriptor, wanted, channel)
+        elif not wanted:
+            self._selector.unregister(descriptor)
+        else:
+            self._selector.modify(descriptor, wanted, channel)
+
+    def close(self) -> None:
+        """Close the loop's own descriptor, after `run` has ended."""
+        self._selector.close()
+
+    def _serve(self, channel: Channel, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                channel.handle_read_event()
+            if events & selectors.EVENT_WRITE:
+                channel.handle_write_event()
+        except OSError as error:
+            log.debug("A connection broke: %s", error)
+            channel.handle_close()
+        except Exception:
+            log.exception("A connection is closed because serving it failed")
+            channel.handle_close()
+
+    @staticmethod
+    def _do(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("Work on the listener's thread failed")

@@ -1,0 +1,304 @@
+"""One connection of a port: waitress's channel, with TLS, time limits and answers made by our application.
+
+Belongs to the port's thread. Only `_serve_waiting` runs on another one, while the port's thread leaves the connection
+alone because a request of it is being served.
+"""
+
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+from wsgiref.types import WSGIApplication
+
+from waitress.channel import HTTPChannel
+from waitress.task import WSGITask
+from waitress.utilities import build_http_date
+
+from amqtt_rest_bridge.bridge.http_errors import RequestRefused, internal_error, overloaded, shutting_down
+from amqtt_rest_bridge.bridge.request_parser import RequestParser
+from amqtt_rest_bridge.bridge.server_mode import MustWait, new_request_id
+from amqtt_rest_bridge.bridge.server_request import NO_WAIT, REFUSAL, REQUEST_ID
+
+log = logging.getLogger(__name__)
+
+LINGER_SECONDS: Final = 2.0
+_LINGER_BYTES: Final = 16 * 1024 * 1024
+_RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
+
+# waitress comes without types; with the stubs of another package or without, its classes count as Any here.
+_Channel: Any = HTTPChannel
+_Task: Any = WSGITask
+
+
+class Made(NamedTuple):
+    """An answer as the application made it."""
+
+    status: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class _AnswerTask(_Task):  # type: ignore[misc]  # see _Task
+    """Writes an answer: head and body in one piece, one `send` and mostly one packet."""
+
+    def execute(self) -> None:
+        """Write the answer that was made for the request."""
+        made: Made = self.request.made
+        self.status = made.status
+        self.complete = True
+        self.wrote_header = True
+        self.close_on_finish = (
+            self.request.connection_close or self.request.error is not None or self.channel.server.stopping
+        )
+        body = b"" if self.request.command == "HEAD" else made.body
+        self.channel.write_soon(answer_head(made, self.version, close=self.close_on_finish) + body)
+
+
+class Connection(_Channel):  # type: ignore[misc]  # see _Channel
+    """A connection and the requests on it, one after the other."""
+
+    parser_class = RequestParser
+    task_class = _AnswerTask
+    error_task_class = _AnswerTask
+    request: Any  # the parser that is at work, or None
+
+    def __init__(self, server: Any, sock: socket.socket, addr: Any, adj: Any, map: Any) -> None:  # noqa: A002  # waitress's
+        self.began = time.monotonic()  # the handshake, then each request that came in part
+        self._handshaking = isinstance(sock, ssl.SSLSocket)
+        self._handshake_writes = False
+        self._linger = False
+        self._lingering_since: float | None = None
+        self._lingering_bytes = 0
+        super().__init__(server, sock, addr, adj, map=map)
+
+    @property
+    def is_idle(self) -> bool:
+        """Say that nothing is under way, so that closing loses nothing."""
+        return not (self.requests or self.total_outbufs_len or self.request or self._handshaking)
+
+    @property
+    def is_busy(self) -> bool:
+        """Say that a request is being served or its answer is on its way."""
+        return bool(self.requests or self.total_outbufs_len)
+
+    def readable(self) -> bool:
+        """Say whether to wait for bytes."""
+        if self._handshaking:
+            return not self._handshake_writes
+        return self._lingering_since is not None or bool(super().readable())
+
+    def writable(self) -> bool:
+        """Say whether to wait for room to send."""
+        if self._handshaking:
+            return self._handshake_writes
+        return bool(super().writable())
+
+    def handle_read(self) -> None:
+        """Read what is there and take it apart."""
+        if self._handshaking:
+            self._shake_hands()
+            return
+        if not self.readable():
+            return
+        try:
+            data = self.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if self._lingering_since is not None:
+            self._lingering_bytes += len(data)
+            data = data if self._lingering_bytes < _LINGER_BYTES else b""
+        elif data:
+            self.last_activity = time.time()
+            self._take(data)
+        if not data:
+            self.abandon()
+
+    def handle_write(self) -> None:
+        """Send what waits."""
+        if self._handshaking:
+            self._shake_hands()
+        else:
+            super().handle_write()
+
+    def handle_close(self) -> None:
+        """Close; after a refusal first only our side, so that a peer that still sends can read the answer."""
+        if self._linger and self.connected:
+            self._linger = self.will_close = False
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+                self._lingering_since = time.monotonic()
+                return
+        super().handle_close()
+
+    def abandon(self) -> None:
+        """Close at once."""
+        self._linger = False
+        super().handle_close()
+
+    def serve(self) -> None:
+        """Answer the first request that waits, unless its answer has to wait: then a thread of its own does."""
+        if self.requests:
+            request = self.requests[0]
+            if self._make(request, may_wait=False):
+                self._answer(request)
+                if self.close_when_flushed:
+                    self.handle_write()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """Answer a request of which only a part has come, and close."""
+        request, self.request = self.request, None
+        request.error, request.completed = refusal, True
+        self.requests.append(request)
+        self.serve()
+        self.server.loop.refresh(self._fileno)
+
+    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> None:
+        """End what takes too long; `now` is monotonic. Called about once a second."""
+        if self._lingering_since is not None:
+            if now - self._lingering_since > LINGER_SECONDS:
+                self.abandon()
+        elif self.requests:
+            return
+        elif self._handshaking or (self.request is not None and not self.total_outbufs_len):
+            if now - self.began > slow_seconds:
+                self._give_up(timeout)
+        elif time.time() - self.last_activity > (slow_seconds if self.total_outbufs_len else idle_seconds):
+            self.abandon()
+
+    def _give_up(self, timeout: RequestRefused) -> None:
+        if self._handshaking:
+            self.abandon()
+        else:
+            self.refuse(timeout)
+
+    def _take(self, data: bytes) -> None:
+        before = self.request
+        self.received(data)
+        if self.request is not before:
+            self.began = time.monotonic()
+
+    def _shake_hands(self) -> None:
+        """Go one step on with the TLS handshake."""
+        self._handshake_writes = False
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLWantWriteError:
+            self._handshake_writes = True
+        except OSError as error:
+            log.debug("A TLS handshake with %s failed: %s", self.addr[0], error)
+            self.abandon()
+        else:
+            self._handshaking = False
+            self.began = time.monotonic()
+
+    def _make(self, request: Any, *, may_wait: bool) -> bool:
+        """Have the application make the answer; False when a thread that may wait has been given the request."""
+        if not hasattr(request, "environ"):
+            request.served_at = time.monotonic()
+            request.request_id = new_request_id()
+            request.environ = self._environ(request) if request.is_understood or request.error is None else {}
+        environ = request.environ
+        if not environ:
+            request.made = made_of(request.error, request.request_id)
+            return True
+        environ[NO_WAIT] = not may_wait
+        try:
+            request.made = _call(self.server.app, environ)
+        except MustWait:
+            if self.server.waiting.run(partial(self._serve_waiting, request)):
+                return False
+            environ[REFUSAL] = overloaded()
+            request.made = _call(self.server.app, environ)
+        except Exception:
+            log.exception("The application failed on request %s", request.request_id)
+            request.made = made_of(internal_error(), request.request_id)
+        return True
+
+    def _environ(self, request: Any) -> dict[str, Any]:
+        environ: dict[str, Any] = _AnswerTask(self, request).get_environment()
+        environ[REQUEST_ID] = request.request_id
+        if request.error is not None:
+            environ[REFUSAL] = request.error
+        elif self.server.stopping:
+            environ[REFUSAL] = shutting_down()
+        return environ
+
+    def _serve_waiting(self, request: Any) -> None:
+        """Answer a request that has to wait; on a thread that may."""
+        request.environ["wsgi.input"].seek(0)
+        self._make(request, may_wait=True)
+        self._answer(request)
+        self.server.loop.soon(self._resume)
+        self.server.trigger.pull_trigger()
+
+    def _resume(self) -> None:
+        self.server.loop.refresh(self._fileno)
+
+    def _answer(self, request: Any) -> None:
+        self._linger = request.error is not None
+        self.service()
+        if self.request is not None:
+            self.began = time.monotonic()  # its bytes could not be read before
+        self.server.log_access(self, request)
+
+
+def _call(app: WSGIApplication, environ: dict[str, Any]) -> Made:
+    """Call a WSGI application and take its whole answer (PEP 3333)."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], _exc_info: Any = None, /) -> Any:
+        started.append((status, headers))
+
+    body = b"".join(app(environ, start_response))
+    status, headers = started[-1]
+    return Made(status, headers, body)
+
+
+def made_of(refusal: RequestRefused, request_id: str) -> Made:
+    """Make the answer to what the application cannot be asked about."""
+    headers = [*refusal.headers, ("Content-Type", "application/json"), ("X-Request-ID", request_id)]
+    return Made(refusal.status, headers, refusal.body)
+
+
+def answer_head(made: Made, version: str, *, close: bool) -> bytes:
+    """Write an answer's head.
+
+    waitress's own takes three times as long, and closes the connection after every 204 and 304 (3.0.2).
+    """
+    lines = [f"HTTP/{version} {made.status}"]
+    has_length = made.status[:3] in ("204", "304")
+    for name, value in made.headers:
+        if "\n" in value or "\r" in value:
+            raise ValueError(name)
+        lines.append(f"{_NAMES.get(name) or name.title()}: {value}")
+        has_length = has_length or name == "content-length"
+    if not has_length:
+        lines.append(f"Content-Length: {len(made.body)}")
+    lines.append(_date(int(time.time())))
+    if close:
+        lines.append("Connection: close")
+    elif version == "1.0":
+        lines.append("Connection: keep-alive")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+_NAMES: Final = {
+    "content-type": "Content-Type",
+    "content-length": "Content-Length",
+    "x-request-id": "X-Request-ID",
+    "X-Request-ID": "X-Request-ID",
+    "etag": "ETag",
+    "www-authenticate": "WWW-Authenticate",
+}
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return f"Date: {build_http_date(second)}"

@@ -1,0 +1,304 @@
+"""One port of server mode: waitress reads requests and writes answers, the application of `server_mode` makes them.
+
+What is waitress's: parsing, buffering, the connection's life. What is ours, and why:
+
+* One thread does it all (`channel_loop`), the application included: handing each request to a worker thread and back
+  costs more than answering it (measured on two cores, 16 connections, an application that does nothing: 15,300
+  requests/s against 8,800). What has to wait, for room or for a reply, is moved to a thread (`waiting_threads`).
+* `request_parser` refuses what waitress takes: Content-Length beside Transfer-Encoding, no Host, bodies over the limit.
+* `connection` adds TLS, a limit on slow senders, and answers in JSON to what waitress itself refuses.
+"""
+
+import contextlib
+import errno
+import logging
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any, Final
+from wsgiref.types import WSGIApplication
+
+from waitress.adjustments import Adjustments
+from waitress.server import TcpWSGIServer
+
+from amqtt_rest_bridge.bridge.access_log import AccessEntry, AccessLog
+from amqtt_rest_bridge.bridge.channel_loop import ChannelLoop
+from amqtt_rest_bridge.bridge.connection import Connection, answer_head, made_of
+from amqtt_rest_bridge.bridge.http_errors import ErrorCode, RequestRefused, overloaded, shutting_down
+from amqtt_rest_bridge.bridge.listener_tls import TlsFiles, secure
+from amqtt_rest_bridge.bridge.request_parser import HEADER_BYTES, raw_limit
+from amqtt_rest_bridge.bridge.server_mode import new_request_id
+from amqtt_rest_bridge.bridge.server_request import CODE, EVENT, ROUTE
+from amqtt_rest_bridge.bridge.waiting_threads import WaitingThreads
+
+__all__ = ["Limits", "Listener", "TlsFiles"]
+
+log = logging.getLogger(__name__)
+
+_MOST_CONNECTIONS: Final = 4096
+_ACCEPTS: Final = 16  # connections taken in a row before others get their turn
+_ROOM: Final = 32  # idle connections closed at once when there are too many
+
+# waitress comes without types; with the stubs of another package or without, its classes count as Any here.
+_Server: Any = TcpWSGIServer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a port bears; seconds and counts.
+
+    `connections` None stands for half of the process's file descriptors, 4,096 at most.
+    """
+
+    slow_seconds: float = 30.0  # for a request from its first to its last byte, a handshake, a stalled answer
+    idle_seconds: float = 120.0  # a connection between requests
+    waiting: int = 256  # requests that wait for a reply or for room
+    connections: int | None = None
+
+
+class Listener:
+    """A port that answers with an application.
+
+    Args:
+        sock: bound and listening; the listener works on a duplicate, so the socket stays the caller's, and other
+            processes may accept from it at the same time.
+        app: what `server_mode.create_app` made.
+        tls: with them the port speaks HTTPS and nothing else.
+        max_body_bytes: larger bodies are answered with 413 as soon as that is known.
+        access_log: gets a line for every answer; stays the caller's.
+        limits: see `Limits`.
+
+    Raises:
+        ConfigurationError: the TLS files cannot be used.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        app: WSGIApplication,
+        *,
+        tls: TlsFiles | None = None,
+        max_body_bytes: int = 262_144,
+        access_log: AccessLog | None = None,
+        limits: Limits = Limits(),
+    ) -> None:
+        self._tls = tls
+        context = tls.load() if tls is not None else None
+        self._port = sock.getsockname()[1]
+        self._server = _Port(sock.dup(), app, context, max_body_bytes, access_log, limits)
+        self._thread = threading.Thread(target=self._server.run, name=f"http-{self._port}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to accept, on a thread of its own."""
+        self._thread.start()
+
+    def replace_app(self, app: WSGIApplication) -> None:
+        """Answer with another application from the next request on; running requests keep theirs."""
+        self._server.app = app
+
+    def reload_tls(self) -> None:
+        """Read the certificate files again, for connections from now on.
+
+        Raises `ConfigurationError` when they cannot be used; the port then goes on with what it had.
+        """
+        if self._tls is not None:
+            self._server.tls_context = self._tls.load()
+
+    def stop(self, grace: float) -> None:
+        """Stop accepting, answer new requests with 503, let running ones finish for `grace` seconds, close all.
+
+        Blocks until then. The caller's socket stays open and listening.
+        """
+        deadline = time.monotonic() + grace
+        if not self._thread.is_alive():
+            self._server.close_listening()
+            return
+        self._server.do(self._server.begin_stop)
+        while self._thread.is_alive():
+            if time.monotonic() >= deadline:
+                self._server.do(self._server.close_all)
+                self._thread.join(1.0)
+                return
+            self._server.do(self._server.close_when_quiet)
+            self._thread.join(0.02)
+
+
+class _Port(_Server):  # type: ignore[misc]  # see _Server
+    """waitress's server on our loop: accepts, and looks after the connections."""
+
+    channel_class = Connection
+    socket: Any
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        app: WSGIApplication,
+        tls_context: ssl.SSLContext | None,
+        max_body_bytes: int,
+        access_log: AccessLog | None,
+        limits: Limits,
+    ) -> None:
+        self.app = app
+        self.tls_context = tls_context
+        self.loop = ChannelLoop()
+        self.stopping = False
+        self._access_log = access_log
+        self._limits = limits
+        self._connections = limits.connections or min(
+            _MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        )
+        adjustments: Any = Adjustments(
+            sockets=[sock],
+            ident=None,
+            clear_untrusted_proxy_headers=False,  # {header.x} gives what was sent
+            log_socket_errors=False,
+            max_request_header_size=HEADER_BYTES,
+            max_request_body_size=raw_limit(max_body_bytes),
+            url_scheme="https" if tls_context else "http",
+        )
+        adjustments.max_body_bytes = max_body_bytes
+        super().__init__(
+            app,
+            self.loop,
+            _sock=sock,
+            dispatcher=object(),  # waitress's threads are not used
+            adj=adjustments,
+            bind_socket=False,
+            sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()),
+        )
+        self.waiting = WaitingThreads(f"http-{self.effective_port}-waits", limits.waiting)
+
+    def run(self) -> None:
+        """Serve until `close_all`; the port's thread."""
+        self.loop.run(self._tick)
+        self.trigger.close()
+        self.loop.close()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have something done on the port's thread; from any other."""
+        self.loop.soon(work)
+        with contextlib.suppress(OSError, IndexError):  # the loop has ended
+            self.trigger.pull_trigger()
+
+    def add_task(self, connection: Connection) -> None:
+        """Take a connection with a request to serve."""
+        self.loop.soon(connection.serve)
+
+    def pull_trigger(self) -> None:
+        """Do nothing: whoever serves a connection has the loop look at it again."""
+
+    def readable(self) -> bool:
+        """Say whether to accept."""
+        return bool(self.accepting)
+
+    def handle_accept(self) -> None:
+        """Take connections that wait; another process may have been faster."""
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = self.socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
+                    log.warning("Port %s accepts nothing for a second: %s", self.effective_port, error.strerror)
+                    self.accepting = False  # until the next tick
+                return
+            self._welcome(sock, address)
+
+    def log_access(self, connection: Connection, request: Any) -> None:
+        """Write an answered request to the access log, if there is one."""
+        if self._access_log is not None:
+            self._access_log.write(_entry(connection, request))
+
+    def begin_stop(self) -> None:
+        """Accept no more, and refuse what comes on open connections."""
+        self.stopping = True
+        self.close_listening()
+
+    def close_listening(self) -> None:
+        """Close our duplicate of the listening socket, which leaves the socket itself as it is."""
+        if self.socket is not None:
+            self.accepting = False
+            self.del_channel()
+            self.socket.close()
+            self.socket = None
+
+    def close_when_quiet(self) -> None:
+        """Close everything if no request is being served."""
+        if not any(connection.is_busy for connection in self.active_channels.values()):
+            self.close_all()
+
+    def close_all(self) -> None:
+        """Close every connection and end the loop."""
+        for connection in list(self.active_channels.values()):
+            if connection.request is not None and not connection.requests:
+                connection.refuse(shutting_down())
+            connection.abandon()
+        self.loop.stop()
+
+    def _welcome(self, sock: socket.socket, address: Any) -> None:
+        if len(self.active_channels) >= self._connections and not self._make_room():
+            self._turn_away(sock)
+            return
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls_context is not None:
+                sock = secure(sock, self.tls_context)
+            Connection(self, sock, address, self.adj, self.loop)
+        except OSError as error:  # gone already
+            log.debug("A connection from %s ended at once: %s", address[0], error)
+            sock.close()
+
+    def _make_room(self) -> bool:
+        """Close the connections that have been idle for longest; False when none is."""
+        idle = [connection for connection in self.active_channels.values() if connection.is_idle]
+        for connection in nsmallest(_ROOM, idle, key=lambda each: each.last_activity):
+            connection.abandon()
+        return bool(idle)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Refuse a connection for which there is no room, in one non-blocking write."""
+        if self.tls_context is None:
+            made = made_of(overloaded(), new_request_id())
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(answer_head(made, "1.1", close=True) + made.body)
+        sock.close()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        limits = self._limits
+        timeout = RequestRefused(
+            ErrorCode.REQUEST_TIMEOUT,
+            f"The request did not come as a whole within {limits.slow_seconds:g} seconds",
+            "Send it again, faster",
+        )
+        for connection in list(self.active_channels.values()):
+            connection.look_after(now, limits.slow_seconds, limits.idle_seconds, timeout)
+        if not self.stopping and not self.accepting:
+            self.accepting = True
+            self.loop.refresh(self._fileno)
+
+
+def _entry(connection: Connection, request: Any) -> AccessEntry:
+    environ = request.environ
+    seconds = time.monotonic() - request.served_at
+    return AccessEntry(
+        timestamp=time.time() - seconds,
+        request_id=request.request_id,
+        remote=connection.addr[0],
+        method=request.command,
+        path=getattr(request, "request_uri", "").partition("?")[0],
+        status=int(request.made.status[:3]),
+        code=environ.get(CODE) or getattr(request.error, "code", None),
+        route=environ.get(ROUTE),
+        event=environ.get(EVENT),
+        request_bytes=request.body_bytes_received,
+        response_bytes=len(request.made.body),
+        seconds=seconds,
+    )

@@ -1,0 +1,74 @@
+"""TLS for server mode's connections, driven by the port's I/O loop like plain ones. Nothing of HTTP.
+
+Why a TLS-aware channel and not a TLS front before a plain server: handshake, reading and writing are steps that the
+loop takes when the socket is ready, as it does for plain connections. Whoever stalls in the middle of one holds a
+descriptor and nothing else, and no byte is copied through another socket or thread.
+"""
+
+import errno
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+
+from amqtt_rest_bridge.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: the certificate with its chain, and its private key."""
+
+    certfile: str
+    keyfile: str
+
+    def load(self) -> ssl.SSLContext:
+        """Read the files into a context for TLS 1.2 or newer; raises `ConfigurationError` when they cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.sslsocket_class = _TlsSocket
+        try:
+            context.load_cert_chain(self.certfile, self.keyfile, password=_no_password)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"server_certfile {self.certfile} and server_keyfile {self.keyfile} cannot be used: {error}; "
+                "give a PEM certificate and its unencrypted PEM key"
+            ) from error
+        return context
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """A TLS socket that says `EWOULDBLOCK` like any other where it waits for its peer.
+
+    An OpenSSL connection is not for two threads at once: the loop may read while a waiting request's thread writes.
+    """
+
+    _one_at_a_time = threading.Lock()  # until `secure` gives each its own
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            with self._one_at_a_time:
+                return super().recv(buflen, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError(errno.EWOULDBLOCK, "the TLS connection waits for its peer") from error
+
+    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]  # a buffer of bytes is all we send
+        try:
+            with self._one_at_a_time:
+                return super().send(data, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError(errno.EWOULDBLOCK, "the TLS connection waits for its peer") from error
+
+
+def secure(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Put TLS onto an accepted connection, whose handshake is still to be done; `sock` must not be used any more."""
+    sock.setblocking(False)
+    tls_socket = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+    assert isinstance(tls_socket, _TlsSocket)  # noqa: S101  # what `TlsFiles.load` chose
+    tls_socket._one_at_a_time = threading.Lock()  # ssl makes the object without calling its __init__
+    return tls_socket
+
+
+def _no_password() -> str:
+    """Refuse an encrypted key instead of asking at the terminal."""
+    raise ValueError("the key is encrypted")
