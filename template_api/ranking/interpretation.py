@@ -33,8 +33,8 @@ def interpret(text: str, vocabulary: Vocabulary) -> tuple[Wanted, ...]:
     """Return the words of a query that the library can match, in order of their first appearance.
 
     Stop words are dropped unless there is nothing else. A word that the library has in any form is kept as it is.
-    Another one is read as two words run together, as one word torn apart, as the beginning of a word when it is the
-    last, as the nearest known words; failing all that it is ignored.
+    Another one is read as one word torn apart, as two words run together (unless a known word is one edit away), as the
+    beginning of a word when it is the last, as the nearest known words; failing all that it is ignored.
     """
     typed = words(text)
     reader = _Reader([word for word in typed if word not in STOP_WORDS] or typed, vocabulary)
@@ -85,9 +85,10 @@ class _Reader:
         return self._corrected[word]
 
     def _corrections(self, word: str, *, last: bool) -> tuple[Wanted, ...]:
-        parts = self._vocabulary.split(word)
-        if parts:
-            return tuple(Wanted(word, (part,), corrected=True) for part in parts)
-        options = self._vocabulary.completions(word) if last else ()
-        options = options or self._vocabulary.nearest(word) or ()
+        nearest = self._vocabulary.nearest(word)
+        if nearest.edits != 1:
+            parts = self._vocabulary.split(word)
+            if parts:
+                return tuple(Wanted(word, (part,), corrected=True) for part in parts)
+        options = (self._vocabulary.completions(word) if last else ()) or nearest.options
         return (Wanted(word, options, corrected=True),) if options else ()

@@ -22,6 +22,10 @@ from template_api.ranking.tokens import STOP_WORDS, words
 # The customary values (Robertson, Zaragoza, "The probabilistic relevance framework", 2009), tuned to no collection.
 _K1: Final = 1.2
 _B: Final = 0.75
+# Weights are whole numbers, so that one fits into a few bits beside the number of its template.
+CONTENT_WEIGHT: Final = 2
+_WEIGHT_BITS: Final = 16
+_MOST_WEIGHT: Final = (1 << _WEIGHT_BITS) - 1
 # Once a query has read so many postings, its commonest words only reorder what the rarer ones have found ("continue",
 # Moffat and Zobel, TOIS 14(4), 1996). This bounds the time of whole questions on large libraries.
 _MOST_POSTINGS: Final = 200_000
@@ -32,7 +36,7 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One word of a query: the terms that may stand for it, of which the best counts, times `weight`."""
+    """One word of a query: the terms that may stand for it, of which the best weights, times `weight`."""
 
     terms: tuple[int, ...]
     weight: float
@@ -155,9 +159,9 @@ class PostingsBuilder:
     def __init__(self) -> None:
         self._words = _Words()
         self._ignored = {self._words[word] for word in sorted(STOP_WORDS)}
-        self._templates: list[array[int]] = []
-        self._counts: list[array[float]] = []
-        self._lengths = array("d")
+        # For each term, template << _WEIGHT_BITS | weight: one append a posting, where building spends most time.
+        self._packed: list[array[int]] = []
+        self._lengths = array("L")
 
     @property
     def words(self) -> Mapping[str, int]:
@@ -169,37 +173,37 @@ class PostingsBuilder:
         """Every stem and its term."""
         return self._words.stems
 
-    def add(self, fields: Iterable[tuple[str, float]]) -> None:
-        """Index the next template: texts, each with the weight of its words."""
-        weights: dict[int, float] = {}
-        for text, weight in fields:
-            # Counter and map stay in C for each word of a text; only distinct terms cost a step of Python.
-            for term, count in Counter(map(self._words.__getitem__, words(text))).items():
-                weights[term] = weights.get(term, 0.0) + weight * count
-        new = len(self._words.stems) - len(self._templates)
-        self._templates.extend(array("I") for _ in range(new))
-        self._counts.extend(array("f") for _ in range(new))
-        number, length = len(self._lengths), 0.0
+    def add(self, content: str, others: Iterable[tuple[str, int]]) -> None:
+        """Index the next template: its content, and other texts each with the weight of its words.
+
+        Weights are whole numbers, CONTENT_WEIGHT for the content.
+        """
+        # The longest text is counted in C; short ones are quicker added word by word.
+        counts = Counter(map(self._words.__getitem__, words(content)))
+        weights = {term: CONTENT_WEIGHT * count for term, count in counts.items()}
+        for text, weight in others:
+            for term in map(self._words.__getitem__, words(text)):
+                weights[term] = weights.get(term, 0) + weight
+        self._packed.extend(array("Q") for _ in range(len(self._words.stems) - len(self._packed)))
+        if max(weights.values(), default=0) > _MOST_WEIGHT:
+            weights = {term: min(weight, _MOST_WEIGHT) for term, weight in weights.items()}
+        template = len(self._lengths) << _WEIGHT_BITS
+        packed = self._packed
         for term, weight in weights.items():
-            self._templates[term].append(number)
-            self._counts[term].append(weight)
-            if term not in self._ignored:
-                length += weight
-        self._lengths.append(length)
+            packed[term].append(template | weight)
+        ignored = sum(weights[term] for term in weights.keys() & self._ignored)
+        self._lengths.append(sum(weights.values()) - ignored)
 
     def build(self) -> Postings:
         """Return the index of all templates added; the builder is used up."""
         average = sum(self._lengths) / max(1, len(self._lengths)) or 1.0
-        norms = [_K1 * (1 - _B + _B * length / average) for length in self._lengths]
+        norms = [CONTENT_WEIGHT * _K1 * (1 - _B + _B * length / average) for length in self._lengths]
         postings = []
-        for term, (templates, counts) in enumerate(zip(self._templates, self._counts, strict=True)):
-            scores = array(
-                "f",
-                [
-                    (_K1 + 1) * count / (count + norms[template])
-                    for template, count in zip(templates, counts, strict=True)
-                ],
-            )
-            self._counts[term] = scores
+        for packed in self._packed:
+            templates = array("I", [each >> _WEIGHT_BITS for each in packed])
+            scores = array("f", [
+                (_K1 + 1) * (weight := each & _MOST_WEIGHT) / (weight + norms[each >> _WEIGHT_BITS]) for each in packed
+            ])  # fmt: skip
+            del packed[:]
             postings.append(_Posting(templates, scores, max(scores, default=0.0)))
         return Postings(postings, len(self._lengths))

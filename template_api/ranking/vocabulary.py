@@ -13,9 +13,12 @@ from template_api.ranking.fuzzy import within
 from template_api.ranking.stemmer import stem
 from template_api.ranking.tokens import STOP_WORDS
 
-# How many edits a word of at least so many letters may be from what was meant; a wrong first letter counts as two.
+# How many edits a word of at least so many letters may be from what was meant.
 _EDITS: Final = ((8, 2), (4, 1))
 _WRONG_FIRST_LETTER: Final = 2
+# Decision: from five letters on, a wrong first letter alone is put right too when nothing nearer is known. Measured:
+# 0.01 to 0.02 nDCG for short queries with two typos, nothing lost elsewhere.
+_SHORTEST_WITH_WRONG_FIRST_LETTER: Final = 5
 _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
 _SHORTEST_PART: Final = 3
@@ -30,6 +33,14 @@ class Known:
     term: int
 
 
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The known words nearest to an unknown one, all equally many edits away."""
+
+    options: tuple[Known, ...]
+    edits: int
+
+
 class Vocabulary:
     """The library's words.
 
@@ -41,7 +52,7 @@ class Vocabulary:
         self._stems = stems
         self._frequencies = frequencies
         self._sorted = sorted(words)
-        self._first_letters = sorted({word[0] for word in self._sorted})
+        self._first_letters = sorted({word[0] for word in self._sorted if word[0].isalpha()})
         buckets: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
         for word in sorted(STOP_WORDS.union(self._sorted)):
             buckets[word[0], len(word)].append(word)
@@ -57,7 +68,7 @@ class Vocabulary:
         best: tuple[int, tuple[Known, ...]] = (0, ())
         for at in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
             left, right = self._words.get(word[:at]), self._words.get(word[at:])
-            if left is not None and right is not None:
+            if left is not None and right is not None and STOP_WORDS.isdisjoint((word[:at], word[at:])):
                 rarer = min(self._frequencies[left], self._frequencies[right])
                 if rarer > best[0]:
                     best = (rarer, (Known(word[:at], left), Known(word[at:], right)))
@@ -68,37 +79,37 @@ class Vocabulary:
         start, end = bisect_left(self._sorted, beginning), bisect_left(self._sorted, beginning + _LAST_CHARACTER)
         return self._commonest((self._sorted[at] for at in range(start, end)), _COMPLETIONS)
 
-    def nearest(self, word: str) -> tuple[Known, ...] | None:
+    def nearest(self, word: str) -> Nearest:
         """Return the commonest of the words fewest edits from an unknown one, at most three, no two of one term.
 
-        None means that the nearest is a stop word, so that the unknown one means nothing.
+        A wrong first letter is rare, and what differs in it is mostly another word: it counts as two edits. When a stop
+        word is nearer than any other, the unknown word means nothing and there are no options.
         """
-        costs = dict(self._near(word))
-        if not costs:
-            return ()
-        least = min(costs.values())
-        nearest = sorted(near for near, cost in costs.items() if cost == least)
-        if any(near in STOP_WORDS for near in nearest):
-            return None
-        return self._commonest(nearest, _CANDIDATES)
+        edits = dict(self._near(word)) or dict(self._near_but_for_first_letter(word))
+        least = min(edits.values(), default=0)
+        nearest = sorted(near for near, count in edits.items() if count == least and near not in STOP_WORDS)
+        return Nearest(self._commonest(nearest, _CANDIDATES), least)
 
     def _near(self, word: str) -> Iterator[tuple[str, int]]:
         most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
-        for length in range(len(word) - most, len(word) + most + 1) if most else ():
-            bucket = self._buckets.get((word[0], length))
-            if bucket:
-                yield from within(word, bucket, most)
+        if not most:
+            return
+        digits = _digits(word)
+        for length in range(len(word) - most, len(word) + most + 1):
+            for near, edits in within(word, self._buckets.get((word[0], length), ()), most):
+                if _digits(near) == digits:
+                    yield near, edits
         if most >= _WRONG_FIRST_LETTER:
-            for near in self._other_first_letter(word):
-                if near in self._words:
-                    yield near, _WRONG_FIRST_LETTER
+            yield from self._near_but_for_first_letter(word)
 
-    def _other_first_letter(self, word: str) -> Iterator[str]:
-        yield word[1:]
-        yield word[1] + word[0] + word[2:]
-        for letter in self._first_letters:
-            yield letter + word
-            yield letter + word[1:]
+    def _near_but_for_first_letter(self, word: str) -> Iterator[tuple[str, int]]:
+        if len(word) < _SHORTEST_WITH_WRONG_FIRST_LETTER or word[0].isdigit() or word[1].isdigit():
+            return
+        changed = [word[1:], word[1] + word[0] + word[2:]]
+        changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
+        for near in changed:
+            if near in self._words:
+                yield near, _WRONG_FIRST_LETTER
 
     def _commonest(self, words: Iterable[str], most: int) -> tuple[Known, ...]:
         by_term: dict[int, str] = {}
@@ -106,3 +117,8 @@ class Vocabulary:
             by_term.setdefault(self._words[word], word)
         terms = sorted(by_term, key=lambda term: (-self._frequencies[term], by_term[term]))
         return tuple(Known(by_term[term], term) for term in terms[:most])
+
+
+def _digits(word: str) -> str:
+    """Return the digits of a word: "esp32" and "esp23" are different things, not one of them misspelt."""
+    return "" if word.isalpha() else "".join(filter(str.isdigit, word))

@@ -1,0 +1,118 @@
+"""How fast the ranking is built and searched, on synthetic templates: python -m tests.benchmarks.ranking [templates [words]].
+
+The texts have a vocabulary of 50,000 words whose frequencies follow Zipf's law, the common English words on top. Queries
+are never asked twice: three words of one template's title or content, one of them misspelt, and longer ones.
+"""
+
+import random
+import statistics
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from time import perf_counter
+
+from template_api.ranking import Document, Ranking
+from template_api.ranking.tokens import STOP_WORDS
+
+VOCABULARY = 50_000
+SYLLABLES = [onset + vowel for onset in "b d f g k l m n p r s t v z br st tr".split() for vowel in "aeiou"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Texts:
+    """Draws words by Zipf's law; the same seed gives the same texts."""
+
+    def __init__(self, seed: int = 7) -> None:
+        self.random = random.Random(seed)
+        made = {"".join(self.random.choices(SYLLABLES, k=self.random.randint(2, 5))) for _ in range(VOCABULARY * 2)}
+        common = sorted(STOP_WORDS)
+        self.random.shuffle(common)
+        self.vocabulary = (common + sorted(made, key=lambda _: self.random.random()))[:VOCABULARY]
+        self.content_words = self.vocabulary[len(common) :]
+        self._cumulated = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
+
+    def draw(self, count: int) -> list[str]:
+        """Return `count` words."""
+        return self.random.choices(self.vocabulary, cum_weights=self._cumulated, k=count)
+
+    def document(self, number: int, size: int) -> Document:
+        """Return a template with about `size` words of content."""
+        content = " ".join(self.draw(self.random.randint(size // 2, size * 3 // 2)))
+        return Document(
+            key=f"{number:08}",
+            title=" ".join(self.draw(6)).capitalize(),
+            labels=" ".join(self.draw(5)),
+            short_description=" ".join(self.draw(20)),
+            content=content,
+            cells=" ".join(self.draw(size // 4)),
+        )
+
+    def query(self, count: int, typos: int) -> str:
+        """Return `count` different words as a template's text would give them, stop words aside, some misspelt."""
+        chosen: list[str] = []
+        while len(chosen) < count:
+            chosen += [word for word in dict.fromkeys(self.draw(count * 3)) if word not in STOP_WORDS][
+                : count - len(chosen)
+            ]
+        for at in self.random.sample(range(count), typos):
+            chosen[at] = self._misspell(chosen[at])
+        return " ".join(chosen)
+
+    def _misspell(self, word: str) -> str:
+        at = self.random.randrange(1, len(word))
+        return word[:at] + self.random.choice(LETTERS) + word[at + self.random.randint(0, 1) :]
+
+
+def documents(count: int, size: int) -> Iterator[Document]:
+    """Yield `count` templates of about `size` words."""
+    texts = Texts()
+    return (texts.document(number, size) for number in range(count))
+
+
+def main(count: int, size: int) -> None:
+    """Build, search, print."""
+    made = list(documents(count, size))
+    began = perf_counter()
+    ranking = Ranking(made)
+    print(f"{count} templates of {size} words: built in {perf_counter() - began:.2f} s")
+    texts = Texts(seed=8)
+    measure("3 words, 1 typo", ranking, lambda: texts.query(3, 1))
+    measure("3 words", ranking, lambda: texts.query(3, 0))
+    measure("1 word, 1 typo", ranking, lambda: texts.query(1, 1))
+    measure("10 words, 2 typos", ranking, lambda: texts.query(10, 2))
+    measure("2,000 characters", ranking, lambda: texts.query(300, 3)[:2000], 20)
+    measure("3 words, filtered to a tenth", ranking, lambda: texts.query(3, 1), accept=frozenset(range(0, count, 10)))
+    measure("4,000 characters unknown", ranking, lambda: unknown(texts.random), 20)
+
+
+def unknown(source: random.Random) -> str:
+    """Return 4,000 characters of words that no template has."""
+    return " ".join("".join(source.choices(LETTERS, k=9)) for _ in range(400))
+
+
+def measure(
+    name: str, ranking: Ranking, query: Callable[[], str], times: int = 200, accept: frozenset[int] | None = None
+) -> None:
+    """Print the median and the 99th percentile of so many searches."""
+    taken = []
+    for text in [query() for _ in range(times)]:
+        began = perf_counter()
+        ranking.search(text, 20, accept)
+        taken.append((perf_counter() - began) * 1000)
+    taken.sort()
+    print(f"  {name:30} p50 {statistics.median(taken):7.2f} ms   p99 {taken[len(taken) * 99 // 100]:7.2f} ms")
+
+
+def memory(count: int, size: int) -> float:
+    """Return the MiB that a ranking of so many templates keeps (slow: every allocation is traced)."""
+    made = list(documents(count, size))
+    tracemalloc.start()
+    ranking = Ranking(made)
+    kept = tracemalloc.get_traced_memory()[0] / 2**20
+    tracemalloc.stop()
+    return kept if len(ranking) else 0.0
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, int(sys.argv[2]) if len(sys.argv) > 2 else 300)
