@@ -196,6 +196,8 @@ class PostingsBuilder:
 
     def build(self) -> Postings:
         """Return the index of all templates added; the builder is used up."""
+        # Without any template not even the stop words have their arrays yet.
+        self._packed.extend(array("Q") for _ in range(len(self._words.stems) - len(self._packed)))
         average = sum(self._lengths) / max(1, len(self._lengths)) or 1.0
         norms = [CONTENT_WEIGHT * _K1 * (1 - _B + _B * length / average) for length in self._lengths]
         postings = []

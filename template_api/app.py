@@ -1,0 +1,99 @@
+"""The WSGI application: its routes and its error handlers, in one visible place."""
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import falcon
+
+from template_api.errors import (
+    ApiError,
+    DatabaseUnavailableError,
+    InternalError,
+    InvalidRequestError,
+    LibraryUnavailableError,
+    MethodNotAllowedError,
+    NotFoundError,
+    SearchFailedError,
+    TemplateUnavailableError,
+)
+from template_api.library import TemplateLibrary
+from template_api.middleware import AccessLog, Cors, RequestId, allowed_methods
+from template_api.replies import JSON, error_body
+from template_api.resources import Answers, Description, Health, OneTemplate, Search, Templates
+
+log = logging.getLogger(__name__)
+
+DEFAULT_BASE_URL = "http://127.0.0.1:8000"
+_FAILURES: dict[str | None, Callable[[], ApiError]] = {
+    "/api/templates": SearchFailedError,
+    "/api/templates/{id_or_slug}": TemplateUnavailableError,
+    "/api/search": SearchFailedError,
+    "/health": LibraryUnavailableError,
+}
+
+
+def create_app(
+    library: TemplateLibrary, base_url: str = DEFAULT_BASE_URL, access_log: logging.Logger | None = None
+) -> falcon.App[falcon.Request, falcon.Response]:
+    """Return the API over a library as a WSGI application.
+
+    Args:
+        library: what the API reads; whoever opened it closes it.
+        base_url: the public address, from which a template without a `url` of its own gets one.
+        access_log: gets one line of JSON for each request, at INFO; None logs none.
+    """
+    answers = Answers(library, base_url.rstrip("/"))
+    resources: dict[str, object] = {
+        "/api/templates": Templates(answers),
+        "/api/templates/{id_or_slug}": OneTemplate(answers),
+        "/api/search": Search(answers),
+        "/openapi.json": Description(),
+        "/health": Health(answers),
+    }
+    middleware: list[Any] = [RequestId(), Cors()]
+    if access_log is not None:
+        middleware.append(AccessLog(access_log))
+    app = falcon.App(middleware=middleware)
+    for path, resource in resources.items():
+        app.add_route(path, resource)
+    errors = _Errors(resources)
+    for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
+        app.add_error_handler(kind, errors.handle)
+    return app
+
+
+class _Errors:
+    """Turn whatever a request raises into the error body of the specification."""
+
+    def __init__(self, resources: dict[str, object]) -> None:
+        self._resources = resources
+
+    def handle(self, req: falcon.Request, resp: falcon.Response, exc: Exception, _params: dict[str, object]) -> None:
+        """Answer with status, code, message and hint; a fault of ours tells the caller nothing of the inside."""
+        error = exc if isinstance(exc, ApiError) else self._translated(req, exc)
+        resp.status = error.status
+        resp.content_type = JSON
+        resp.data = error_body(error, req.method, req.path)
+        if isinstance(error, MethodNotAllowedError):
+            resp.set_header("Allow", ", ".join(error.allowed))
+
+    def _translated(self, req: falcon.Request, exc: Exception) -> ApiError:
+        if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            return self._refusal(req, exc)
+        if isinstance(exc, DatabaseUnavailableError):
+            log.error("request %s: %s %s: %s", req.context.id, req.method, req.path, exc)
+        else:
+            log.error("request %s: %s %s failed", req.context.id, req.method, req.path, exc_info=exc)
+        return _FAILURES.get(req.uri_template, InternalError)()
+
+    def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:
+        """Put Falcon's own refusals in our form: an unknown path, a method that the path or HTTP does not know."""
+        template = "/api/templates/{id_or_slug}" if req.path.startswith("/api/templates/") else req.path
+        resource = self._resources.get(template)
+        if exc.status_code == HTTPStatus.NOT_FOUND or resource is None:
+            return NotFoundError("This API has no such path")
+        if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED or req.method not in falcon.HTTP_METHODS:
+            return MethodNotAllowedError(req.method, allowed_methods(resource))
+        return InvalidRequestError("The request is not well-formed")

@@ -1,0 +1,177 @@
+"""The errors of the template API.
+
+Only exception classes live here; every one of them derives from `TemplateApiError`. Any thread may raise them.
+"""
+
+from http import HTTPStatus
+
+FORM_HINT = "See /openapi.json for the parameters of this API."
+
+
+class TemplateApiError(Exception):
+    """Stand at the root of everything this package raises on purpose."""
+
+
+class SettingsError(TemplateApiError):
+    """Report a setting that cannot be used; the message names it and says what is allowed."""
+
+
+class StartError(TemplateApiError):
+    """Report why the API cannot start, in one line for the operator."""
+
+
+class DatabaseUnavailableError(TemplateApiError):
+    """Report that the library's database cannot be read or written now; it may come back."""
+
+
+class UnknownTemplateError(TemplateApiError):
+    """Report that the library holds no template, in any state, with the given id or slug."""
+
+
+class SourceError(TemplateApiError):
+    """Report a template that cannot be imported, with its file and line.
+
+    Attributes:
+        where: `path:line`, or the path alone where no line applies.
+        reason: what is wrong and what is allowed.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class ApiError(TemplateApiError):
+    """Carry what a caller is told: status, stable code, message and hint (specification, "Error body")."""
+
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    code = "internal_error"
+    hint = "Try again later; the log of the server says more."
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+
+class InternalError(ApiError):
+    """Answer that something failed which nobody foresaw; the log says what."""
+
+    def __init__(self) -> None:
+        super().__init__("The request could not be answered")
+
+
+class InvalidRequestError(ApiError):
+    """Refuse a request that is not well-formed HTTP."""
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "invalid_request"
+    hint = "Send a well-formed HTTP/1.1 request (RFC 9112)."
+
+
+class InvalidParameterError(ApiError):
+    """Refuse a query parameter; the message names it and what is allowed."""
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "invalid_parameter"
+    hint = FORM_HINT
+
+
+class InvalidBodyError(ApiError):
+    """Refuse a request body; the message names the member and what is allowed."""
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "invalid_body"
+    hint = FORM_HINT
+
+
+class TemplateNotFoundError(ApiError):
+    """Answer that no published template has the id or slug."""
+
+    status = HTTPStatus.NOT_FOUND
+    code = "template_not_found"
+    hint = "GET /api/templates lists the published templates with their ids and slugs."
+
+
+class NotFoundError(ApiError):
+    """Answer that the API has no such path."""
+
+    status = HTTPStatus.NOT_FOUND
+    code = "not_found"
+    hint = "The paths of this API are described at /openapi.json."
+
+
+class MethodNotAllowedError(ApiError):
+    """Answer that the path exists, but not for this method.
+
+    Attributes:
+        allowed: the methods of the path, for the `Allow` field (RFC 9110 section 15.5.6).
+    """
+
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+    code = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(f"{method} is not allowed here", f"Use one of {', '.join(allowed)}.")
+        self.allowed = allowed
+
+
+class PayloadTooLargeError(ApiError):
+    """Refuse a request body over the limit."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code = "payload_too_large"
+    hint = "Send a body of at most 65536 bytes."
+
+
+class UnsupportedMediaTypeError(ApiError):
+    """Refuse a request body that is not plain JSON."""
+
+    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    code = "unsupported_media_type"
+    hint = "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding."
+
+
+class HeadersTooLargeError(ApiError):
+    """Refuse a request whose header section is over the limit (RFC 6585 section 5)."""
+
+    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    code = "headers_too_large"
+    hint = "Send a request line and headers of less than 65536 bytes together; long queries go to POST /api/search."
+
+
+class UnsupportedTransferError(ApiError):
+    """Refuse a transfer coding other than chunked (RFC 9112 section 6.1)."""
+
+    status = HTTPStatus.NOT_IMPLEMENTED
+    code = "not_implemented"
+    hint = "Send the body with Content-Length, or with Transfer-Encoding: chunked alone."
+
+
+class SearchFailedError(ApiError):
+    """Answer that templates could not be listed or searched; the log says why."""
+
+    code = "search_failed"
+
+    def __init__(self) -> None:
+        super().__init__("The search could not be run")
+
+
+class TemplateUnavailableError(ApiError):
+    """Answer that a template could not be loaded; the log says why."""
+
+    code = "template_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The template could not be loaded")
+
+
+class LibraryUnavailableError(ApiError):
+    """Answer that the library's database cannot be read; the log says why."""
+
+    code = "library_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The library cannot be read")

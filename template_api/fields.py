@@ -1,0 +1,175 @@
+"""The members of one template as its author wrote them, read with faults that name the file, the line and the member.
+
+Pure: texts and numbers in, checked values out.
+"""
+
+import re
+import unicodedata
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from template_api.errors import SourceError
+
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
+_LONGEST = {"title": 500, "summary": 5000, "short_description": 5000, "url": 2000}
+_TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSource:
+    """Hold what a category, tag, route or broker version is called; the slug is its identity."""
+
+    name: str
+    slug: str
+    id: str | None = None
+
+
+class Fields:
+    """Read the members of one template.
+
+    Args:
+        path: the file, for messages.
+        members: what it says, by key.
+        lines: the line of each key, where known; `line` stands for the others.
+    """
+
+    def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
+        self.path = path
+        self.members = members
+        self._lines = lines
+        self._line = line
+
+    def where(self, key: str | None = None) -> str:
+        """Return `path:line` of a key, or of the template."""
+        return f"{self.path}:{self._lines.get(key or '', self._line)}"
+
+    def fault(self, key: str, reason: str) -> SourceError:
+        """Return the error that says what is wrong with a key."""
+        return SourceError(self.where(key), f"{key} {reason}")
+
+    def text(self, key: str, *, required: bool = False) -> str | None:
+        """Return a text without blanks around it, or None when it is absent or blank."""
+        value = self._plain_text(key, self.members.get(key))
+        if required and not value:
+            raise self.fault(key, "is required and must not be blank")
+        if len(value) > _LONGEST.get(key, len(value)):
+            raise self.fault(key, f"must have at most {_LONGEST[key]} characters")
+        return value or None
+
+    def slug(self, key: str) -> str | None:
+        """Return a slug, which stands in a URL as it is, or None when it is absent."""
+        value = self.text(key)
+        if value is not None and not _SLUG.fullmatch(value):
+            raise self.fault(key, "must be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit")
+        return value
+
+    def choice(self, key: str, allowed: Iterable[str]) -> str | None:
+        """Return one of the allowed words, in any case, or None when the key is absent."""
+        value = self.text(key)
+        names = list(allowed)
+        if value is not None and value.lower() not in names:
+            raise self.fault(key, f"must be one of {', '.join(names)}, not {value!r}")
+        return value and value.lower()
+
+    def time(self, key: str) -> str | None:
+        """Return a date or time (RFC 3339, UTC when it names no zone) in a form that sorts as text, or None."""
+        value = self.text(key)
+        if value is None:
+            return None
+        try:
+            moment = datetime.fromisoformat(value)
+            return time_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        except (ValueError, OverflowError) as exc:
+            raise self.fault(key, f"must be a date such as 2026-01-31T12:00:00Z, not {value!r}") from exc
+
+    def items(self, key: str) -> Sequence[Any]:
+        """Return a list; a single text or object stands for a list of one."""
+        value = self.members.get(key)
+        if value is None or value == "":
+            return ()
+        if isinstance(value, str | Mapping):
+            return (value,)
+        if not isinstance(value, Sequence):
+            raise self.fault(key, "must be a list")
+        return value
+
+    def named(self, key: str) -> NamedSource | None:
+        """Return what a key names, or None when it is absent or blank."""
+        named = self.all_named(key)
+        if len(named) > 1:
+            raise self.fault(key, "must name one thing, not several")
+        return named[0] if named else None
+
+    def all_named(self, key: str) -> tuple[NamedSource, ...]:
+        """Return the things that a key names, each slug once, in their order."""
+        named: dict[str, NamedSource] = {}
+        for item in self.items(key):
+            each = self._named(key, item)
+            named.setdefault(each.slug, each)
+        return tuple(named.values())
+
+    def flag(self, key: str, value: object) -> bool:
+        """Return a boolean, which YAML hands over as a word."""
+        word = "" if value is None else str(value).strip().lower()
+        if word not in _TRUE | _FALSE:
+            raise self.fault(key, f"must be true or false, not {word!r}")
+        return word in _TRUE
+
+    def _named(self, key: str, item: object) -> NamedSource:
+        """Read a name, or an object with `name` and perhaps `slug` and `id`; its other members are not kept."""
+        if not isinstance(item, Mapping):
+            item = {"name": item}
+        name = self._plain_text(key, item.get("name")) or self._plain_text(key, item.get("slug"))
+        slug = self._plain_text(key, item.get("slug")) or slug_of(name)
+        if not name or not slug:
+            raise self.fault(key, "must hold names, or objects with a name")
+        id_ = self._plain_text(key, item.get("id")) or None
+        if id_ is not None and not is_uuid(id_):
+            raise self.fault(key, f"has an id that is not a UUID: {id_!r}")
+        return NamedSource(name, slug, id_ and id_.lower())
+
+    def _plain_text(self, key: str, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str):
+            raise self.fault(key, "must be text")
+        check_storable(self.where(key), key, value)
+        return value.strip()
+
+
+def check_storable(where: str, what: str, text: str) -> None:
+    """Refuse text that a database cannot keep.
+
+    Raises:
+        SourceError: it holds NUL or a lone surrogate.
+    """
+    if "\0" in text:
+        raise SourceError(where, f"{what} holds the character NUL")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise SourceError(where, f"{what} holds a lone surrogate, which is not Unicode text") from exc
+
+
+def is_uuid(text: str) -> bool:
+    """Tell whether a text is a UUID in its usual form, 8-4-4-4-12 hexadecimal digits."""
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def slug_of(name: str) -> str:
+    """Return the slug of a name: lower case, words joined by hyphens; `C++` and `C#` stay apart."""
+    text = unicodedata.normalize("NFKC", name).lower().replace("+", " plus ").replace("#", " sharp ")
+    return re.sub(r"[^\w.]+|_+", "-", text).strip("-.")
+
+
+def time_text(moment: datetime) -> str:
+    """Return a time in UTC as the library keeps it: RFC 3339 with microseconds, so that texts sort like times."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

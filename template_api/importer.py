@@ -1,0 +1,301 @@
+"""What is written to the library: imported templates, one transaction each, and changes of state.
+
+A killed import leaves whole templates only, and the next import goes on from there. Blocks on files and the database.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from template_api.errors import SourceError, UnknownTemplateError
+from template_api.fields import NamedSource, time_text
+from template_api.models import open_database, tables, translated, writing
+from template_api.reading import Reading, read_templates
+from template_api.records import Status
+from template_api.sources import NotebookSource, TemplateSource
+
+NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
+"""Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
+
+_GONE = "gone"  # the source_status of a template that a pruning import did not find any more
+
+
+class Outcome(StrEnum):
+    """Say what an import did with one template."""
+
+    ADDED = "added"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Count the outcomes of an import; `pruned` is False when pruning was asked for but something failed."""
+
+    counts: Mapping[Outcome, int]
+    pruned: bool
+
+    @property
+    def failed(self) -> int:
+        """How many templates could not be imported."""
+        return self.counts[Outcome.FAILED]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{self.counts[each]} {each}" for each in Outcome if each != "hidden" or self.counts[each])
+
+
+def import_templates(
+    database_url: str, path: Path, *, prune: bool = False, observe: Callable[[Reading], None] = lambda _reading: None
+) -> Report:
+    """Bring a folder of templates or a `.jsonl` file into a library.
+
+    Args:
+        database_url: the library.
+        path: what is read.
+        prune: hide the templates that are not in `path` (any more); left out when a template failed.
+        observe: told of each template that was read, with the fault of one that failed, and how far the import is.
+
+    Raises:
+        StartError: `path` cannot be read or holds no template, or the database cannot be used.
+        DatabaseUnavailableError: the database went away; what was imported until then stays.
+    """
+    readings = read_templates(path)
+    engine = open_database(database_url)
+    try:
+        with translated(engine), engine.execution_options(writes=True).connect() as connection:
+            return _Import(connection).run(readings, prune, observe)
+    finally:
+        engine.dispose()
+
+
+def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
+    """Change the state of one template; the first time it is published it also gets its date.
+
+    Returns:
+        Whether this changed anything.
+
+    Raises:
+        UnknownTemplateError: no template has this id or slug.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    engine = open_database(database_url)
+    try:
+        with translated(engine), writing(engine) as connection:
+            return _set_status(connection, id_or_slug, status)
+    finally:
+        engine.dispose()
+
+
+def template_id(slug: str) -> str:
+    """Return the id of a template that has none of its own."""
+    return str(uuid.uuid5(NAMESPACE, slug))
+
+
+class _Import:
+    """Run one import over one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}
+        self._seen: dict[tuple[str, str], str] = {}
+        if connection.dialect.name == "postgresql":
+            # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
+            connection.exec_driver_sql("SET synchronous_commit TO off")
+            connection.commit()
+        t = tables()["templates"].c
+        rows = connection.execute(sa.select(t.id, t.slug, t.digest, t.source_status)).all()
+        connection.rollback()
+        self._known = {row.id: (row.digest, row.source_status) for row in rows}
+        self._id_of_slug = {row.slug: row.id for row in rows}
+
+    def run(self, readings: Iterable[Reading], prune: bool, observe: Callable[[Reading], None]) -> Report:
+        counts = dict.fromkeys(Outcome, 0)
+        for reading in readings:
+            outcome, told = self._one(reading)
+            counts[outcome] += 1
+            observe(told)
+        pruned = prune and not counts[Outcome.FAILED]
+        if pruned:
+            counts[Outcome.HIDDEN] = self._prune()
+        return Report(counts, pruned or not prune)
+
+    def _one(self, reading: Reading) -> tuple[Outcome, Reading]:
+        if reading.source is None:
+            return Outcome.FAILED, reading
+        try:
+            return self._bring(reading.source), reading
+        except SourceError as exc:
+            return Outcome.FAILED, Reading(None, exc, reading.warnings, reading.done, reading.total)
+
+    def _bring(self, source: TemplateSource) -> Outcome:
+        id_ = source.id or self._id_of_slug.get(source.slug) or template_id(source.slug or "")
+        self._note(source, id_)
+        digest = source.digest()
+        if self._known.get(id_) == (digest, source.status):
+            return Outcome.UNCHANGED
+        for attempt in (1, 2):
+            try:
+                with self._connection.begin():
+                    return self._store(source, id_, digest)
+            except sa.exc.IntegrityError as exc:
+                self._names.clear()
+                if attempt == 2:  # so it was no race with another import
+                    raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
+        raise AssertionError  # pragma: no cover - the loop returns or raises
+
+    def _note(self, source: TemplateSource, id_: str) -> None:
+        """Refuse a second template of the same id or slug in one import: each import would swap them."""
+        names = [("id", id_), *([("slug", source.slug)] if source.slug else [])]
+        for kind, name in names:
+            if (kind, name) in self._seen:
+                raise SourceError(source.where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
+        self._seen.update(dict.fromkeys(names, source.where))
+
+    def _store(self, source: TemplateSource, id_: str, digest: str) -> Outcome:
+        connection, templates = self._connection, tables()["templates"]
+        version = _next_version(connection)
+        t = templates.c
+        row = connection.execute(
+            sa.select(t.id, t.status, t.source_status, t.published_at).where(t.id == id_)
+        ).one_or_none()
+        values = self._values(source, row) | {"digest": digest, "changed": version}
+        if row is None:
+            connection.execute(templates.insert(), {"id": id_, **values})
+        else:
+            connection.execute(templates.update().where(t.id == id_), values)
+            for link in ("template_tags", "template_routes"):
+                connection.execute(tables()[link].delete().where(tables()[link].c.template_id == id_))
+        facets = json.loads(values["facets"])
+        self._link("template_tags", id_, "tag_id", facets["tags"])
+        self._link("template_routes", id_, "route_id", facets["routes"])
+        _store_notebooks(connection, id_, source.notebooks, is_new=row is None)
+        return Outcome.ADDED if row is None else Outcome.CHANGED
+
+    def _values(self, source: TemplateSource, row: Any) -> dict[str, Any]:
+        # A state that was set by command stays until the source itself says something new.
+        status = source.status if row is None or row.source_status != source.status else row.status
+        published_at = source.published_at or (row.published_at if row is not None else None)
+        if published_at is None and status == Status.PUBLISHED.value:
+            published_at = time_text(datetime.now(UTC))
+        facets = {
+            "category": self._named("categories", source.category),
+            "tags": [self._named("tags", tag) for tag in source.tags],
+            "routes": [self._named("routes", route) for route in source.routes],
+            "broker_version": self._named("broker_versions", source.broker_version),
+        }
+        return {
+            "slug": source.slug,
+            "title": source.title,
+            "short_description": source.short_description,
+            "content": source.content,
+            "difficulty": source.difficulty,
+            "url": source.url,
+            "status": status,
+            "source_status": source.status,
+            "published_at": published_at,
+            "category_id": facets["category"] and facets["category"]["id"],
+            "broker_version_id": facets["broker_version"] and facets["broker_version"]["id"],
+            "facets": json.dumps(facets, ensure_ascii=False, separators=(",", ":")),
+            "labels": source.labels(),
+            "cells_text": "\n".join(notebook.text for notebook in source.notebooks),
+        }
+
+    def _named(self, table_name: str, source: NamedSource | None) -> Any:
+        """Return the stored object with this slug, made when there is none.
+
+        Decision: the spelling that came first stays, so that importing twice changes nothing.
+        """
+        if source is None:
+            return None
+        key = (table_name, source.slug)
+        if key not in self._names:
+            table = tables()[table_name]
+            row = self._connection.execute(
+                sa.select(table.c.id, table.c.name).where(table.c.slug == source.slug)
+            ).one_or_none()
+            if row is None:
+                id_ = source.id or str(uuid.uuid5(NAMESPACE, f"{table_name}/{source.slug}"))
+                self._connection.execute(table.insert(), {"id": id_, "name": source.name, "slug": source.slug})
+                self._names[key] = (id_, source.name)
+            else:
+                self._names[key] = (row.id, row.name)
+        id_, name = self._names[key]
+        return {"id": id_, "name": name, "slug": source.slug}
+
+    def _link(self, table_name: str, id_: str, column: str, objects: list[dict[str, str]]) -> None:
+        if objects:
+            rows = [{"template_id": id_, column: each["id"]} for each in objects]
+            self._connection.execute(tables()[table_name].insert(), rows)
+
+    def _prune(self) -> int:
+        templates = tables()["templates"]
+        gone = [
+            id_
+            for id_, (_, source_status) in self._known.items()
+            if ("id", id_) not in self._seen and source_status != _GONE
+        ]
+        for id_ in gone:
+            with self._connection.begin():
+                version = _next_version(self._connection)
+                values = {"status": Status.HIDDEN.value, "source_status": _GONE, "changed": version}
+                self._connection.execute(templates.update().where(templates.c.id == id_), values)
+        return len(gone)
+
+
+def _next_version(connection: Connection) -> Any:
+    """Add one to the library's version, which also makes other writers wait, and return it."""
+    library = tables()["library"]
+    connection.execute(library.update().values(version=library.c.version + 1))
+    return connection.execute(sa.select(library.c.version)).scalar_one()
+
+
+def _store_notebooks(
+    connection: Connection, template_id: str, sources: tuple[NotebookSource, ...], *, is_new: bool
+) -> None:
+    """Keep every version of a notebook; changed cells make a new one, and the latest of each file is marked."""
+    table = tables()["notebooks"]
+    n = table.c
+    newest: dict[str, Any] = {}
+    if not is_new:
+        statement = sa.select(n.id, n.filename, n.version, n.cells).where(n.template_id == template_id)
+        newest = {row.filename: row for row in connection.execute(statement.order_by(n.version))}
+        connection.execute(table.update().where(n.template_id == template_id), {"is_latest": False})
+    added = []
+    for place, source in enumerate(sources):
+        row = newest.get(source.filename)
+        values: dict[str, Any] = {"is_primary": source.is_primary, "is_latest": True, "place": place}
+        if row is not None and row.cells == source.cells:
+            connection.execute(table.update().where(n.id == row.id), values)
+        else:
+            values |= {"template_id": template_id, "filename": source.filename, "cells": source.cells}
+            added.append({**values, "version": row.version + 1 if row is not None else 1})
+    if added:
+        connection.execute(table.insert(), added)
+
+
+def _set_status(connection: Connection, id_or_slug: str, status: Status) -> bool:
+    templates = tables()["templates"]
+    t = templates.c
+    matches = connection.execute(
+        sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == id_or_slug.lower(), t.slug == id_or_slug))
+    ).all()
+    if not matches:
+        raise UnknownTemplateError(f"the library holds no template with the id or slug {id_or_slug!r}")
+    row = min(matches, key=lambda match: match.id != id_or_slug.lower())
+    if row.status == status.value:
+        return False
+    values: dict[str, Any] = {"status": status.value, "changed": _next_version(connection)}
+    if status is Status.PUBLISHED and row.published_at is None:
+        values["published_at"] = time_text(datetime.now(UTC))
+    connection.execute(templates.update().where(t.id == row.id), values)
+    return True

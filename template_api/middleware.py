@@ -1,0 +1,94 @@
+"""What holds for every answer: the request's id, CORS, the access log. Runs on the server's threads."""
+
+import json
+import logging
+import re
+import time
+import uuid
+from datetime import UTC, datetime
+
+import falcon
+
+REQUEST_ID = "X-Request-ID"
+CORS_FIELDS = (
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Expose-Headers", f"ETag, {REQUEST_ID}"),
+)
+_PREFLIGHT_FIELDS = (
+    ("Access-Control-Allow-Methods", "GET, HEAD, POST"),
+    ("Access-Control-Allow-Headers", f"Content-Type, If-None-Match, {REQUEST_ID}"),
+    ("Access-Control-Max-Age", "86400"),
+)
+_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class RequestId:
+    """Give each request an id, the caller's own when it sent a plain one, and answer with it."""
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Choose the id before anything can fail."""
+        given = req.get_header(REQUEST_ID)
+        req.context.id = given if given and _VALID_ID.fullmatch(given) else new_request_id()
+        resp.set_header(REQUEST_ID, req.context.id)
+
+
+class Cors:
+    """Open the API to websites of every origin, for GET and POST (Fetch, "CORS protocol")."""
+
+    def process_resource(
+        self, req: falcon.Request, resp: falcon.Response, resource: object, _params: dict[str, object]
+    ) -> None:
+        """Answer OPTIONS on a path that exists, a preflight or not, with 204."""
+        if req.method == "OPTIONS":
+            resp.status = falcon.HTTP_204
+            resp.set_header("Allow", ", ".join(allowed_methods(resource)))
+            resp.set_headers(_PREFLIGHT_FIELDS)
+            resp.complete = True
+
+    def process_response(
+        self, _req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        """Let every origin read every answer."""
+        resp.set_headers(CORS_FIELDS)
+
+
+class AccessLog:
+    """Write one line of JSON for each request to a logger.
+
+    The line holds time, request_id, client, method, path, query, status, bytes and milliseconds, never a body.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+        """Start the clock."""
+        req.context.began = time.perf_counter()
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        """Write the line."""
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "request_id": req.context.id,
+            "client": req.remote_addr,
+            "method": req.method,
+            "path": req.path,
+            "query": req.query_string,
+            "status": resp.status_code,
+            "bytes": len(resp.data or b""),
+            "milliseconds": round((time.perf_counter() - req.context.began) * 1000, 3),
+        }
+        self._logger.info("%s", json.dumps(line))
+
+
+def new_request_id() -> str:
+    """Return a fresh request id."""
+    return str(uuid.uuid4())
+
+
+def allowed_methods(resource: object) -> tuple[str, ...]:
+    """Return the methods that a resource answers."""
+    methods = [method for method in ("GET", "HEAD", "POST") if hasattr(resource, f"on_{method.lower()}")]
+    return (*methods, "OPTIONS")

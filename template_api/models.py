@@ -1,0 +1,258 @@
+"""The library's tables, and how a database that holds them is opened, created and upgraded.
+
+SQLite and PostgreSQL hold the same tables. Only the schema lives here; what is read from it is in `library`, what is
+written to it in `importer`. Engines are safe to share between threads.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlmodel import Field, SQLModel
+
+from template_api.errors import DatabaseUnavailableError, StartError
+
+SCHEMA_VERSION = 1
+UPGRADES: Mapping[int, tuple[str, ...]] = {}
+"""SQL statements that lead from a schema version to the next one. Version 1 is the first."""
+
+_UUID = 36
+_LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
+_SQLITE_WAIT_SECONDS = 30
+_POSTGRES_ARGUMENTS = {"connect_timeout": 3, "tcp_user_timeout": 5000, "options": "-c statement_timeout=10000"}
+
+
+class Table(SQLModel):
+    """Gather the library's tables in a collection of their own."""
+
+    metadata = sa.MetaData()
+
+
+class Named(Table):
+    """Stand for what templates are sorted by: it has an id, a name and a slug."""
+
+    id: str = Field(primary_key=True, max_length=_UUID)
+    name: str
+    slug: str = Field(unique=True)
+
+
+class Category(Named, table=True):
+    """Hold a category; a template has one at most."""
+
+    __tablename__ = "categories"
+
+
+class Tag(Named, table=True):
+    """Hold a tag: also a primitive, protocol or service that a template names."""
+
+    __tablename__ = "tags"
+
+
+class UsedRoute(Named, table=True):
+    """Hold a route type that templates use, such as REST_API."""
+
+    __tablename__ = "routes"
+
+
+class BrokerVersion(Named, table=True):
+    """Hold a version of the broker that templates are for."""
+
+    __tablename__ = "broker_versions"
+
+
+class TemplateRow(Table, table=True):
+    """Hold a template in any state.
+
+    `facets`, `labels` and `cells_text` repeat what the linked rows say: `facets` is the JSON of category, tags, routes
+    and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
+    status that the source gave when it was last imported, `digest` stands for all that it said, and `changed` is the
+    library's version that this row came with.
+    """
+
+    __tablename__ = "templates"
+
+    id: str = Field(primary_key=True, max_length=_UUID)
+    slug: str | None = Field(default=None, unique=True)
+    title: str
+    short_description: str
+    content: str
+    difficulty: str | None = None
+    url: str | None = None
+    status: str
+    source_status: str
+    published_at: str | None = None
+    category_id: str | None = Field(default=None, foreign_key="categories.id")
+    broker_version_id: str | None = Field(default=None, foreign_key="broker_versions.id")
+    facets: str
+    labels: str
+    cells_text: str
+    digest: str
+    changed: int = Field(index=True)
+
+
+class TemplateTag(Table, table=True):
+    """Link a template to a tag."""
+
+    __tablename__ = "template_tags"
+
+    template_id: str = Field(primary_key=True, foreign_key="templates.id")
+    tag_id: str = Field(primary_key=True, foreign_key="tags.id")
+
+
+class TemplateRoute(Table, table=True):
+    """Link a template to a route type it uses."""
+
+    __tablename__ = "template_routes"
+
+    template_id: str = Field(primary_key=True, foreign_key="templates.id")
+    route_id: str = Field(primary_key=True, foreign_key="routes.id")
+
+
+class NotebookRow(Table, table=True):
+    """Hold one version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array."""
+
+    __tablename__ = "notebooks"
+    __table_args__ = (sa.UniqueConstraint("template_id", "filename", "version"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    template_id: str = Field(foreign_key="templates.id")
+    filename: str
+    version: int
+    is_primary: bool
+    is_latest: bool
+    place: int
+    cells: str
+
+
+class LibraryRow(Table, table=True):
+    """Hold the one row that says which schema and which version of the library this is.
+
+    Every transaction that changes what readers can see adds one to `version`.
+    """
+
+    __tablename__ = "library"
+
+    id: int = Field(primary_key=True)
+    schema_version: int
+    version: int
+
+
+def tables() -> Mapping[str, sa.Table]:
+    """Return the library's tables by name, for statements over columns."""
+    return Table.metadata.tables
+
+
+def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int, tuple[str, ...]] = UPGRADES) -> Engine:
+    """Open the library's database; make its tables when it has none, upgrade them when they are of an older version.
+
+    Args:
+        url: a SQLAlchemy URL, `sqlite:///path` or `postgresql+psycopg://user:password@host/database`.
+        schema: the schema version to lead to.
+        upgrades: the statements that lead from each older version to the next.
+
+    Raises:
+        StartError: the URL cannot be used, or the database was written by a newer version of this software.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    engine = _engine(_checked(url))
+    with translated(engine), writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+        _bring_to(connection, schema, upgrades)
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """Hold one transaction that writes; on SQLite it takes the write lock at once, so that it never fails half-way."""
+    with engine.execution_options(writes=True).connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def translated(engine: Engine) -> Iterator[None]:
+    """Turn what the database drivers raise into `DatabaseUnavailableError`, without passwords in its text."""
+    try:
+        yield
+    except sa.exc.IntegrityError:
+        raise
+    except sa.exc.SQLAlchemyError as exc:
+        cause = str(getattr(exc, "orig", None) or exc).strip().splitlines()
+        where = engine.url.render_as_string(hide_password=True)
+        raise DatabaseUnavailableError(f"database {where}: {cause[0] if cause else type(exc).__name__}") from exc
+
+
+def _checked(url: str) -> URL:
+    """Read a database URL and say what is wrong with it before anything is connected."""
+    try:
+        parsed = make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as exc:
+        raise StartError("database_url is not a database URL; write for example sqlite:///template-library.db") from exc
+    if parsed.drivername in {"postgres", "postgresql"}:
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
+        raise StartError(f"database_url: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg")
+    if parsed.get_backend_name() == "sqlite":
+        _check_sqlite(parsed)
+    return parsed
+
+
+def _check_sqlite(url: URL) -> None:
+    if not url.database or url.database == ":memory:":
+        # Decision: a database in memory would be empty in the next process, so it is refused.
+        raise StartError("database_url names no file; write for example sqlite:///template-library.db")
+    folder = Path(url.database).absolute().parent
+    if not folder.is_dir():
+        raise StartError(f"database_url: the folder {folder} does not exist")
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        if url.get_backend_name() == "sqlite":
+            return _prepared_sqlite(sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS}))
+        return sa.create_engine(url, connect_args=_POSTGRES_ARGUMENTS, pool_pre_ping=True)
+    except ModuleNotFoundError as exc:
+        raise StartError("PostgreSQL needs its driver: pip install 'amqtt-rest-bridge[postgres]'") from exc
+    except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError) as exc:
+        raise StartError(f"database_url: {url.drivername} is not supported; use sqlite or postgresql+psycopg") from exc
+
+
+def _prepared_sqlite(engine: Engine) -> Engine:
+    """Give SQLite readers that never wait for writers (WAL) and transactions that begin when we say so."""
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # sqlite3 would begin transactions late, after the first read
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[str, ...]]) -> None:
+    library = tables()["library"]
+    found = None
+    if sa.inspect(connection).has_table(library.name):
+        found = connection.execute(sa.select(library.c.schema_version)).scalar()
+    if found is None:
+        Table.metadata.create_all(connection)
+        connection.execute(library.insert().values(id=1, schema_version=schema, version=1))
+        return
+    if found > schema:
+        raise StartError(
+            f"the library's database has schema version {found}, this software knows {schema}: "
+            "install the newer version that wrote it, or use another database"
+        )
+    for version in range(found, schema):
+        for statement in upgrades[version]:
+            connection.execute(sa.text(statement))
+    if found < schema:
+        connection.execute(library.update().values(schema_version=schema, version=library.c.version + 1))

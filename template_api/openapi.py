@@ -1,0 +1,45 @@
+"""The OpenAPI description of the API, `openapi.json`, and the schemas that requests are validated against.
+
+Only reading that packaged file lives here. What the description promises and what requests are checked against is one
+text, so the two cannot drift apart.
+"""
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.protocols import Validator
+
+
+@cache
+def description_text() -> bytes:
+    """Return the text of `openapi.json` as it is packaged."""
+    return resources.files(__package__).joinpath("openapi.json").read_bytes()
+
+
+@cache
+def description() -> dict[str, Any]:
+    """Return the parsed description; callers must not change it."""
+    return cast("dict[str, Any]", json.loads(description_text()))
+
+
+@cache
+def parameter_schemas(path: str) -> dict[str, dict[str, Any]]:
+    """Return the schema of each query parameter of GET `path`, by name."""
+    parameters = description()["paths"][path]["get"]["parameters"]
+    return {each["name"]: each["schema"] for each in parameters if each["in"] == "query"}
+
+
+@cache
+def parameter_validator(path: str, name: str) -> Validator:
+    """Return the validator of one query parameter of GET `path`."""
+    return Draft202012Validator(parameter_schemas(path)[name])
+
+
+@cache
+def body_validator(path: str) -> Validator:
+    """Return the validator of the JSON body of POST `path`; its schema must not hold references."""
+    content = description()["paths"][path]["post"]["requestBody"]["content"]
+    return Draft202012Validator(content["application/json"]["schema"])

@@ -1,0 +1,85 @@
+"""The template API inside an amqtt broker: `template_api.plugin.TemplateApiPlugin`.
+
+The API is served by a process of its own, so that HTTP and searches never hold up the broker's loop.
+
+| thread | runs |
+|---|---|
+| broker loop | `__init__`, `close`; nothing of ours in between |
+| template-api-supervisor | waits for the child process, starts it again |
+| the child process | waitress, the application, the library |
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from amqtt.broker import BrokerContext
+from amqtt.plugins.base import BasePlugin
+
+from template_api.config import DEFAULT_DATABASE_URL, DEFAULT_HOST, DEFAULT_PORT, Settings
+from template_api.errors import TemplateApiError
+from template_api.sockets import listening_socket
+from template_api.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+
+class TemplateApiPlugin(BasePlugin[BrokerContext]):
+    """Serve the template library's API beside the broker.
+
+    A setting that cannot be used, a taken port, a database or a library folder that cannot be opened stop the broker's
+    start: the constructor logs the reason, which amqtt itself does not show, and raises. It blocks until the API is
+    ready, about a second, longer when a library is imported first.
+
+    Raises:
+        TemplateApiError: the API cannot start.
+    """
+
+    @dataclass
+    class Config:
+        """Settings of the plugin in the broker's configuration.
+
+        Attributes:
+            host: address to listen on; 0.0.0.0 opens it to the network.
+            port: port to listen on; 0 takes a free one, see `bound_port`.
+            database_url: `sqlite:///path` or `postgresql+psycopg://user:password@host/database`.
+            library: folder or `.jsonl` file to import when the database is empty.
+            base_url: public address, from which templates get their `url`; default `http://{host}:{port}`.
+        """
+
+        host: str = DEFAULT_HOST
+        port: int = DEFAULT_PORT
+        database_url: str = DEFAULT_DATABASE_URL
+        library: str | None = None
+        base_url: str | None = None
+
+    def __init__(self, context: BrokerContext) -> None:
+        super().__init__(context)
+        config: TemplateApiPlugin.Config = self.config
+        try:
+            settings = Settings(config.host, config.port, config.database_url, config.library, config.base_url)
+            listening = listening_socket(settings.host, settings.port)
+            self._bound_port: int = listening.getsockname()[1]
+            self._supervisor = Supervisor(listening, settings.environment(settings.public_url(self._bound_port)))
+            try:
+                self._supervisor.start()
+            except TemplateApiError:
+                self._supervisor.stop()
+                raise
+        except TemplateApiError as exc:
+            log.error("the template API cannot start: %s", exc)  # noqa: TRY400 - the reason is in the text
+            raise
+
+    @property
+    def bound_port(self) -> int:
+        """The port that the API listens on."""
+        return self._bound_port
+
+    @property
+    def process_id(self) -> int | None:
+        """The process id of the API's process; it changes when that process is started again."""
+        return self._supervisor.pid
+
+    async def close(self) -> None:
+        """Stop the API in good order, without holding up the broker's loop."""
+        await asyncio.get_running_loop().run_in_executor(None, self._supervisor.stop)

@@ -1,0 +1,211 @@
+"""From a query string or a JSON body to a `TemplateQuery`: pure functions, run by the thread that serves the request.
+
+What is allowed stands in `openapi.json`; requests are checked against the schemas written there.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl
+
+from jsonschema.exceptions import ValidationError
+
+from template_api import openapi
+from template_api.errors import InvalidBodyError, InvalidParameterError
+
+LIST_PATH = "/api/templates"
+SEARCH_PATH = "/api/search"
+DEFAULT_LIMIT = 20
+_CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small
+_DIGITS = re.compile(r"[0-9]{1,9}")
+_SHOWN_LENGTH = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateQuery:
+    """Say which templates are wanted.
+
+    An empty `text` asks for the most recently published ones. Ids are in lower case; an empty set of ids passes all.
+    """
+
+    text: str = ""
+    limit: int = DEFAULT_LIMIT
+    category_id: str | None = None
+    difficulty: str | None = None
+    tag_ids: frozenset[str] = frozenset()
+    route_ids: frozenset[str] = frozenset()
+    broker_version_ids: frozenset[str] = frozenset()
+
+
+def list_query(query_string: str) -> TemplateQuery:
+    """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1).
+
+    Raises:
+        InvalidParameterError: a parameter breaks its rule.
+    """
+    return _cached_list_query(query_string) if len(query_string) <= _CACHED_LENGTH else _list_query(query_string)
+
+
+def search_query(query_string: str) -> TemplateQuery:
+    """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1).
+
+    Raises:
+        InvalidParameterError: `q` is missing or blank, or a parameter breaks its rule.
+    """
+    return _cached_search_query(query_string) if len(query_string) <= _CACHED_LENGTH else _search_query(query_string)
+
+
+def body_query(body: bytes) -> TemplateQuery:
+    """Read the JSON body of POST /api/search.
+
+    Raises:
+        InvalidBodyError: the body is not JSON, or a member breaks its rule.
+    """
+    return _cached_body_query(body) if len(body) <= _CACHED_LENGTH else _body_query(body)
+
+
+def _list_query(query_string: str) -> TemplateQuery:
+    given = _parameters(LIST_PATH, query_string)
+    text = given.get("q", "").strip()
+    # Without q the specification applies neither the tag, nor the route, nor the version filter.
+    filters = {name: _ids(given.get(name, "").split(",")) for name in _ID_LISTS} if text else {}
+    category_id = given.get("category_id")
+    return TemplateQuery(
+        text=text,
+        limit=int(given.get("limit", DEFAULT_LIMIT)),
+        category_id=category_id and category_id.lower(),
+        difficulty=given.get("difficulty"),
+        **filters,
+    )
+
+
+def _search_query(query_string: str) -> TemplateQuery:
+    given = _parameters(SEARCH_PATH, query_string)
+    if "q" not in given:
+        raise InvalidParameterError("q is required", "Add the search text as the query parameter q.")
+    return TemplateQuery(text=given["q"].strip(), limit=int(given.get("limit", DEFAULT_LIMIT)))
+
+
+_ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
+_cached_list_query = lru_cache(maxsize=1024)(_list_query)
+_cached_search_query = lru_cache(maxsize=1024)(_search_query)
+
+
+def _parameters(path: str, query_string: str) -> dict[str, str]:
+    """Return the checked values of the known parameters; of a repeated one the last counts."""
+    schemas = openapi.parameter_schemas(path)
+    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+    pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+    given = {name: value for name, value in pairs if name in schemas}
+    for name, value in given.items():
+        _check_parameter(path, name, value)
+    return given
+
+
+def _check_parameter(path: str, name: str, value: str) -> None:
+    if not _is_unicode(value):
+        raise InvalidParameterError(f"{name} is not valid UTF-8", "Percent-encode the UTF-8 bytes of the value.")
+    validator = openapi.parameter_validator(path, name)
+    schema = openapi.parameter_schemas(path)[name]
+    typed: Any = value
+    if schema["type"] == "integer":
+        # Decision: "plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
+        typed = int(value) if _DIGITS.fullmatch(value) else None
+    if not validator.is_valid(typed):
+        raise InvalidParameterError(f"{name} must be {_allowed(schema)}, not {_shown(value)}")
+
+
+def _body_query(body: bytes) -> TemplateQuery:
+    document = _json(body)
+    for error in openapi.body_validator(SEARCH_PATH).iter_errors(document):
+        raise InvalidBodyError(_fault(error))
+    text = document["query"].strip()
+    filters = document.get("filters", {})
+    ids = {name: _ids(filters.get(name) or ()) for name in _ID_LISTS}
+    if not _is_unicode("".join([text, filters.get("category_id") or "", *itertools.chain(*ids.values())])):
+        raise InvalidBodyError("the body holds a lone surrogate, which is not Unicode text")
+    return TemplateQuery(
+        text=text,
+        limit=int(document.get("limit", DEFAULT_LIMIT)),
+        # Decision: a blank category_id is no filter, like the blank items of the id lists.
+        category_id=(filters.get("category_id") or "").strip().lower() or None,
+        difficulty=filters.get("difficulty"),
+        **ids,
+    )
+
+
+_cached_body_query = lru_cache(maxsize=1024)(_body_query)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except UnicodeDecodeError as exc:
+        raise InvalidBodyError(f"the body is not valid UTF-8 at byte {exc.start}") from exc
+    except RecursionError as exc:
+        raise InvalidBodyError("the body is nested too deeply") from exc
+    except json.JSONDecodeError as exc:
+        raise InvalidBodyError(f"the body is not JSON: {exc.msg} at line {exc.lineno} column {exc.colno}") from exc
+    except ValueError as exc:  # an integer of more than 4,300 digits
+        raise InvalidBodyError("the body holds a number that is too long") from exc
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's parser takes and RFC 8259 section 6 does not."""
+    raise InvalidBodyError(f"the body is not JSON: {name} is not a JSON value")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that comes twice: parsers disagree on which one counts (RFC 8259 section 4)."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidBodyError(f"the member {_shown(twice)} comes twice in one object")
+    return members
+
+
+def _fault(error: ValidationError) -> str:
+    where = ".".join(map(str, error.absolute_path))
+    if error.validator == "required":
+        return "query is required"
+    return f"{where or 'the body'} must be {_allowed(error.schema)}"
+
+
+def _allowed(schema: Any) -> str:
+    """Say in words what a schema of `openapi.json` allows."""
+    if "enum" in schema:
+        return "one of " + ", ".join(each for each in schema["enum"] if each is not None)
+    if schema.get("format") == "uuid":
+        return "a UUID"
+    if "minimum" in schema:
+        return f"a whole number from {schema['minimum']} to {schema['maximum']}"
+    if "maxLength" in schema:
+        blank = "not blank and " if "pattern" in schema else ""
+        return f"text, {blank}of at most {schema['maxLength']} characters"
+    types = schema["type"]
+    return " or ".join(_TYPES[each] for each in ([types] if isinstance(types, str) else types))
+
+
+_TYPES = {"string": "text", "array": "a list of texts", "object": "an object", "null": "null"}
+
+
+def _shown(value: str) -> str:
+    return json.dumps(value if len(value) <= _SHOWN_LENGTH else value[:_SHOWN_LENGTH] + "…")
+
+
+def _ids(items: Iterable[str]) -> frozenset[str]:
+    return frozenset(item.strip().lower() for item in items if item.strip())
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether the text can be encoded: a lone surrogate breaks database drivers and JSON writers."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,203 @@
+"""From files to `TemplateSource`: template folders with their notebooks, and `.jsonl` files.
+
+Blocks on the file system. Yields one `Reading` for each template found, so that a bad one never stops the others.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from template_api.errors import SourceError, StartError
+from template_api.fields import Fields
+from template_api.sources import NotebookSource, TemplateSource, notebook_source, template_source, unknown_keys
+
+TEMPLATE_FILES = ("template.yaml", "template.yml")
+CONTENT_FILE = "README.md"
+NOTEBOOK_SUFFIX = ".lotnb"
+_LINE_KEYS = ("content",)
+_LONGEST_FILENAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Hold what came of one template: its source, or the fault that kept it from being read.
+
+    `done` and `total` say how far the reading is, in templates or in bytes.
+    """
+
+    source: TemplateSource | None
+    fault: SourceError | None
+    warnings: tuple[str, ...]
+    done: int
+    total: int
+
+
+def read_templates(path: Path) -> Iterator[Reading]:
+    """Read a `.jsonl` file, or the template folders under a folder at any depth, in the order of their names.
+
+    Raises:
+        StartError: there is no such file or folder, or it holds no template.
+    """
+    try:
+        if path.is_dir():
+            return _read_folders(_template_files(path))
+        if path.suffix == ".jsonl" and path.is_file():
+            return _read_lines(path)
+    except OSError as exc:
+        raise StartError(f"{path}: cannot be read: {exc.strerror}") from exc
+    if not path.exists():
+        raise StartError(f"{path}: there is no such file or folder")
+    raise StartError(f"{path}: is neither a folder nor a .jsonl file")
+
+
+def _template_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for where, folders, files in os.walk(folder):
+        folders.sort()
+        names = [name for name in TEMPLATE_FILES if name in files]
+        found.extend(Path(where) / name for name in names[:1])
+    if not found:
+        raise StartError(f"{folder}: no template.yaml was found in it")
+    return found
+
+
+def _read_folders(files: list[Path]) -> Iterator[Reading]:
+    for number, file in enumerate(files, 1):
+        try:
+            source, warnings = _read_folder(file)
+        except SourceError as exc:
+            yield Reading(None, exc, (), number, len(files))
+        else:
+            yield Reading(source, None, warnings, number, len(files))
+
+
+def _read_folder(file: Path) -> tuple[TemplateSource, tuple[str, ...]]:
+    members, lines = _yaml_members(file)
+    fields = Fields(str(file), members, lines)
+    content = file.parent / CONTENT_FILE
+    text = _text(content) if content.is_file() else ""
+    notebooks = list(_folder_notebooks(fields, file.parent))
+    source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
+    return source, tuple(unknown_keys(fields))
+
+
+def _yaml_members(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read a YAML mapping. Every scalar stays text, so that `1.10` is a version and `no` a word."""
+    text = _text(file)
+    try:
+        loader = yaml.BaseLoader(text)
+        try:
+            node = loader.get_single_node()
+            members = loader.construct_document(node) if node is not None else {}
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SourceError(f"{file}:{line}", f"is not YAML: {exc.problem or exc.context}") from exc
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as exc:
+        raise SourceError(f"{file}:1", f"is not YAML: {str(exc).splitlines()[0]}") from exc
+    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
+        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        if key.value in lines:
+            raise SourceError(f"{file}:{key.start_mark.line + 1}", f"key {key.value!r} comes twice")
+        lines[key.value] = key.start_mark.line + 1
+    return members, lines
+
+
+def _folder_notebooks(fields: Fields, folder: Path) -> Iterator[NotebookSource]:
+    """Yield the notebooks that the template lists, in that order, then the others of its folder by name."""
+    listed = dict(_listed_notebooks(fields))
+    present = sorted(each.name for each in folder.iterdir() if each.suffix == NOTEBOOK_SUFFIX and each.is_file())
+    for filename in listed:
+        if filename not in present:
+            raise fields.fault("notebooks", f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder")
+    order = [*listed, *(name for name in present if name not in listed)]
+    # Decision: without a word on it, the first notebook is the primary one.
+    primary = [name for name, is_primary in listed.items() if is_primary] or order[:1]
+    for filename in order:
+        file = folder / filename
+        yield notebook_source(f"{file}", filename, _json(file, _text(file)), is_primary=filename in primary)
+
+
+def _listed_notebooks(fields: Fields) -> Iterator[tuple[str, bool]]:
+    for item in fields.items("notebooks"):
+        given = item if isinstance(item, Mapping) else {"filename": item}
+        filename = given.get("filename") or given.get("file") or given.get("name")
+        if not isinstance(filename, str) or not 0 < len(filename) <= _LONGEST_FILENAME or "\0" in filename:
+            raise fields.fault("notebooks", "must hold file names, or objects with filename and is_primary")
+        yield filename, fields.flag("notebooks", given.get("is_primary", given.get("primary")))
+
+
+def _read_lines(file: Path) -> Iterator[Reading]:
+    total = file.stat().st_size
+    done = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            done += len(line)
+            if not line.strip():
+                continue
+            try:
+                source, warnings = _read_line(file, number, line)
+            except SourceError as exc:
+                yield Reading(None, exc, (), done, total)
+            else:
+                yield Reading(source, None, warnings, done, total)
+
+
+def _read_line(file: Path, number: int, line: bytes) -> tuple[TemplateSource, tuple[str, ...]]:
+    where = f"{file}:{number}"
+    try:
+        members = _json(file, line.decode("utf-8-sig"), number)
+    except UnicodeDecodeError as exc:
+        raise SourceError(where, f"is not UTF-8 at byte {exc.start}") from exc
+    if not isinstance(members, dict):
+        raise SourceError(where, "must hold a JSON object")
+    fields = Fields(str(file), members, {}, number)
+    content = members.get("content")
+    if content is not None and not isinstance(content, str):
+        raise fields.fault("content", "must be text")
+    notebooks = list(_line_notebooks(fields))
+    return template_source(fields, content or "", notebooks), tuple(unknown_keys(fields, _LINE_KEYS))
+
+
+def _line_notebooks(fields: Fields) -> Iterator[NotebookSource]:
+    items = fields.items("notebooks")
+    primary = dict(_listed_notebooks(fields))
+    if len(primary) < len(items):
+        raise fields.fault("notebooks", "names a file twice")
+    if primary and not any(primary.values()):
+        primary[next(iter(primary))] = True
+    for item, (filename, is_primary) in zip(items, primary.items(), strict=True):
+        cells = item.get("cells") if isinstance(item, Mapping) else None
+        yield notebook_source(fields.where(), filename, cells, is_primary=is_primary)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = exc.object[: exc.start].count(b"\n") + 1
+        raise SourceError(f"{file}:{line}", "is not UTF-8") from exc
+    except OSError as exc:
+        raise SourceError(str(file), f"cannot be read: {exc.strerror}") from exc
+
+
+def _json(file: Path, text: str, line: int | None = None) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as exc:
+        raise SourceError(f"{file}:{line or exc.lineno}", f"is not JSON: {exc.msg} (column {exc.colno})") from exc
+    except (RecursionError, ValueError) as exc:
+        raise SourceError(f"{file}:{line or 1}", f"is not JSON: {exc}") from exc
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")

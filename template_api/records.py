@@ -1,0 +1,95 @@
+"""What a template is, once read from the library: immutable values that any thread may hold.
+
+Only values live here, no I/O. The tables that store them are in `models`, their JSON form is in `views`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+FreeForm = Mapping[str, Any]
+"""A free-form JSON object of the specification; ours carry at least `id`, `name` and `slug`."""
+
+
+class Difficulty(StrEnum):
+    """Say how much a reader has to know."""
+
+    BEGINNER = "beginner"
+    INTERMEDIATE = "intermediate"
+    ADVANCED = "advanced"
+
+
+class Status(StrEnum):
+    """Say who may see a template; only published ones are visible through the API."""
+
+    PUBLISHED = "published"
+    DRAFT = "draft"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Hold what lists and search results show of a template.
+
+    `url` is the one given at import, or None: then the API makes one from its base address.
+    """
+
+    id: str
+    slug: str | None
+    title: str
+    short_description: str
+    difficulty: str | None
+    url: str | None
+    category: FreeForm | None
+    tags: Sequence[FreeForm]
+    routes: Sequence[FreeForm]
+    broker_version: FreeForm | None
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """Hold the latest cells of one notebook file; `cells` is a JSON array as text."""
+
+    filename: str
+    version: int
+    is_primary: bool
+    cells: str
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Hold a template with the latest cells of its notebooks."""
+
+    summary: Summary
+    notebooks: tuple[Notebook, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Say which word of a query was found, and as what; both are equal when nothing was corrected."""
+
+    typed: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Hold one search result: the template, its score (0 to 1) and the words that were found."""
+
+    summary: Summary
+    score: float
+    matched: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTemplate:
+    """Hold one line of `template-api list`: a template in any state."""
+
+    id: str
+    slug: str | None
+    title: str
+    status: str
+    difficulty: str | None
+    published_at: str | None

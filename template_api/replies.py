@@ -1,0 +1,126 @@
+"""Answers as bytes: made once per version of the library, sent whole, compressed or as 304.
+
+`ReplyCache` is shared by the server's threads.
+"""
+
+import gzip
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from http import HTTPStatus
+
+import falcon
+
+from template_api.errors import ApiError
+from template_api.query import SEARCH_PATH
+
+JSON = "application/json"
+_CACHED_REPLIES = 4096
+_CACHED_BYTES = 64 * 1024 * 1024
+_COMPRESSED_FROM = 1024  # bytes; below, one packet carries the answer anyway
+
+
+class Reply:
+    """Hold one JSON answer with its entity tag and, once someone asked for it, its compressed form.
+
+    The tag stands for the content alone, so an import that changes nothing changes no tag. It is a weak one because the
+    compressed form shares it (RFC 9110 section 8.8.1).
+    """
+
+    __slots__ = ("_compressed", "body", "etag")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        self._compressed: bytes | None = None
+
+    def compressed(self) -> bytes:
+        """Return the body in gzip format, the same bytes each time."""
+        if self._compressed is None:
+            self._compressed = gzip.compress(self.body, compresslevel=6, mtime=0)
+        return self._compressed
+
+    def size(self) -> int:
+        """Return how many bytes this answer may occupy in memory."""
+        return len(self.body) * 2
+
+
+class ReplyCache:
+    """Keep the answers of one version of the library, the most recently used ones, up to 64 MiB."""
+
+    def __init__(self, max_bytes: int = _CACHED_BYTES, max_replies: int = _CACHED_REPLIES) -> None:
+        self._lock = threading.Lock()
+        self._replies: OrderedDict[Hashable, Reply] = OrderedDict()
+        self._version = 0
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        self._max_replies = max_replies
+
+    def reply(self, version: int, key: Hashable, make: Callable[[], object]) -> Reply:
+        """Return the answer for `key`, made by `make` (a JSON value) when the cache has none of this version."""
+        with self._lock:
+            if version != self._version:
+                self._replies.clear()
+                self._version, self._bytes = version, 0
+            found = self._replies.get(key)
+            if found is not None:
+                self._replies.move_to_end(key)
+                return found
+        made = Reply(encoded(make()))
+        with self._lock:
+            if version == self._version and key not in self._replies:
+                self._keep(key, made)
+        return made
+
+    def _keep(self, key: Hashable, reply: Reply) -> None:
+        self._replies[key] = reply
+        self._bytes += reply.size()
+        while self._bytes > self._max_bytes or len(self._replies) > self._max_replies:
+            self._bytes -= self._replies.popitem(last=False)[1].size()
+
+
+def encoded(document: object) -> bytes:
+    """Return a JSON value as compact UTF-8."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def error_body(error: ApiError, method: str, path: str) -> bytes:
+    """Return the body of an error; POST /api/search has a form of its own, with `error` as a string."""
+    members = {"code": error.code, "message": error.message, "hint": error.hint}
+    document = {"error": error.message, **members} if (method, path) == ("POST", SEARCH_PATH) else {"error": members}
+    # A path may hold what UTF-8 cannot carry, so nothing but ASCII is written here.
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
+    """Send an answer: as 304 to a caller that holds it, compressed to one that takes gzip."""
+    # Decision: callers may keep an answer but ask each time whether it is current, so that a change is seen at once.
+    response.set_headers((("ETag", reply.etag), ("Cache-Control", "no-cache"), ("Vary", "Accept-Encoding")))
+    if _holds(request.get_header("If-None-Match"), reply.etag):
+        response.status = HTTPStatus.NOT_MODIFIED
+        return
+    response.content_type = JSON
+    if len(reply.body) >= _COMPRESSED_FROM and takes_gzip(request.get_header("Accept-Encoding")):
+        response.set_header("Content-Encoding", "gzip")
+        response.data = reply.compressed()
+    else:
+        response.data = reply.body
+
+
+def takes_gzip(accept_encoding: str | None) -> bool:
+    """Tell whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids it."""
+    for item in (accept_encoding or "").lower().split(","):
+        coding, _, weight = item.replace(" ", "").partition(";")
+        if coding in {"gzip", "x-gzip", "*"}:
+            return not weight or weight.removeprefix("q=").strip("0.") != ""
+    return False
+
+
+def _holds(if_none_match: str | None, etag: str) -> bool:
+    """Compare entity tags weakly (RFC 9110 section 13.1.2)."""
+    if if_none_match is None:
+        return False
+    tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
+    return "*" in tags or etag.removeprefix("W/") in tags

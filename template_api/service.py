@@ -1,0 +1,134 @@
+"""One API process from start to stop: first import, library, application, server, signals.
+
+Runs on the main thread. A process that a broker's plugin has started gets its listening socket and a *link*, a socket
+on which it reports `ready` or why it cannot start; when the other end closes, this process stops.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from template_api.app import create_app
+from template_api.config import Settings
+from template_api.errors import SettingsError, TemplateApiError
+from template_api.importer import import_templates
+from template_api.library import TemplateLibrary
+from template_api.reading import Reading
+from template_api.serving import DEFAULT_THREADS, Server
+from template_api.sockets import listening_socket
+
+log = logging.getLogger(__name__)
+
+_MOST_THREADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Hold what only one process is told: threads, access log, and what a supervisor hands over."""
+
+    threads: int = DEFAULT_THREADS
+    access_log: str | None = None
+    socket_fd: int | None = None
+    link_fd: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= _MOST_THREADS:
+            raise SettingsError(f"--threads must be a whole number from 1 to {_MOST_THREADS}, not {self.threads}")
+
+
+def serve(settings: Settings, options: Options) -> None:
+    """Serve the API until a signal or the supervisor ends it.
+
+    Raises:
+        SettingsError: a setting cannot be used.
+        StartError: the port is taken, or the database or the library cannot be used.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    link = socket.socket(fileno=options.link_fd) if options.link_fd is not None else None
+    try:
+        listening = (
+            socket.socket(fileno=options.socket_fd)
+            if options.socket_fd is not None
+            else listening_socket(settings.host, settings.port)
+        )
+        with closing(open_library(settings)) as library:
+            port = listening.getsockname()[1]
+            app = create_app(library, settings.public_url(port), _access_logger(options.access_log))
+            server = Server(app, listening, options.threads)
+            library.follow()
+            _stop_on_signals(server, supervised=link is not None)
+            log.info("template API on http://%s:%d, public address %s", settings.host, port, settings.public_url(port))
+            if link is not None:
+                link.sendall(b"ready\n")
+                threading.Thread(target=_stop_with_link, args=(link, server), name="link", daemon=True).start()
+            server.run()
+        log.info("template API stopped")
+    except TemplateApiError as exc:
+        if link is not None:
+            link.sendall(str(exc).encode("utf-8", "replace") + b"\n")
+        raise
+
+
+def open_library(settings: Settings) -> TemplateLibrary:
+    """Open the library; bring `settings.library` into it first when it is empty.
+
+    Raises:
+        StartError: the database or the library folder cannot be used.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    library = TemplateLibrary(settings.database_url)
+    if settings.library is not None and library.is_empty():
+        try:
+            # Decision: a template that cannot be read is logged and does not keep the others from being served.
+            report = import_templates(settings.database_url, Path(settings.library), observe=_log_reading)
+        except TemplateApiError:
+            library.close()
+            raise
+        log.info("library %s imported: %s", settings.library, report)
+        library.refresh()
+    return library
+
+
+def _log_reading(reading: Reading) -> None:
+    for warning in reading.warnings:
+        log.warning("%s", warning)
+    if reading.fault is not None:
+        log.error("%s", reading.fault)
+
+
+def _stop_on_signals(server: Server, *, supervised: bool) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    # Ctrl-C at a terminal reaches the broker as well, which then ends this process in good order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN if supervised else lambda *_: server.stop())
+
+
+def _stop_with_link(link: socket.socket, server: Server) -> None:
+    """Wait until the supervisor closes its end, or dies."""
+    while True:
+        try:
+            if not link.recv(1):
+                break
+        except OSError:
+            break
+    server.stop()
+
+
+def _access_logger(target: str | None) -> logging.Logger | None:
+    if target is None:
+        return None
+    try:
+        handler = logging.StreamHandler(sys.stdout) if target == "-" else logging.FileHandler(target, encoding="utf-8")
+    except OSError as exc:
+        raise SettingsError(f"--access-log {target}: cannot be written: {os.strerror(exc.errno or 0)}") from exc
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("template_api.access")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    return logger

@@ -1,0 +1,146 @@
+"""Serving the API with waitress, the only module that imports it.
+
+`Server.run` is the thread that does all socket I/O; waitress's worker threads run the application.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import waitress
+from waitress import wasyncore
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
+from waitress.task import ErrorTask
+from waitress.utilities import BadRequest
+
+from template_api import errors
+from template_api.middleware import CORS_FIELDS, REQUEST_ID, new_request_id
+from template_api.replies import JSON, error_body
+from template_api.resources import MAX_BODY_BYTES
+
+MAX_HEADER_BYTES = 65536
+DEFAULT_THREADS = 4  # measured: 16 are slower than 4, as they take the interpreter from each other
+_REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
+_GRACE_SECONDS = 5  # what running requests get to finish in at a stop
+_CONNECTIONS = 1000
+
+
+class Server:
+    """Serve one WSGI application on one listening socket, until `stop`.
+
+    Args:
+        app: the application.
+        listening: a bound socket; closed at the end.
+        threads: how many requests are answered at once.
+    """
+
+    def __init__(self, app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS) -> None:
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it would warn per request under load
+        self._map: dict[int, Any] = {}
+        self._stopping = threading.Event()
+        self._server: Any = waitress.create_server(
+            app,
+            map=self._map,
+            sockets=[listening],
+            threads=threads,
+            ident="template-api",
+            max_request_body_size=MAX_BODY_BYTES + 1,  # waitress refuses bodies of this size, not only larger ones
+            max_request_header_size=MAX_HEADER_BYTES,
+            connection_limit=_CONNECTIONS,
+            channel_timeout=_REQUEST_SECONDS,
+            cleanup_interval=5,
+            log_socket_errors=False,
+            clear_untrusted_proxy_headers=True,
+        )
+        self._server.channel_class = _Channel
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return int(self._server.effective_port)
+
+    def run(self) -> None:
+        """Serve until `stop`, then let running requests finish, 5 s at most."""
+        while not self._stopping.is_set():
+            wasyncore.loop(timeout=1, map=self._map, use_poll=True, count=1)
+        wasyncore.dispatcher.close(self._server)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._busy() and time.monotonic() < deadline:
+            wasyncore.loop(timeout=0.02, map=self._map, use_poll=True, count=1)
+        self._server.task_dispatcher.shutdown(timeout=1)
+        wasyncore.close_all(self._map)
+
+    def stop(self) -> None:
+        """Make `run` return; may be called from any thread and from a signal handler."""
+        self._stopping.set()
+        self._server.pull_trigger()
+
+    def _busy(self) -> bool:
+        channels: Iterable[Any] = list(self._server.active_channels.values())
+        return any(channel.requests or channel.total_outbufs_len for channel in channels)
+
+
+class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+    """Refuse what waitress lets through: a length beside a transfer coding (RFC 9112 section 6.1)."""
+
+    def __init__(self, adjustments: Any) -> None:
+        super().__init__(adjustments)
+        self.began = time.monotonic()
+
+    def parse_header(self, header_plus: bytes) -> None:
+        super().parse_header(header_plus)
+        if self.chunked and "CONTENT_LENGTH" in self.headers:
+            self.error = BadRequest("Content-Length and Transfer-Encoding exclude each other")
+            self.completed = True
+
+    def received(self, data: bytes) -> int:
+        consumed: int = super().received(data)
+        if self.error is not None:
+            self.completed = True
+            # waitress 3.0.2 would ask for the body that it has just refused (100 Continue) and wait for it.
+            self.expect_continue = False
+        return consumed
+
+
+class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
+    """Answer waitress's own refusals in the form of this API."""
+
+    def execute(self) -> None:
+        error = _api_error(self.request.error)
+        body = error_body(error, getattr(self.request, "command", ""), getattr(self.request, "path", ""))
+        self.status = f"{error.status.value} {error.status.phrase}"
+        self.response_headers.extend([("Content-Type", JSON), (REQUEST_ID, new_request_id()), *CORS_FIELDS])
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(b"" if getattr(self.request, "command", "") == "HEAD" else body)
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """Use our parser and errors, and give up on a request that does not arrive."""
+
+    parser_class = _Parser
+    error_task_class = _ErrorTask
+
+    def readable(self) -> bool:
+        if self.request is not None and time.monotonic() - self.request.began > _REQUEST_SECONDS:
+            self.will_close = True
+        return bool(super().readable())
+
+
+def _api_error(refusal: Any) -> errors.ApiError:
+    text = str(refusal.body)
+    match refusal.code:
+        case 400:
+            return errors.InvalidRequestError(text)
+        case 413:
+            return errors.PayloadTooLargeError(f"The body is larger than {MAX_BODY_BYTES} bytes")
+        case 431:
+            return errors.HeadersTooLargeError(f"The header section is larger than {MAX_HEADER_BYTES} bytes")
+        case 501:
+            return errors.UnsupportedTransferError(text)
+        case _:
+            return errors.InternalError()

@@ -1,0 +1,142 @@
+"""The API as a child process: started, watched, started again, stopped. Knows nothing of HTTP and of the broker.
+
+The parent binds the listening socket and keeps it, so that the port stays open while the child is started again. The
+*link*, a socket pair, tells the parent that the child is ready and the child that the parent is gone.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from template_api.errors import StartError
+
+log = logging.getLogger(__name__)
+
+READY = "ready"
+_START_SECONDS = 60  # the first import of a large library takes its time
+_STOP_SECONDS = 8  # the child gives its requests 5
+_PAUSES = (0, 1, 2, 4, 8, 16, 30)  # seconds before each start again
+_STEADY_SECONDS = 60  # a child that ran for so long begins anew with the shortest pause
+
+
+class Supervisor:
+    """Run `template-api serve` in a process of its own.
+
+    Args:
+        listening: the bound socket that the child serves; stays open in this process.
+        environment: the settings, as environment variables of the child.
+    """
+
+    def __init__(self, listening: socket.socket, environment: Mapping[str, str]) -> None:
+        self._listening = listening
+        self._environment = {**os.environ, **environment}
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._link: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child that runs now."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the child, wait until it is ready, and watch it from then on. Blocks, 60 s at most.
+
+        Raises:
+            StartError: it cannot start; the message says why.
+        """
+        self._spawn()
+        self._watcher = threading.Thread(target=self._watch, name="template-api-supervisor", daemon=True)
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """Stop the child in good order, and kill it when it takes longer than 8 s. Blocks as long."""
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+            self._close_link()
+        if process is not None:
+            _ended(process)
+        if self._watcher is not None:
+            self._watcher.join()
+        self._listening.close()
+
+    def _spawn(self) -> None:
+        """Start one child and wait for its word."""
+        ours, theirs = socket.socketpair()
+        fds = (self._listening.fileno(), theirs.fileno())
+        command = [sys.executable, "-m", "template_api", "serve", "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
+        with theirs, self._lock:
+            if self._stopping.is_set():
+                ours.close()
+                return
+            self._link = ours
+            self._process = subprocess.Popen(  # noqa: S603 - our own program with our own arguments
+                command, env=self._environment, pass_fds=fds, stdin=subprocess.DEVNULL
+            )
+        word = self._first_word(ours)
+        if word != READY and not self._stopping.is_set():
+            self._close_link()
+            status = _ended(self._process)
+            raise StartError(word or f"the template API's process ended with status {status}")
+
+    def _first_word(self, link: socket.socket) -> str:
+        """Return the first line that the child writes, or an empty text when it ends without one."""
+        link.settimeout(_START_SECONDS)
+        received = b""
+        try:
+            while not received.endswith(b"\n"):
+                chunk = link.recv(4096)
+                if not chunk:
+                    break
+                received += chunk
+        except TimeoutError:
+            return f"the template API was not ready within {_START_SECONDS} s"
+        except OSError:  # closed by `stop`
+            return ""
+        return received.decode("utf-8", "replace").strip()
+
+    def _watch(self) -> None:
+        """Start the child again whenever it ends; runs in a thread until `stop`."""
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = self._process.wait() if self._process is not None else None
+            if self._stopping.is_set():
+                return
+            failures = 0 if time.monotonic() - began > _STEADY_SECONDS else failures
+            log.error("the template API's process ended with status %s and is started again", status)
+            if self._stopping.wait(_PAUSES[min(failures, len(_PAUSES) - 1)]):
+                return
+            failures += 1
+            try:
+                self._close_link()
+                self._spawn()
+            except (StartError, OSError) as exc:
+                log.error("the template API cannot start again: %s", exc)  # noqa: TRY400 - the reason is in the text
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_RDWR)
+            self._link.close()
+            self._link = None
+
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """Wait until a process that was told to end has ended, kill it when it does not, and return its status."""
+    try:
+        return process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        log.warning("the template API did not stop within %d s and is killed", _STOP_SECONDS)
+        process.kill()
+        return process.wait()

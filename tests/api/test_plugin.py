@@ -1,0 +1,133 @@
+"""TemplateApiPlugin in a real broker, with the API in its own process."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from amqtt.broker import Broker
+from amqtt.errors import PluginError
+
+from template_api.plugin import TemplateApiPlugin
+
+PLUGIN = "template_api.plugin.TemplateApiPlugin"
+
+
+def configuration(folder: Path, **settings: Any) -> dict[str, Any]:
+    given = {"port": 0, "database_url": f"sqlite:///{folder / 'library.db'}", **settings}
+    return {
+        "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}, PLUGIN: given},
+    }
+
+
+def write_library(folder: Path) -> str:
+    template = folder / "library" / "one"
+    template.mkdir(parents=True)
+    template.joinpath("template.yaml").write_text("title: One template\nslug: one\n")
+    return str(folder / "library")
+
+
+def get(port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
+        return json.load(response)
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended but was not waited for does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+async def with_broker(config: dict[str, Any], act: Any) -> TemplateApiPlugin:
+    broker = Broker(config)
+    await broker.start()
+    try:
+        plugin = broker.plugins_manager.get_plugin("TemplateApiPlugin")
+        assert isinstance(plugin, TemplateApiPlugin)
+        await asyncio.get_running_loop().run_in_executor(None, act, plugin)
+    finally:
+        await broker.shutdown()
+    return plugin
+
+
+def test_a_broker_with_the_plugin_serves_the_library_and_stops_it(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def act(plugin: TemplateApiPlugin) -> None:
+        assert plugin.process_id is not None
+        pids.append(plugin.process_id)
+        [found] = get(plugin.bound_port, "/api/search?q=template")["results"]
+        assert found["slug"] == "one"
+        assert found["url"] == f"http://127.0.0.1:{plugin.bound_port}/api/templates/one"
+
+    plugin = asyncio.run(with_broker(configuration(tmp_path, library=write_library(tmp_path)), act))
+    assert not alive(pids[0])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", plugin.bound_port), timeout=5)
+
+
+def test_a_killed_api_process_is_started_again_and_the_port_stays_open(tmp_path: Path) -> None:
+    def act(plugin: TemplateApiPlugin) -> None:
+        assert plugin.process_id is not None
+        os.kill(plugin.process_id, signal.SIGKILL)
+        assert get(plugin.bound_port, "/health") == {"status": "ok"}
+
+    asyncio.run(with_broker(configuration(tmp_path, library=write_library(tmp_path)), act))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        pytest.param({"port": 70000}, "port must be a whole number from 0 to 65535", id="port out of range"),
+        pytest.param({"host": "203.0.113.7"}, "cannot listen on 203.0.113.7", id="address of another machine"),
+        pytest.param({"base_url": "library"}, "base_url must be an address", id="base_url without scheme"),
+        pytest.param({"database_url": "nonsense"}, "is not a database URL", id="database_url"),
+        pytest.param({"database_url": "mysql://h/d"}, "mysql is not supported", id="another database"),
+        pytest.param({"library": "/no/such/folder"}, "/no/such/folder: there is no such file", id="library"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_stops_the_start_with_a_logged_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], reason: str
+) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(PluginError):
+        asyncio.run(with_broker(configuration(tmp_path, **settings), lambda _plugin: None))
+    assert reason in caplog.text
+
+
+def test_a_taken_port_stops_the_start_with_a_logged_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PluginError):
+        port = taken.getsockname()[1]
+        asyncio.run(with_broker(configuration(tmp_path, port=port), lambda _plugin: None))
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in caplog.text
+
+
+def test_a_killed_broker_leaves_no_api_process_behind(tmp_path: Path) -> None:
+    config = tmp_path / "broker.yaml"
+    config.write_text(yaml.safe_dump(configuration(tmp_path)))
+    log = tmp_path / "log"
+    with log.open("w") as sink:
+        amqtt = Path(sys.executable).with_name("amqtt")
+        broker = subprocess.Popen([amqtt, "-c", config], stdout=sink, stderr=sink, cwd=tmp_path)
+    try:
+        while "template API on" not in log.read_text():
+            assert broker.poll() is None, log.read_text()
+        children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+        [child] = [int(pid) for pid in children]
+    finally:
+        broker.kill()
+        broker.wait()
+    while alive(child):
+        pass
+    assert "template API stopped" in log.read_text()
