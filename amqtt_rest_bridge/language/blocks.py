@@ -1,0 +1,245 @@
+"""Statements to blocks: which setting belongs where, each at most once, names that exist. Values stay as written."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from amqtt_rest_bridge.language.definitions import is_name
+from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.parser import Piece, Statement, Verb
+from amqtt_rest_bridge.language.report import Report
+from amqtt_rest_bridge.language.suggest import closest, did_you_mean
+
+_BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
+_SETTING_IN = re.compile(r"\bWITH\s+([A-Z0-9_]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`WITH <name> <value>` in a block that knows the name."""
+
+    parameter: Parameter
+    pieces: tuple[Piece, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLine:
+    """`ADD <name> <value>` behind WITH HEADERS."""
+
+    name: Piece
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(slots=True)
+class Block:
+    """A block while it is read; `broken` names settings that are there but could not be read."""
+
+    kind: BlockKind
+    offset: int
+    name: str = ""
+    settings: dict[str, Setting] = field(default_factory=dict)
+    headers: list[HeaderLine] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Blocks:
+    """All blocks of a definition; REST_API_CONFIG and ROUTE_CONFIG are None when they are missing."""
+
+    config: Block | None = None
+    route_config: Block | None = None
+    events: list[Block] = field(default_factory=list)
+
+
+class _Reader:
+    """Walk the statements of one definition, with the block that is open."""
+
+    def __init__(self, report: Report) -> None:
+        self.blocks = Blocks()
+        self._report = report
+        self._block: Block | None = None
+        self._skipping = False  # inside a block that is not known, or known twice
+        self._in_headers = False
+        self._last: Statement | None = None
+
+    def read(self, statement: Statement) -> None:
+        if statement.verb is Verb.BROKEN:
+            self._read_broken(statement)
+        elif statement.verb is Verb.WITH:
+            self._read_setting(statement)
+        else:
+            self._read_addition(statement)
+        self._last = statement
+
+    def _read_broken(self, statement: Statement) -> None:
+        text = statement.name.text
+        setting = _SETTING_IN.match(text)
+        if self._block is not None and setting is not None:
+            self._block.broken.add(setting[1].upper())
+        self._report.error(statement.offset, *_explain(text, self._last))
+
+    def _read_setting(self, statement: Statement) -> None:
+        self._in_headers = False
+        if self._skipping:
+            return
+        name = statement.name
+        if self._block is None:
+            hint = "ADD REST_API_CONFIG or ADD EVENT <name> goes before it"
+            self._report.error(statement.offset, f"{name.text} stands outside of a block", hint)
+            return
+        known = PARAMETERS[self._block.kind]
+        parameter = known.get(name.text.strip("'\"").upper())
+        if parameter is None:
+            self._unknown_setting(name, self._block.kind)
+        elif name.is_string:
+            message = f"the name of a setting is not quoted: {name.text}"
+            self._report.error(name.offset, message, f"write {parameter.name}")
+            self._block.broken.add(parameter.name)
+        elif parameter.name in self._block.settings:
+            first = self._report.position(self._block.settings[parameter.name].offset)
+            self._report.error(
+                statement.offset, f"{parameter.name} is set twice in this block", f"the first is in line {first.line}"
+            )
+        else:
+            self._keep(statement, parameter, self._block)
+
+    def _keep(self, statement: Statement, parameter: Parameter, block: Block) -> None:
+        if parameter.kind is Kind.HEADERS:
+            self._in_headers = True
+            if statement.pieces:
+                hint = "each header is a line of its own below: ADD <name> <value>"
+                self._report.error(statement.pieces[0].offset, "WITH HEADERS takes no value", hint)
+        elif not statement.pieces:
+            self._report.error(statement.offset, f"{parameter.name} has no value", f"allowed: {parameter.allowed}")
+            block.broken.add(parameter.name)
+            return
+        block.settings[parameter.name] = Setting(parameter, statement.pieces, statement.offset)
+
+    def _unknown_setting(self, name: Piece, kind: BlockKind) -> None:
+        elsewhere = [other for other in BlockKind if name.text.upper() in PARAMETERS[other]]
+        if elsewhere:
+            self._report.error(name.offset, f"{name.text} does not belong in {kind}", f"it belongs in {elsewhere[0]}")
+            return
+        hint = did_you_mean(name.text, PARAMETERS[kind])
+        if hint is None and (found := closest(name.text, _all_names())):
+            hint = f"did you mean {found}? It belongs in {_home_of(found)}"
+        if self._block is not None and hint is not None:
+            self._block.broken.add(closest(name.text, PARAMETERS[kind]) or "")
+        allowed = f"{kind} knows {', '.join(PARAMETERS[kind])}"
+        self._report.error(name.offset, f"unknown setting {name.text}", hint or allowed)
+
+    def _read_addition(self, statement: Statement) -> None:
+        name = statement.name.text.upper()
+        if name == BlockKind.EVENT and not self._is_header(statement):
+            self._open_event(statement)
+        elif name in _BLOCK_NAMES and not self._is_header(statement):
+            self._open_config(statement, name)
+        elif self._in_headers and self._block is not None:
+            self._read_header(statement, self._block)
+        elif not self._skipping or closest(name, _BLOCK_NAMES):
+            self._unknown_block(statement)
+
+    def _is_header(self, statement: Statement) -> bool:
+        """Tell a header that is called like a block: only the quotes can say."""
+        return self._in_headers and statement.name.is_string
+
+    def _open_event(self, statement: Statement) -> None:
+        self._enter(Block(BlockKind.EVENT, statement.offset))
+        block = self._block
+        if not statement.pieces:
+            self._report.error(statement.offset, "this event has no name", "write ADD EVENT MyEvent")
+        elif statement.pieces[0].is_string and is_name(statement.pieces[0].text[1:-1]):
+            name = statement.pieces[0]
+            self._report.error(name.offset, f"the event name {name.text} is quoted", f"write {name.text[1:-1]}")
+        elif len(statement.pieces) > 1 or not is_name(statement.pieces[0].text):
+            name = statement.pieces[0]
+            message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
+            self._report.error(name.offset, message, "write it bare, as in ADD EVENT My_Event-1")
+        elif block is not None:
+            block.name = statement.pieces[0].text
+            for other in self.blocks.events:
+                if other.name == block.name:
+                    first = self._report.position(other.offset)
+                    message = f"this route has two events {block.name}"
+                    self._report.error(statement.pieces[0].offset, message, f"the first is in line {first.line}")
+                    break
+        if block is not None:
+            self.blocks.events.append(block)
+
+    def _open_config(self, statement: Statement, name: str) -> None:
+        if statement.pieces:
+            self._report.error(statement.pieces[0].offset, f"ADD {name} takes no name", "only events have names")
+        if name == IGNORED_BLOCK:
+            self._skip()
+            self._report.notice(statement.offset, f"{name} is skipped: the route uses the broker it is loaded in")
+            return
+        kind = BlockKind(name)
+        first = self.blocks.config if kind is BlockKind.CONFIG else self.blocks.route_config
+        if first is not None:
+            self._skip()
+            line = self._report.position(first.offset).line
+            self._report.error(statement.offset, f"this route has two {name} blocks", f"the first is in line {line}")
+            return
+        self._enter(Block(kind, statement.offset))
+        if kind is BlockKind.CONFIG:
+            self.blocks.config = self._block
+        else:
+            self.blocks.route_config = self._block
+
+    def _read_header(self, statement: Statement, block: Block) -> None:
+        if statement.pieces:
+            block.headers.append(HeaderLine(statement.name, statement.pieces))
+            return
+        name = statement.name.text
+        hint = did_you_mean(name, _BLOCK_NAMES) or f'write ADD {name} "..."'
+        self._report.error(statement.offset, f"the header {name} has no value", hint)
+
+    def _unknown_block(self, statement: Statement) -> None:
+        name = statement.name.text
+        hint = did_you_mean(name, _BLOCK_NAMES)
+        if hint is None and statement.pieces:
+            hint = "header lines stand directly below WITH HEADERS"
+        self._report.error(statement.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
+        self._skip()
+
+    def _enter(self, block: Block) -> None:
+        self._block, self._skipping, self._in_headers = block, False, False
+
+    def _skip(self) -> None:
+        self._skipping, self._in_headers = True, False
+
+
+def read_blocks(statements: Iterable[Statement], report: Report) -> Blocks:
+    """Sort the statements of a definition into its blocks and report those that fit nowhere."""
+    reader = _Reader(report)
+    for statement in statements:
+        reader.read(statement)
+    return reader.blocks
+
+
+def _all_names() -> list[str]:
+    return [name for block in PARAMETERS.values() for name in block]
+
+
+def _home_of(name: str) -> str:
+    return next(kind for kind, block in PARAMETERS.items() if name in block)
+
+
+def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
+    """Say what is wrong with a text that is no statement."""
+    shown = text.split("\n", 1)[0].rstrip()
+    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
+    if text[:1] in "“”„‘’«»":
+        return f"unexpected text: {shown}", "strings stand in straight quotes: \" or '"
+    if text.rstrip().endswith("+"):
+        return f"nothing follows the + in {shown}", 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
+    if text.upper() in ("WITH", "ADD"):
+        return f"{text} is not followed by a name", None
+    if text[:1] == "+":
+        return f"+ does not stand between two values: {shown}", None
+    if before is None:
+        return f"unexpected text: {shown}", "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>"
+    if before.pieces:
+        return f"unexpected text after the value of {before.name.text}: {shown}", "a value with spaces needs quotes"
+    return f"unexpected text: {shown}", did_you_mean(text.split()[0], ["WITH", "ADD", "DEFINE"])

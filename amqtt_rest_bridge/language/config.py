@@ -1,0 +1,91 @@
+"""The REST_API_CONFIG and ROUTE_CONFIG blocks to the model, and what in them belongs together or contradicts."""
+
+from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.language.syntax import Refused
+from amqtt_rest_bridge.language.typed import TypedBlock
+from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
+
+
+def read_config(block: TypedBlock) -> RestApiConfig | None:
+    """Check the settings of REST_API_CONFIG; None when the modes cannot be known.
+
+    A config with other faults is still given, so that the events can be checked as well.
+    """
+    modes = ("ENABLE_CLIENT", "ENABLE_SERVER")
+    if block.failed.intersection(modes):
+        return None
+    client, server = (bool(block.values.get(mode, False)) for mode in modes)
+    _check_address(block, needed=client)
+    _check_texts(block)
+    _check_credentials(block, client=client, server=server)
+    _check_tls(block)
+    _check_server(block, server=server)
+    known = {name.lower(): value for name, value in block.values.items() if name not in block.failed}
+    return RestApiConfig(**known)
+
+
+def read_route_config(block: TypedBlock) -> RouteConfig:
+    """Give the capacity and policy of a route, the defaults for what is missing or at fault."""
+    known = {name.lower(): value for name, value in block.values.items()}
+    if "overload_policy" in known:
+        known["overload_policy"] = OverloadPolicy(known["overload_policy"])
+    return RouteConfig(**known)
+
+
+def _check_address(block: TypedBlock, *, needed: bool) -> None:
+    name = "BASE_ADDRESS"
+    if name not in block:
+        if needed:
+            hint = 'as in WITH BASE_ADDRESS "https://api.example.com"'
+            block.report.error(block.block.offset, "BASE_ADDRESS is missing: ENABLE_CLIENT is true", hint)
+        return
+    if name in block.values:
+        try:
+            use_ssl = bool(block.values.get("USE_SSL", False))
+            block.values[name] = syntax.read_address(block.values[name].strip(), use_ssl=use_ssl)
+        except Refused as refused:
+            block.error(name, f'BASE_ADDRESS "{block.texts[name].shown}" {refused.message}', refused.hint)
+
+
+def _check_texts(block: TypedBlock) -> None:
+    content_type = block.texts.get("DEFAULT_CONTENT_TYPE")
+    if content_type is not None and not syntax.is_media_type(content_type.text):
+        message = f'DEFAULT_CONTENT_TYPE "{content_type.shown}" is no media type'
+        block.error("DEFAULT_CONTENT_TYPE", message, "as in application/json or text/plain; charset=utf-8")
+    for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD", "AUTHORIZATION"):
+        if name in block.texts and syntax.has_control(block.texts[name].text):
+            block.error(name, f"{name} holds a control character, which a header cannot carry")
+    for name in ("USERNAME", "SERVER_USERNAME"):
+        if ":" in block.values.get(name, ""):  # RFC 7617 section 2
+            block.error(name, f"{name} holds a colon, which ends the user name in Basic credentials")
+
+
+def _check_credentials(block: TypedBlock, *, client: bool, server: bool) -> None:
+    for user, password in (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD")):
+        for one, other in ((user, password), (password, user)):
+            if one in block and other not in block:
+                block.error(one, f"{one} is set without {other}", "Basic credentials are made of both")
+    if "AUTHORIZATION" in block and "USERNAME" in block and client:
+        message = "AUTHORIZATION and USERNAME are both set"
+        block.error("AUTHORIZATION", message, "a request has one Authorization header")
+    if client and server and "USERNAME" in block and "SERVER_USERNAME" not in block:
+        hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
+        message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
+        block.warning("USERNAME", message, hint)
+
+
+def _check_tls(block: TypedBlock) -> None:
+    if block.values.get("IGNORE_CERT_ERRORS"):
+        message = "IGNORE_CERT_ERRORS is true: anyone on the way can read and change what is sent"
+        block.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
+    if "CLIENT_KEY_FILE" in block and "CLIENT_CERT_FILE" not in block:
+        block.error("CLIENT_KEY_FILE", "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")
+
+
+def _check_server(block: TypedBlock, *, server: bool) -> None:
+    if not server:
+        for name in ("ENABLE_CORS", "SERVER_USERNAME"):
+            if block.values.get(name):
+                block.warning(name, f"{name} has no effect: ENABLE_SERVER is not true")
+    elif "CORS_ORIGINS" in block.values and not block.values.get("ENABLE_CORS"):
+        block.warning("CORS_ORIGINS", "CORS_ORIGINS has no effect: ENABLE_CORS is not true")

@@ -1,0 +1,145 @@
+"""Route files to the model. Gathers every fault of every file; pure but for reading secrets.
+
+It takes 0.1 ms for a line, so it must not run on the broker's loop once the broker serves.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.language.blocks import Block, Blocks, read_blocks
+from amqtt_rest_bridge.language.config import read_config, read_route_config
+from amqtt_rest_bridge.language.definitions import Definition, split
+from amqtt_rest_bridge.language.events import EventReader, mode_of
+from amqtt_rest_bridge.language.parser import parse
+from amqtt_rest_bridge.language.report import Report, in_order
+from amqtt_rest_bridge.language.sources import Source
+from amqtt_rest_bridge.language.surroundings import Surroundings
+from amqtt_rest_bridge.language.typed import TypedBlock
+from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
+from amqtt_rest_bridge.placeholders import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """The routes without errors, in the order of their files, and all faults, sorted."""
+
+    routes: tuple[Route, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        """Tell whether anything keeps a route from working."""
+        return any(fault.severity is Severity.ERROR for fault in self.faults)
+
+
+def load(sources: Iterable[Source], *, environment: Mapping[str, str], secrets_dir: Path) -> LoadResult:
+    """Read route definitions and check them, each by itself and together. Never raises for what a text holds."""
+    loader = _Loader(Surroundings(environment, secrets_dir))
+    for source in sources:
+        loader.read(source)
+    return LoadResult(tuple(loader.routes), in_order(loader.faults))
+
+
+class _Loader:
+    """What is known over all files: routes by name, endpoints by port."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.routes: list[Route] = []
+        self.faults: list[Fault] = []
+        self._surroundings = surroundings
+        self._names: dict[str, tuple[str, Position]] = {}
+        self._endpoints: dict[tuple[int, str, str], tuple[str, Position]] = {}
+
+    def read(self, source: Source) -> None:
+        self.faults += source.faults
+        report = Report(source.path, source.text)
+        for definition in split(source.text, report):
+            before = _errors(report)
+            route = self._read_definition(definition, report)
+            if route is not None and _errors(report) == before and definition.name is not None:
+                self.routes.append(route)
+        self.faults += report.faults
+
+    def _read_definition(self, definition: Definition, report: Report) -> Route | None:
+        if definition.name is not None:
+            self._note_name(definition.name, definition.offset, report)
+        blocks = read_blocks(parse(definition.body, definition.body_offset), report)
+        if blocks.config is None:
+            hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
+            report.error(definition.offset, f"route {definition.name} has no REST_API_CONFIG", hint)
+            config_block = None
+        else:
+            config_block = TypedBlock(blocks.config, report, self._surroundings)
+        return self._build(definition, blocks, config_block, report)
+
+    def _build(
+        self, definition: Definition, blocks: Blocks, config_block: TypedBlock | None, report: Report
+    ) -> Route | None:
+        config = read_config(config_block) if config_block else None
+        secrets = set(config_block.secrets) if config_block else set()
+        route_config = RouteConfig()
+        if blocks.route_config is not None:
+            route_config = read_route_config(TypedBlock(blocks.route_config, report, self._surroundings))
+        client_events: list[ClientEvent] = []
+        server_events: list[ServerEvent] = []
+        for block in blocks.events:
+            event = TypedBlock(block, report, self._surroundings)
+            secrets |= event.secrets
+            built = _build_event(event, config) if config is not None else None
+            if isinstance(built, ClientEvent):
+                client_events.append(built)
+            elif isinstance(built, ServerEvent) and config is not None:
+                self._note_endpoint(config.server_port, built, block, report)
+                server_events.append(built)
+        if config is None:
+            return None
+        _warn_of_idle(definition, blocks, config, report)
+        return Route(
+            name=definition.name or "",
+            config=config,
+            client_events=tuple(client_events),
+            server_events=tuple(server_events),
+            route_config=route_config,
+            path=report.path,
+            position=report.position(definition.offset),
+            secrets=frozenset(secrets),
+        )
+
+    def _note_name(self, name: str, offset: int, report: Report) -> None:
+        here = report.position(offset)
+        path, first = self._names.setdefault(name, (report.path, here))
+        if (path, first) != (report.path, here):
+            hint = f"the first is in {path}:{first.line}:{first.column}"
+            report.error(offset, f"there are two routes {name}", hint)
+
+    def _note_endpoint(self, port: int, event: ServerEvent, block: Block, report: Report) -> None:
+        here = report.position(block.offset)
+        key = (port, event.method, syntax.endpoint_shape(event.endpoint))
+        path, first = self._endpoints.setdefault(key, (report.path, here))
+        if (path, first) != (report.path, here):
+            message = f"{event.method} {event.endpoint} on port {port} is exposed twice"
+            report.error(block.offset, message, f"the first is in {path}:{first.line}:{first.column}")
+
+
+def _build_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | ServerEvent | None:
+    mode = mode_of(block, config)
+    if mode is None:
+        return None
+    reader = EventReader(block, config, mode)
+    return reader.client_event() if mode is Mode.CLIENT else reader.server_event()
+
+
+def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:
+    if not config.enable_client and not config.enable_server:
+        hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
+        report.warning(definition.offset, f"route {definition.name} does nothing: both modes are off", hint)
+    elif not blocks.events:
+        message = f"route {definition.name} does nothing: it has no event"
+        report.warning(definition.offset, message, "write ADD EVENT <name>")
+
+
+def _errors(report: Report) -> int:
+    return sum(fault.severity is Severity.ERROR for fault in report.faults)

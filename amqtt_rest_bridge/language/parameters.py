@@ -1,0 +1,200 @@
+"""The settings of the route language, one row each: checks, messages and README's tables all come from here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from amqtt_rest_bridge.model import Method, OverloadPolicy, ResponseFormat
+
+
+class BlockKind(StrEnum):
+    """The blocks of a route, by what follows ADD."""
+
+    CONFIG = "REST_API_CONFIG"
+    ROUTE_CONFIG = "ROUTE_CONFIG"
+    EVENT = "EVENT"
+
+
+IGNORED_BLOCK = "MQTT_CONFIG"
+"""A block that other brokers know: accepted, with a notice."""
+
+
+class Kind(StrEnum):
+    """What a value has to be."""
+
+    STRING = "string"
+    TEMPLATE = "string with placeholders"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    CHOICE = "choice"
+    TOPIC = "topic name"
+    TOPIC_TEMPLATE = "topic name with placeholders"
+    FILTER = "topic filter"
+    ADDRESS = "http or https address"
+    ORIGINS = "origins, comma-separated"
+    HEADER_NAME = "header name"
+    HEADERS = "lines ADD <name> <value>"
+    FILE = "PEM file"
+
+
+class Applies(StrEnum):
+    """In which mode a setting has an effect."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One setting.
+
+    `default` is as it would be written, None when there is none; `low` and `high` bound an integer; `extension` marks
+    what goes beyond the plain language; the value of a `secret` one is masked wherever it would be shown.
+    """
+
+    name: str
+    kind: Kind
+    default: str | None
+    applies: Applies
+    meaning: str
+    low: int = 0
+    high: int = 0
+    choices: tuple[str, ...] = ()
+    extension: bool = False
+    secret: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """Say what the value may be, for messages and tables."""
+        if self.kind is Kind.BOOLEAN:
+            return "true or false"
+        if self.kind is Kind.INTEGER:
+            return f"an integer from {self.low} to {self.high}"
+        if self.kind is Kind.CHOICE:
+            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        return self.kind.value
+
+
+_C, _S, _B = Applies.CLIENT, Applies.SERVER, Applies.BOTH
+_TEXT, _BOOL, _INT = Kind.STRING, Kind.BOOLEAN, Kind.INTEGER
+
+_CONFIG = (
+    Parameter(
+        "BASE_ADDRESS", Kind.ADDRESS, None, _C,
+        "what every ENDPOINT is appended to; needed exactly when ENABLE_CLIENT is true; USE_SSL gives a missing scheme",
+    ),
+    Parameter("ENABLE_CLIENT", _BOOL, "false", _C, "messages send requests"),
+    Parameter(
+        "REQUEST_TIMEOUT", _INT, "30", _B,
+        "seconds that one attempt may take, from connecting to the last byte; how long a REPLY_TOPIC is waited for",
+        low=1, high=3600,
+    ),
+    Parameter(
+        "DEFAULT_CONTENT_TYPE", _TEXT, "application/json", _B,
+        "Content-Type of a body when HEADERS has none; decides how placeholders in BODY and PAYLOAD are escaped",
+    ),
+    Parameter("ENABLE_SERVER", _BOOL, "false", _S, "requests are published"),
+    Parameter(
+        "SERVER_PORT", _INT, "8080", _S, "port to listen on; routes may share one; 0 means a free one",
+        low=0, high=65535,
+    ),
+    Parameter(
+        "USERNAME", _TEXT, None, _B,
+        "user name of Basic credentials, with PASSWORD: sent with requests; asked of callers when client mode is off",
+    ),
+    Parameter("PASSWORD", _TEXT, None, _B, "password of Basic credentials", secret=True),
+    Parameter("USE_SSL", _BOOL, "false", _C, "https for a BASE_ADDRESS without a scheme"),
+    Parameter(
+        "IGNORE_CERT_ERRORS", _BOOL, "false", _C, "do not verify the server's certificate; not for production"
+    ),
+    Parameter("ENABLE_CORS", _BOOL, "false", _S, "send CORS headers and refuse origins that are not listed"),
+    Parameter("CORS_ORIGINS", Kind.ORIGINS, "*", _S, "origins that may call; * means all"),
+    Parameter(
+        "AUTHORIZATION", _TEXT, None, _C, "value of the Authorization header of every request",
+        extension=True, secret=True,
+    ),
+    Parameter(
+        "CA_FILE", Kind.FILE, None, _C, "authorities to trust instead of the system's", extension=True
+    ),
+    Parameter("CLIENT_CERT_FILE", Kind.FILE, None, _C, "certificate to present to the server", extension=True),
+    Parameter(
+        "CLIENT_KEY_FILE", Kind.FILE, None, _C, "its key, when it is not in the same file", extension=True
+    ),
+    Parameter(
+        "RETRIES", _INT, "3", _C, "how often a failed request is tried again", low=0, high=100, extension=True
+    ),
+    Parameter(
+        "SERVER_USERNAME", _TEXT, None, _S, "user name that callers must send, in any route", extension=True
+    ),
+    Parameter(
+        "SERVER_PASSWORD", _TEXT, None, _S, "password that callers must send", extension=True, secret=True
+    ),
+)  # fmt: skip  # a table reads best as a table
+
+_EVENT = (
+    Parameter(
+        "SOURCE_TOPIC", Kind.FILTER, None, _B,
+        "client: the messages that send the request; server: a read event, which answers with the latest payload",
+    ),
+    Parameter(
+        "DESTINATION_TOPIC", Kind.TOPIC_TEMPLATE, None, _B,
+        "client: where the response is published; server: where the request's data is published",
+    ),
+    Parameter(
+        "METHOD", Kind.CHOICE, None, _B, "method of the request; server mode has no PATCH", choices=tuple(Method)
+    ),
+    Parameter(
+        "ENDPOINT", Kind.TEMPLATE, None, _B,
+        "client: path to call, appended to BASE_ADDRESS; server: path to expose, `{name}` segments allowed",
+    ),
+    Parameter("BODY", Kind.TEMPLATE, None, _C, "body of the request"),
+    Parameter("HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order"),
+    Parameter(
+        "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,
+        "publish the body of the response alone, or a JSON envelope with its status and headers",
+        choices=tuple(ResponseFormat), extension=True,
+    ),
+    Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", extension=True),
+    Parameter("ERROR_TOPIC", Kind.TOPIC, None, _C, "where failures go instead of DESTINATION_TOPIC", extension=True),
+    Parameter(
+        "ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other", extension=True
+    ),
+    Parameter(
+        "PAYLOAD", Kind.TEMPLATE, None, _S, "what is published instead of the request's body", extension=True
+    ),
+    Parameter(
+        "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, None, _S,
+        "wait for a message there and answer the request with its payload", extension=True,
+    ),
+    Parameter(
+        "SIGNATURE_SECRET", _TEXT, None, _B,
+        "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it",
+        extension=True, secret=True,
+    ),
+    Parameter(
+        "SIGNATURE_HEADER", Kind.HEADER_NAME, "X-Hub-Signature-256", _B, "header that holds the signature",
+        extension=True,
+    ),
+)  # fmt: skip
+
+_ROUTE_CONFIG = (
+    Parameter(
+        "OVERLOAD_CAPACITY", _INT, "10000", _C, "messages that may be queued and in flight", low=1, high=1_000_000,
+        extension=True,
+    ),
+    Parameter(
+        "OVERLOAD_POLICY", Kind.CHOICE, "balanced", _C,
+        "balanced: refuse new messages when full; realtime: when no worker is free; lossless: keep them on disk",
+        choices=tuple(OverloadPolicy), extension=True,
+    ),
+)  # fmt: skip
+
+PARAMETERS: Mapping[BlockKind, Mapping[str, Parameter]] = MappingProxyType(
+    {
+        BlockKind.CONFIG: MappingProxyType({row.name: row for row in _CONFIG}),
+        BlockKind.EVENT: MappingProxyType({row.name: row for row in _EVENT}),
+        BlockKind.ROUTE_CONFIG: MappingProxyType({row.name: row for row in _ROUTE_CONFIG}),
+    }
+)

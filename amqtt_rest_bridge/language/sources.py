@@ -1,0 +1,121 @@
+"""Files, folders and notebooks to texts. The language's only reading of route files; blocks while it reads."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity
+from amqtt_rest_bridge.language.report import Report
+
+SUFFIXES = (".lot", ".lotnb")
+_START = Position(1, 1)
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One text of the route language: a file, or the cell of a notebook.
+
+    `path` is as the operator named it; a cell's is `file.lotnb#3`, cells counted from 1, whatever they hold.
+    `faults` are those of reading it.
+    """
+
+    path: str
+    text: str
+    faults: tuple[Fault, ...] = ()
+
+
+def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
+    """Read route files and notebooks; folders are searched for `*.lot` and `*.lotnb`, at any depth, in sorted order.
+
+    A file that is named twice is read once. What cannot be understood as text becomes a fault of its source.
+
+    Raises:
+        ConfigurationError: a path is missing or cannot be read; the message names all of them.
+    """
+    sources: list[Source] = []
+    unreadable: list[str] = []
+    for path in _files(paths, unreadable, sources):
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            unreadable.append(f"{path}: {error.strerror or error}")
+        else:
+            sources += _read_content(str(path), content)
+    if unreadable:
+        raise ConfigurationError("; ".join(f"cannot read {item}" for item in unreadable))
+    return tuple(sources)
+
+
+def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Source]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in map(Path, paths):
+        found = [path]
+        try:
+            if path.is_dir():
+                found = sorted(item for item in path.rglob("*") if _is_route_file(item, path))
+                if not found:
+                    message = "this folder holds no *.lot or *.lotnb file"
+                    sources.append(_faulty(str(path), Severity.WARNING, message))
+        except OSError as error:
+            unreadable.append(f"{path}: {error.strerror or error}")
+            continue
+        for item in found:
+            if item.resolve() not in seen:
+                seen.add(item.resolve())
+                yield item
+
+
+def _is_route_file(path: Path, folder: Path) -> bool:
+    """Leave out what editors and version control keep beside the files, which begins with a dot."""
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return path.suffix in SUFFIXES and not hidden and path.is_file()
+
+
+def _read_content(path: str, content: bytes) -> Iterator[Source]:
+    if len(content) > MAX_FILE_BYTES:
+        yield _faulty(path, Severity.ERROR, f"the file is larger than {MAX_FILE_BYTES} bytes")
+        return
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", "replace")
+        position = Position(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        yield _faulty(path, Severity.ERROR, "the file is not UTF-8 text", position, "save it as UTF-8")
+        return
+    if path.endswith(".lotnb"):
+        yield from _cells(path, text)
+    else:
+        yield Source(path, text)
+
+
+def _cells(path: str, text: str) -> Iterator[Source]:
+    try:
+        notebook = json.loads(text)
+    except json.JSONDecodeError as error:
+        report = Report(path, text)
+        report.error(error.pos, f"the notebook is not JSON: {error.msg}")
+        yield Source(path, "", tuple(report.faults))
+        return
+    except (ValueError, RecursionError):  # numbers of thousands of digits, a thousand brackets
+        yield _faulty(path, Severity.ERROR, "the notebook is not JSON that can be read")
+        return
+    cells = notebook.get("cells") if isinstance(notebook, dict) else notebook
+    if not isinstance(cells, list):
+        yield _faulty(path, Severity.ERROR, "the notebook is no array of cells", hint="[{kind, language, value}, ...]")
+        return
+    for number, cell in enumerate(cells, start=1):
+        if isinstance(cell, dict) and str(cell.get("language")).lower() == "lot":
+            value = cell.get("value")
+            if isinstance(value, str):
+                yield Source(f"{path}#{number}", value)
+            else:
+                yield _faulty(f"{path}#{number}", Severity.ERROR, "the cell has no text", hint="its value is a string")
+
+
+def _faulty(
+    path: str, severity: Severity, message: str, position: Position = _START, hint: str | None = None
+) -> Source:
+    return Source(path, "", (Fault(path, position, severity, message, hint),))

@@ -1,0 +1,61 @@
+"""What a route file may refer to outside of itself: environment variables, secrets, files.
+
+The language's only reading of the machine it runs on, handed to it as a parameter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from amqtt_rest_bridge.errors import BridgeError
+
+MAX_SECRET_BYTES = 65_536
+
+
+class NotAvailable(BridgeError):  # noqa: N818  # says what is the case, as CallFailed does
+    """A variable or secret cannot be had; the message says why and never holds a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The environment variables and the folder that holds one file for each secret."""
+
+    environment: Mapping[str, str]
+    secrets_dir: Path
+
+    def variable(self, name: str) -> str:
+        """Give the value of an environment variable.
+
+        Raises:
+            NotAvailable: it is not set or is no text.
+        """
+        value = self.environment.get(name)
+        if value is None:
+            raise NotAvailable(f"the environment variable {name} is not set")
+        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            raise NotAvailable(f"the environment variable {name} is not UTF-8 text")
+        return value
+
+    def secret(self, name: str) -> str:
+        """Read a secret; the line break at its end is no part of it. Blocks for one small file.
+
+        Raises:
+            NotAvailable: it cannot be read, or its name would leave the folder.
+        """
+        if "/" in name or "\\" in name or "\0" in name or name in ("", ".", ".."):
+            raise NotAvailable("the name of a secret is the name of a file, without a path")
+        try:
+            with (self.secrets_dir / name).open("rb") as file:
+                content = file.read(MAX_SECRET_BYTES + 1)
+            text = content.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise NotAvailable(f"the secret {name} cannot be read from {self.secrets_dir}: {reason}") from None
+        if len(content) > MAX_SECRET_BYTES:
+            raise NotAvailable(f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes")
+        return text.removesuffix("\n").removesuffix("\r")
+
+    @staticmethod
+    def has_file(path: str) -> bool:
+        """Tell whether a file is there to be read; relative paths begin at the working directory."""
+        return Path(path).is_file()
