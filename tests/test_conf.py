@@ -3,12 +3,15 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 import yaml
+
+from template_api.__main__ import main as template_api
 
 CONF: Final = Path(__file__).parent.parent / "conf"
 FOLDERS: Final = sorted(path.parent for path in (CONF / "library").glob("*/template.yaml"))
@@ -110,6 +113,31 @@ def test_times_of_publication_are_distinct_moments_with_a_zone() -> None:
     ]
     assert all(time.tzinfo is not None for time in times)
     assert len(set(times)) == len(times)
+
+
+@pytest.fixture
+def import_library(tmp_path: Path) -> Callable[[], int]:
+    """Return what imports the sample library into a database of the test's own and returns the exit status."""
+    database = f"sqlite:///{tmp_path / 'library.db'}"
+    return lambda: template_api(["import", str(CONF / "library"), "--database-url", database])
+
+
+def test_library_is_imported_without_a_complaint(
+    import_library: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert import_library() == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{len(FOLDERS)} added, 0 changed, 0 unchanged, 0 failed\n"
+    assert printed.err == ""
+
+
+def test_library_imported_again_is_unchanged(
+    import_library: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_library()
+    capsys.readouterr()
+    assert import_library() == 0
+    assert capsys.readouterr().out == f"0 added, 0 changed, {len(FOLDERS)} unchanged, 0 failed\n"
 
 
 # --- the notebooks ---
