@@ -1,0 +1,47 @@
+"""The command line `rest-bridge`, also `python -m amqtt_rest_bridge`; runs in the main thread of its own process."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from amqtt_rest_bridge.commands import check, dry_run
+from amqtt_rest_bridge.errors import BridgeError
+
+COMMANDS = (check, dry_run)
+
+_DESCRIPTION = """\
+An MQTT broker as an HTTP bridge: routes written in *.lot files send HTTP requests for MQTT messages (client mode) and
+publish HTTP requests as MQTT messages (server mode).
+
+Write a route, `check` it, `try` it with a message, then serve it with the broker.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="rest-bridge", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        command.add_to(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit status: what the command says, 2 when it cannot even begin."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+    except BridgeError as error:
+        print(f"rest-bridge {parsed.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # what reads our output has seen enough, as in `rest-bridge check ... | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
