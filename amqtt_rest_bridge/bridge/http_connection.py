@@ -1,63 +1,196 @@
-"""Connections that are kept between requests, and the pool that keeps them. Client workers use it, several at once."""
+"""A socket that obeys a deadline, as http.client sees it, and the pool of kept connections. Client workers use both.
+
+A socket's own timeout starts again with every byte, so a server that drips bytes is never cut off by it, and
+http.client has no bound on the bytes it takes. Both bounds are set here, below it, so that they hold for all it reads.
+"""
 
 import contextlib
+import io
 import select
 import socket
 import ssl
 import threading
 from collections.abc import Callable
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+LONGEST_HEAD = 65_536  # bytes of a response's head, interim responses included
 # Decision: shorter than the 60 s after which common load balancers and servers close an idle connection, so that a
 # request rarely meets a connection that is just being closed.
 LONGEST_IDLE = 55.0  # seconds
-_SLACK = 0.01  # seconds that a socket's timeout may lie beyond the deadline, to save a system call per read
+_SLACK = 0.01  # seconds that a socket's timeout may lie beyond the deadline, to save a system call for each read
+_JOINED = 65_536  # bytes of a request that go out in one write
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
-class Connection:
-    """A connected socket, plain or TLS, with what is needed to use it again."""
+class HeadTooLarge(Exception):  # noqa: N818  # says what the head is
+    """The head of a response is larger than `LONGEST_HEAD`."""
 
-    __slots__ = ("_pending", "_poller", "_timeout", "idle_until", "sock")
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.idle_until = 0.0  # not to be used again after this time of the clock
+class NotHttp(Exception):  # noqa: N818  # says what the answer is
+    """The answer begins as no HTTP/1 response does; `first_bytes` is its beginning."""
+
+    def __init__(self, first_bytes: bytes) -> None:
+        super().__init__("it does not begin with an HTTP/1 status line")
+        self.first_bytes = first_bytes
+
+
+class DeadlineSocket:
+    """What http.client takes for its socket: a connected one, plain or TLS, with bounds for one exchange at a time.
+
+    `sent` tells that part of the request has gone out, `flushed` that all of it has, `received` how many bytes of the
+    response have come, `kept` that nothing speaks against using the connection again.
+    """
+
+    __slots__ = (
+        "_clock", "_deadline", "_ended", "_parts", "_pending", "_poller", "_reader", "_sock", "_timeout",
+        "cut_off", "flushed", "kept", "received", "room", "sent",
+    )  # fmt: skip
+
+    def __init__(self, sock: socket.socket, clock: Callable[[], float], deadline: float = 0.0) -> None:
+        self._sock = sock
+        self._clock = clock
         self._timeout = -1.0
+        self._reader = _Reader(_Raw(self), 16_384)
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
         self._pending: Callable[[], int] | None = sock.pending if isinstance(sock, ssl.SSLSocket) else None
+        self.start(deadline)
+
+    def start(self, deadline: float) -> None:
+        """Begin an exchange that must be over at `deadline`, a time of the clock."""
+        self._deadline = deadline
+        self._parts: list[bytes] = []
+        self._ended = False
+        self.sent = False
+        self.flushed = False
+        self.received = 0
+        self.room = LONGEST_HEAD
+        self.cut_off: ConnectionError | None = None
+        self.kept = True
+
+    def remaining(self) -> float:
+        """Give the seconds until the deadline; raises TimeoutError when there are none."""
+        remaining = self._deadline - self._clock()
+        if remaining <= 0:
+            raise TimeoutError
+        return remaining
+
+    def is_clean(self) -> bool:
+        """Tell, after an exchange, that nothing follows the response: a later one could not be told from it."""
+        self._ended = True
+        return not self._reader.peek(1)
 
     def is_quiet(self) -> bool:
         """Tell that an idle connection can be used: not closed, and nothing came that nobody asked for."""
         return not self._poller.poll(0) and not (self._pending is not None and self._pending())
 
-    def limit(self, remaining: float) -> None:
-        """Let no operation on the socket last longer than `remaining` seconds.
+    def release(self) -> None:
+        """Close the real socket, whatever state it is in."""
+        with contextlib.suppress(OSError):
+            self._sock.close()
 
-        Raises:
-            TimeoutError: no time remains.
-        """
-        if remaining <= 0:
-            raise TimeoutError
-        # settimeout is a system call: the usual exchange needs none, because the last one set the same.
+    # What http.client calls.
+
+    def sendall(self, data: bytes) -> None:
+        """Keep a part of the request; head and body go out together when the response is asked for."""
+        self._parts.append(data)
+
+    def makefile(self, _mode: str) -> "_Reader":
+        """Send the request and give the file that the response is read from."""
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._flush(parts)
+        return self._reader
+
+    def close(self) -> None:
+        """Learn that the response ends with the connection; its body has still to be read."""
+        self.kept = False
+
+    def _flush(self, parts: list[bytes]) -> None:
+        if sum(map(len, parts)) <= _JOINED:
+            parts = [b"".join(parts)]
+        self._limit()
+        count = self._sock.send(parts[0])
+        self.sent = True
+        try:
+            for rest in (parts[0][count:], *parts[1:]):
+                if rest:
+                    self._limit()
+                    self._sock.sendall(rest)
+        except ConnectionError as error:
+            # A server may refuse a body before it has it all; its response is worth reading.
+            self.cut_off = error
+            self.kept = False
+        self.flushed = True
+
+    def receive_into(self, buffer: "WriteableBuffer") -> int:
+        """Wait for bytes until the deadline; 0 at the end of the stream."""
+        if self._ended:
+            return 0
+        self._limit()
+        if self.received:
+            self._acknowledge()
+        count = self._sock.recv_into(buffer)
+        if not self.received and count:
+            first = bytes(memoryview(buffer)[: min(count, 8)])
+            if not b"HTTP/1.".startswith(first[:7]):
+                raise NotHttp(first)  # at once, because such a server may wait for us until the deadline
+        self.received += count
+        if self.received > self.room:
+            raise HeadTooLarge
+        return count
+
+    def _limit(self) -> None:
+        # settimeout is a system call. The usual exchange needs none, because the one before it left the same timeout.
+        remaining = self.remaining()
         if not remaining <= self._timeout <= remaining + _SLACK:
-            self.sock.settimeout(remaining)
+            self._sock.settimeout(remaining)
             self._timeout = remaining
 
-    def acknowledge(self) -> None:
+    def _acknowledge(self) -> None:
         """Acknowledge at once what has come, where the system can.
 
-        Many small servers send head and body apart and wait with the second for the acknowledgement of the first, which
-        the system would delay by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets the delayed acknowledgement).
+        Many small servers send head and body apart, and wait with the second for the acknowledgement of the first,
+        which the system would delay by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
         """
         if _QUICK_ACK is not None:
             with contextlib.suppress(OSError):
-                self.sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+                self._sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+
+
+class _Raw(io.RawIOBase):
+    """The receiving side of a `DeadlineSocket`, for a buffered reader."""
+
+    def __init__(self, source: DeadlineSocket) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        return self._source.receive_into(buffer)
+
+
+class _Reader(io.BufferedReader):
+    """Stays open between responses: what it has read ahead belongs to the connection, not to one response."""
 
     def close(self) -> None:
-        """Close the socket, whatever state it is in."""
-        with contextlib.suppress(OSError):
-            self.sock.close()
+        """Do nothing; http.client closes it at the end of each response."""
+
+
+class Connection:
+    """An HTTP connection with the socket below it, and the time of the clock until which it may be used again."""
+
+    __slots__ = ("http", "idle_until", "wire")
+
+    def __init__(self, http: HTTPConnection, wire: DeadlineSocket) -> None:
+        self.http = http
+        self.wire = wire
+        self.idle_until = 0.0
 
 
 class Pool:
@@ -70,7 +203,7 @@ class Pool:
         self._closed = False
 
     def take(self) -> Connection | None:
-        """Take a connection that can be used, None when there is none; the others found on the way are closed.
+        """Take a connection that can be used, None when there is none; others found on the way are closed.
 
         A connection that its server has closed is found here, before anything is sent (RFC 9112 section 9.6).
         """
@@ -80,31 +213,27 @@ class Pool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if connection.idle_until > now and connection.is_quiet():
+            if connection.idle_until > now and connection.wire.is_quiet():
                 return connection
-            connection.close()
+            connection.wire.release()
 
     def give(self, connection: Connection, keep_alive_seconds: int | None) -> None:
         """Put a connection back that may carry another request; what has been idle for too long is closed.
 
-        `keep_alive_seconds` is the server's Keep-Alive timeout. A connection is given up one second before it ends, or
-        at half of it when that is less, rather than raced for.
+        `keep_alive_seconds` is the server's own idle timeout, where it tells. A connection is given up one second
+        before that, or at half of it when that is later, rather than raced for.
         """
         now = self._clock()
         idle = LONGEST_IDLE
         if keep_alive_seconds is not None:
             idle = min(idle, max(keep_alive_seconds - 1.0, keep_alive_seconds / 2))
         connection.idle_until = now + idle
-        expired: list[Connection] = []
         with self._lock:
-            if self._closed:
-                expired.append(connection)
-            else:
-                self._idle.append(connection)
-                while self._idle[0].idle_until <= now:
-                    expired.append(self._idle.pop(0))
+            self._idle.append(connection)
+            expired = [old for old in self._idle[:1] if self._closed or old.idle_until <= now]
+            del self._idle[: len(expired)]
         for old in expired:
-            old.close()
+            old.wire.release()
 
     def close(self) -> None:
         """Close what is idle now, and everything that is given back later."""
@@ -112,4 +241,4 @@ class Pool:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
-            connection.close()
+            connection.wire.release()

@@ -1,235 +1,162 @@
-# LEAD TO SENDER: read tests/bridge/test_http_sender_note_from_lead.py before you go on: this must be urllib3.
-"""One request and its response over a socket, every read bounded by one deadline and one size.
+"""One request and its response over a connection: http.client does HTTP, this module makes it stricter.
 
-Runs on client workers; a connection belongs to one worker at a time. Knows nothing of routes, proxies or retries.
+Runs on client workers. Knows nothing of routes, proxies or retries.
 """
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 
-from amqtt_rest_bridge.bridge import http_wire
-from amqtt_rest_bridge.bridge.http_connection import Connection
-from amqtt_rest_bridge.bridge.http_wire import BodyTooLarge, Head, MalformedResponse
+from amqtt_rest_bridge.bridge.http_connection import LONGEST_HEAD, Connection, DeadlineSocket
+from amqtt_rest_bridge.bridge.http_content import ContentTooLarge, decode_content
 
-_READ = 65_536  # bytes asked of a socket at once
-_LONGEST_LINE = 4_096  # bytes of a chunk's size line or a trailer line
-_JOINED = 65_536  # a body up to this size goes out in one write with its head
+Headers = tuple[tuple[str, str], ...]
+
+_FOLD = re.compile(r"[ \t]*\r?\n[ \t]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_KEEP_ALIVE_TIMEOUT = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
+_CHUNK_OVERHEAD = 8  # bytes on the wire for one of the body, when each has a chunk of its own
 
 
 class Phase(StrEnum):
     """How far an exchange had come when it ended."""
 
-    CONNECTING = "connecting"
     SENDING = "sending the request"
     WAITING = "waiting for the response"
     HEAD = "reading the response's headers"
     BODY = "reading the response's body"
 
 
-class ConnectionClosed(Exception):  # noqa: N818  # what the server did
-    """The server closed the connection before the response was complete."""
+class MalformedResponse(Exception):  # noqa: N818  # says what the response is
+    """The response cannot be read; the message says why, without what came."""
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far an exchange has come; `first_bytes` is what the server said first, to explain a malformed response."""
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A response read to its end; `reusable` tells that its connection may carry another request."""
 
-    phase: Phase = Phase.SENDING
-    sent: bool = False
-    first_bytes: bytes = b""
+    status: int
+    reason: str
+    headers: Headers
+    body: bytes
+    reusable: bool
+    keep_alive_seconds: int | None
 
 
-class Inbound:
-    """What comes in on a connection until a deadline, taken out in the pieces that the protocol has."""
+class FinalResponse(HTTPResponse):
+    """Passes over every interim response (RFC 9110 section 15.2); http.client only knows 100."""
 
-    __slots__ = ("_clock", "_connection", "_deadline", "_progress", "_reads", "data")
-
-    def __init__(
-        self, connection: Connection, deadline: float, clock: Callable[[], float], progress: Progress
-    ) -> None:
-        self._connection = connection
-        self._deadline = deadline
-        self._clock = clock
-        self._progress = progress
-        self._reads = 0
-        self.data = b""  # received and not yet taken
-
-    def remaining(self) -> float:
-        """Give the seconds until the deadline."""
-        return self._deadline - self._clock()
-
-    def receive(self) -> bytes:
-        """Wait for more bytes; empty at the end of the stream.
-
-        Raises:
-            TimeoutError: the deadline has passed.
-        """
-        connection = self._connection
-        connection.limit(self.remaining())
-        self._reads += 1
-        if self._reads == 2:
-            connection.acknowledge()
-        return connection.sock.recv(_READ)
-
-    def head(self) -> Head:
-        """Take the head of the final response; interim responses are passed over (RFC 9110 section 15.2)."""
-        total = 0
-        while True:
-            raw = self._raw_head(http_wire.LONGEST_HEAD - total)
-            total += len(raw)
-            head = http_wire.read_head(raw)
-            if head.status >= 200:
-                return head
-            if head.status == 101:
+    def begin(self) -> None:
+        """Read the head of the final response."""
+        super().begin()
+        while 100 <= self.status < 200:
+            if self.status == 101:
                 raise MalformedResponse("it switches to a protocol that nobody asked for")
-
-    def _raw_head(self, room: int) -> bytes:
-        searched = 0
-        while (end := http_wire.end_of_head(self.data, searched)) < 0:
-            searched = len(self.data)
-            if searched > room:
-                raise BodyTooLarge
-            more = self.receive()
-            if not more:
-                raise ConnectionClosed
-            if self._progress.phase is Phase.WAITING:
-                self._progress.phase = Phase.HEAD
-                self._progress.first_bytes = more[:64]
-                more = more.lstrip(b"\r\n")  # RFC 9112 section 2.2: empty lines before a message are ignored
-            self.data = self.data + more if self.data else more
-            # Something that will never be a head is told from one at once, not when the deadline passes.
-            if not b"HTTP/".startswith(self.data[:5]):
-                raise MalformedResponse("it does not begin with an HTTP/1 status line")
-        if end > room:
-            raise BodyTooLarge
-        raw, self.data = self.data[:end], self.data[end:]
-        return raw
-
-    def exactly(self, count: int) -> bytes:
-        """Take `count` bytes."""
-        data = self.data
-        if len(data) < count:
-            parts, missing = [data], count - len(data)
-            while missing > 0:
-                more = self.receive()
-                if not more:
-                    raise ConnectionClosed
-                parts.append(more)
-                missing -= len(more)
-            data = b"".join(parts)
-        taken, self.data = data[:count], data[count:]
-        return taken
-
-    def line(self) -> bytes:
-        """Take a line, without its end."""
-        while (end := self.data.find(b"\n")) < 0:
-            if len(self.data) > _LONGEST_LINE:
-                raise MalformedResponse("a line of its chunked body is endless")
-            more = self.receive()
-            if not more:
-                raise ConnectionClosed
-            self.data += more
-        taken, self.data = self.data[:end], self.data[end + 1 :]
-        return taken.removesuffix(b"\r")
-
-    def rest(self, limit: int) -> bytes:
-        """Take everything up to the end of the stream."""
-        parts, size = [self.data], len(self.data)
-        while size <= limit and (more := self.receive()):
-            parts.append(more)
-            size += len(more)
-        if size > limit:
-            raise BodyTooLarge
-        self.data = b""
-        return b"".join(parts)
-
-    def chunks(self, limit: int) -> bytes:
-        """Take a chunked body with its trailer section, which is dropped (RFC 9112 section 7.1)."""
-        parts: list[bytes] = []
-        room = limit
-        while size := http_wire.chunk_size(self.line()):
-            if size > room:
-                raise BodyTooLarge
-            room -= size
-            parts.append(self.exactly(size))
-            if self.line():
-                raise MalformedResponse("a chunk of its body is longer than it says")
-        lines = 0
-        while self.line():
-            lines += 1
-            if lines > http_wire.MOST_HEADERS:
-                raise MalformedResponse("its trailer section is endless")
-        return b"".join(parts)
+            self.headers = self.msg = None  # type: ignore[assignment]  # what makes http.client begin again
+            super().begin()
 
 
 def exchange(
-    connection: Connection,
-    head: bytes,
-    body: bytes | None,
-    *,
-    deadline: float,
-    limit: int,
-    clock: Callable[[], float],
-    progress: Progress,
-) -> tuple[Head, bytes, bool]:
-    """Send a request and read its response: head, body with its content coding undone, may the connection be kept.
+    connection: Connection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None, limit: int
+) -> Received:
+    """Send a request and read its response, its content coding undone.
 
-    `progress` tells how far it came when this raises.
+    The connection's wire must have been started; it tells how far the exchange came when this raises.
 
     Raises:
         TimeoutError: the deadline passed.
-        OSError: the connection broke; `ssl.SSLError` among them.
-        ConnectionClosed, MalformedResponse: the server's doing.
-        BodyTooLarge: head or body are larger than allowed (`progress.phase` tells which).
+        OSError: the connection broke or was closed; `ssl.SSLError` among them.
+        HTTPException, NotHttp, MalformedResponse, MalformedContent: what came is not a complete response.
+        HeadTooLarge, ContentTooLarge: head or body is larger than allowed.
+        ValueError: target or headers hold what would change the shape of the request.
     """
-    inbound = Inbound(connection, deadline, clock, progress)
-    cut_off = _send(inbound, connection, head, body, progress)
-    progress.phase = Phase.WAITING
+    http, wire = connection.http, connection.wire
+    http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+    for name, value in headers:
+        # http.client writes latin-1: this way round, UTF-8 goes out (decisions section 4).
+        http.putheader(name, value if value.isascii() else value.encode().decode("latin-1"))
+    http.endheaders(body)
     try:
-        response = inbound.head()
-    except (ConnectionError, ConnectionClosed):
-        if cut_off is not None:
-            raise cut_off from None
+        # Not urllib3's own getresponse: it wraps the response in objects that cost 30 us and are not needed here.
+        response = HTTPConnection.getresponse(http)
+    except (ConnectionError, HTTPException):
+        if wire.cut_off is not None:
+            raise wire.cut_off from None
         raise
-    progress.phase = Phase.BODY
-    content, delimited = _read_body(inbound, response, limit)
-    codings = response.fields.get("content-encoding")
-    if codings is not None:
-        content = http_wire.decode_content(content, codings, limit)
-    # Bytes behind the response belong to no request: a later response could not be told from them.
-    reusable = delimited and cut_off is None and not inbound.data and response.is_persistent
-    return response, content, reusable
+    wire.room = wire.received + LONGEST_HEAD + limit * _CHUNK_OVERHEAD
+    fields = _fields(response)
+    named = {name.lower(): value for name, value in fields}
+    content = _read_body(response, named, limit)
+    if "content-encoding" in named:
+        content = decode_content(content, named["content-encoding"], limit)
+    # RFC 9112 section 6.1: with both lengths given, someone on the way may have seen another end of this response.
+    ambiguous = response.chunked and "content-length" in named
+    return Received(
+        response.status,
+        _text(response.reason),
+        fields,
+        content,
+        wire.kept and not ambiguous and wire.is_clean(),
+        _keep_alive_seconds(named.get("keep-alive")),
+    )
 
 
-def _send(
-    inbound: Inbound, connection: Connection, head: bytes, body: bytes | None, progress: Progress
-) -> ConnectionError | None:
-    """Send the request; give the error that cut it off, because a server may refuse a body before it has it all."""
-    if body and len(body) <= _JOINED:
-        head, body = head + body, None
-    connection.limit(inbound.remaining())
-    count = connection.sock.send(head)
-    progress.sent = True
-    try:
-        for rest in (memoryview(head)[count:], body):
-            if rest:
-                connection.limit(inbound.remaining())
-                connection.sock.sendall(rest)
-    except ConnectionError as error:
-        return error
-    return None
+def phase_of(wire: DeadlineSocket) -> Phase:
+    """Tell how far an exchange has come."""
+    if not wire.flushed:
+        return Phase.SENDING
+    if not wire.received:
+        return Phase.WAITING
+    return Phase.HEAD if wire.room == LONGEST_HEAD else Phase.BODY
 
 
-def _read_body(inbound: Inbound, head: Head, limit: int) -> tuple[bytes, bool]:
-    """Read the body; tell also whether it had an end other than the connection's (RFC 9112 section 6.3)."""
-    if not head.has_body:
-        return b"", True
-    if head.is_chunked:
-        return inbound.chunks(limit), True
-    length = head.content_length
-    if length is None:
-        return inbound.rest(limit), False
-    if length > limit:
-        raise BodyTooLarge
-    return inbound.exactly(length), True
+def _read_body(response: HTTPResponse, named: Mapping[str, str], limit: int) -> bytes:
+    """Read a body of `limit` bytes at most; framing that http.client would take lightly is malformed."""
+    if response.chunked:
+        content = response.read(limit + 1)
+    else:
+        length = response.length
+        _check_length(response, named)
+        if length is not None and length > limit:
+            raise ContentTooLarge
+        content = response.read(limit + 1) if length is None else response.read()
+    if len(content) > limit:
+        raise ContentTooLarge
+    return content
+
+
+def _check_length(response: HTTPResponse, named: Mapping[str, str]) -> None:
+    """Refuse lengths that two readers could understand differently (RFC 9112 section 6.3)."""
+    if "transfer-encoding" in named:
+        raise MalformedResponse("its Transfer-Encoding is not chunked")
+    length = named.get("content-length")
+    if length is not None:
+        if not (length.isascii() and length.isdigit()):
+            raise MalformedResponse("its Content-Length is not a number")
+        if len(set(response.headers.get_all("content-length", ()))) > 1:
+            raise MalformedResponse("it has two different Content-Lengths")
+
+
+def _fields(response: HTTPResponse) -> Headers:
+    """Give the headers as text: UTF-8 where it is that, folds and control characters as spaces (RFC 9110 5.5)."""
+    headers = response.headers
+    if headers.defects or headers.get_payload():
+        raise MalformedResponse("one of its header lines has no name")
+    return tuple((name, _text(value)) for name, value in headers.raw_items())
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        with contextlib.suppress(UnicodeError):  # bytes that are neither ASCII nor UTF-8 stay latin-1
+            value = value.encode("latin-1").decode()
+    if not value.isprintable():
+        value = _CONTROL.sub(" ", _FOLD.sub(" ", value))
+    return value.strip()
+
+
+def _keep_alive_seconds(text: str | None) -> int | None:
+    match = None if text is None else _KEEP_ALIVE_TIMEOUT.search(text)
+    return None if match is None else int(match[1])

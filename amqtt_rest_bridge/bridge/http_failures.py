@@ -6,9 +6,11 @@ Pure. `where` is an origin, never a path or query: those may hold what a payload
 import os
 import socket
 import ssl
+from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 
-from amqtt_rest_bridge.bridge.http_exchange import ConnectionClosed, Phase, Progress
-from amqtt_rest_bridge.bridge.http_wire import LONGEST_HEAD, BodyTooLarge, MalformedResponse
+from amqtt_rest_bridge.bridge.http_connection import LONGEST_HEAD, DeadlineSocket, HeadTooLarge, NotHttp
+from amqtt_rest_bridge.bridge.http_content import ContentTooLarge
+from amqtt_rest_bridge.bridge.http_exchange import Phase, phase_of
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # what a TLS server says to a plain request: an alert or handshake record
@@ -96,33 +98,33 @@ def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallFai
     return CallFailed(FailureCode.TLS_FAILED, message, hint, unsent=handshake and cut_off)
 
 
-def exchange_failed(where: str, error: Exception, progress: Progress, *, seconds: float, limit: int) -> CallFailed:
+def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, seconds: float, limit: int) -> CallFailed:
     """Explain why there is no complete response, from the error and from how far the exchange had come."""
-    unsent = not progress.sent
+    phase = phase_of(wire)
     if isinstance(error, TimeoutError):
         return CallFailed(
             FailureCode.TIMEOUT,
-            f"{where} was not done within {seconds:g} s ({progress.phase})",
+            f"{where} was not done within {seconds:g} s ({phase})",
             "Check that the server is not overloaded, or raise REQUEST_TIMEOUT.",
-            unsent=unsent,
+            unsent=not wire.sent,
         )
-    if isinstance(error, BodyTooLarge):
-        return _too_large(where, progress, limit)
-    if isinstance(error, MalformedResponse):
-        return _malformed(where, error, progress)
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+    if isinstance(error, HeadTooLarge | ContentTooLarge):
+        return _too_large(where, phase, limit)
+    closed = isinstance(error, RemoteDisconnected | IncompleteRead | ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    if isinstance(error, ssl.SSLError) and not closed:
         return tls_failed(where, error, handshake=False)
-    did = "closed" if isinstance(error, ConnectionClosed | ssl.SSLError) else "broke off"
+    if not closed and not isinstance(error, OSError):
+        return _malformed(where, error, phase)
     return CallFailed(
         FailureCode.CONNECTION_FAILED,
-        f"{where} {did} the connection while {progress.phase}",
+        f"{where} {'closed' if closed else 'broke off'} the connection while {phase}",
         "Check the server's log: it, or something on the way, ended the connection.",
-        unsent=unsent,
+        unsent=not wire.sent,
     )
 
 
-def _too_large(where: str, progress: Progress, limit: int) -> CallFailed:
-    if progress.phase is not Phase.BODY:
+def _too_large(where: str, phase: Phase, limit: int) -> CallFailed:
+    if phase is not Phase.BODY:
         message = f"the response's headers from {where} are larger than {LONGEST_HEAD} bytes"
         return CallFailed(FailureCode.RESPONSE_TOO_LARGE, message, "Check what the server sends.")
     return CallFailed(
@@ -132,16 +134,22 @@ def _too_large(where: str, progress: Progress, limit: int) -> CallFailed:
     )
 
 
-def _malformed(where: str, error: MalformedResponse, progress: Progress) -> CallFailed:
-    message = f"{where} answered with something that is not HTTP: {error}"
-    hint = "Check the port in BASE_ADDRESS, and the server."
-    if progress.first_bytes.startswith(_TLS_RECORDS):
+def _malformed(where: str, error: Exception, phase: Phase) -> CallFailed:
+    if isinstance(error, NotHttp) and error.first_bytes.startswith(_TLS_RECORDS):
         message = f"{where} expects TLS on this port"
         hint = "Set USE_SSL or write https:// into BASE_ADDRESS."
-    elif progress.phase is Phase.BODY:
-        message = f"the response of {where} cannot be read: {error}"
+    elif phase is Phase.BODY:
+        message = f"the response of {where} cannot be read: {_told(error)}"
         hint = "Check the server, and proxies on the way."
+    else:
+        message = f"{where} answered with something that is not HTTP/1.1: {_told(error)}"
+        hint = "Check the port in BASE_ADDRESS, and the server."
     return CallFailed(FailureCode.CONNECTION_FAILED, message, hint)
+
+
+def _told(error: Exception) -> str:
+    """Give our own words for an error; http.client's quote what came, which is not for logs."""
+    return type(error).__name__ if isinstance(error, HTTPException) else str(error)
 
 
 def _reason(error: OSError) -> str:

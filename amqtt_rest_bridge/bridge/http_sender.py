@@ -1,25 +1,29 @@
 """Sends the requests of one route: kept connections, proxies, TLS, redirects. Client workers run it, several at once.
 
-urllib3 makes the connections (TCP, TLS); what goes over them is written and read by `http_exchange`. Of the 100 us that
-a call through urllib3's connection takes, 70 go into objects this bridge has no use for, and its timeouts bound single
-reads only, so that a server that drips bytes would never be cut off.
+urllib3's connections are used directly, without its pools: half the time (see `tests/benchmarks/http_sender.py`),
+and a deadline can be put below them that bounds a call as a whole (`http_connection`).
 """
 
+import http.client as http_client
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.client import HTTPException
 from threading import Lock
 from time import monotonic
+from typing import cast
 from urllib.parse import urlsplit
 
+from urllib3.connection import HTTPConnection
 from urllib3.util.connection import create_connection
 from urllib3.util.ssl_ import ssl_wrap_socket
 
-from amqtt_rest_bridge.bridge import http_failures, http_tls, http_wire
+from amqtt_rest_bridge.bridge import http_failures, http_tls
 from amqtt_rest_bridge.bridge.client_results import describe_status
-from amqtt_rest_bridge.bridge.http_connection import Connection, Pool
-from amqtt_rest_bridge.bridge.http_exchange import ConnectionClosed, Inbound, Phase, Progress, exchange
+from amqtt_rest_bridge.bridge.http_connection import Connection, DeadlineSocket, HeadTooLarge, NotHttp, Pool
+from amqtt_rest_bridge.bridge.http_content import ContentTooLarge, MalformedContent
+from amqtt_rest_bridge.bridge.http_exchange import FinalResponse, Headers, MalformedResponse, Received, exchange
 from amqtt_rest_bridge.bridge.http_origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -32,7 +36,7 @@ from amqtt_rest_bridge.bridge.http_origin import (
 )
 from amqtt_rest_bridge.bridge.http_proxies import Proxy, find_proxy
 from amqtt_rest_bridge.bridge.http_resolver import Resolver
-from amqtt_rest_bridge.bridge.http_wire import BodyTooLarge, Head, MalformedResponse
+from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 # Decision: an address that does not answer holds up those after it no longer than this (the idea of RFC 8305).
@@ -42,19 +46,19 @@ _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
 ]
 _SAFE_TO_REPEAT = frozenset({Method.GET, Method.PUT, Method.DELETE})
-_CLOSED = (ConnectionError, ConnectionClosed, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
-_FAILURES = (OSError, ConnectionClosed, MalformedResponse, BodyTooLarge)  # what `exchange` raises
-
-Headers = tuple[tuple[str, str], ...]
+_NOT_HTTP = (HTTPException, NotHttp, MalformedResponse, MalformedContent)
+_FAILURES = (OSError, HeadTooLarge, ContentTooLarge, *_NOT_HTTP)  # what `exchange` raises
 
 
 @dataclass(frozen=True, slots=True)
 class _Outgoing:
-    """A request on its way: its head as bytes, and the clock's time by which its response must be there."""
+    """A request on its way: what stands in its head, and the time of the clock by which its response must be there."""
 
     request: HttpRequest
-    head: bytes
+    target: str
+    headers: Headers
     deadline: float
 
 
@@ -70,9 +74,7 @@ class _Server:
         self.address = ""  # the one that connected last; tried first next time
         through = "" if proxy is None else f" through the proxy {proxy.origin.authority}"
         self.where = self.prefix + through
-        # An http request goes to its proxy as it is, with the whole URL in its first line (RFC 9112 section 3.2.2).
         self.forwarded = proxy is not None and not self.is_tls
-        self.target_prefix = self.prefix if self.forwarded else ""
         self.proxy_headers: Headers = ()
         if proxy is not None and proxy.authorization is not None:
             self.proxy_headers = (("Proxy-Authorization", proxy.authorization),)
@@ -117,12 +119,12 @@ class HttpSender:
         """
         started = self._clock()
         deadline = started + self._seconds
-        server, target = self._server, self._target(request.url)
-        headers = _complete(request, server.origin)
-        head, body = self._attempt(server, request, target, headers, deadline)
-        if head.status in REDIRECTS and request.method is Method.GET:
-            head, body = self._follow(request, head, body, headers, deadline)
-        return HttpResponse(head.status, head.reason, head.headers, body, self._clock() - started)
+        target = self._target(request.url)
+        outgoing = _Outgoing(request, target, _complete(request, self._server.origin), deadline)
+        received = self._attempt(self._server, outgoing)
+        if received.status in REDIRECTS and request.method is Method.GET:
+            received = self._follow(outgoing, received)
+        return HttpResponse(received.status, received.reason, received.headers, received.body, self._clock() - started)
 
     def close(self) -> None:
         """Close idle connections at once, and those in use when their request is done."""
@@ -140,21 +142,19 @@ class HttpSender:
             raise ValueError("this sender only sends to the server of its route")
         return printable((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
-    def _follow(
-        self, request: HttpRequest, head: Head, body: bytes, headers: Headers, deadline: float
-    ) -> tuple[Head, bytes]:
-        """Follow redirects as far as decisions allow; what may not be followed is the response."""
-        url = request.url
+    def _follow(self, outgoing: _Outgoing, received: Received) -> Received:
+        """Follow redirects as far as decisions allow; the one that may not be followed is the response."""
+        url = outgoing.request.url
         for _ in range(MOST_REDIRECTS):
-            location = next((value for name, value in head.headers if name.lower() == "location"), None)
+            location = next((value for name, value in received.headers if name.lower() == "location"), None)
             resolved = None if location is None else resolve(url, location)
-            if head.status not in REDIRECTS or resolved is None or not may_follow(self._server.origin, resolved[0]):
+            if received.status not in REDIRECTS or resolved is None or not may_follow(self._server.origin, resolved[0]):
                 break
             origin, target = resolved
             url = f"{origin}{target}"
             server = self._server if origin == self._server.origin else self._upgrade(origin)
-            head, body = self._attempt(server, request, target, headers, deadline)
-        return head, body
+            received = self._attempt(server, replace(outgoing, target=target))
+        return received
 
     def _upgrade(self, origin: Origin) -> _Server:
         with self._lock:
@@ -165,50 +165,40 @@ class HttpSender:
     def _server_of(self, origin: Origin) -> _Server:
         return _Server(origin, find_proxy(origin, self._environment), self._clock)
 
-    def _attempt(
-        self, server: _Server, request: HttpRequest, target: str, headers: Headers, deadline: float
-    ) -> tuple[Head, bytes]:
+    def _attempt(self, server: _Server, outgoing: _Outgoing) -> Received:
         """Send a request over a kept connection, or over a new one when none is kept or the kept one proves closed."""
         if server.forwarded:
-            headers = (*headers, *server.proxy_headers)
-        head = http_wire.write_head(request.method, server.target_prefix + target, headers)
-        outgoing = _Outgoing(request, head, deadline)
+            target = server.prefix + outgoing.target  # RFC 9112 section 3.2.2
+            outgoing = replace(outgoing, target=target, headers=(*outgoing.headers, *server.proxy_headers))
         kept = server.pool.take()
         if kept is not None:
-            answer = self._exchange(server, kept, outgoing, kept=True)
-            if answer is not None:
-                return answer
-        answer = self._exchange(server, self._connect(server, deadline), outgoing, kept=False)
-        assert answer is not None  # noqa: S101  # for mypy: None only says that a kept connection was closed
-        return answer
-
-    def _exchange(
-        self, server: _Server, connection: Connection, outgoing: _Outgoing, *, kept: bool
-    ) -> tuple[Head, bytes] | None:
-        """Exchange a request for its response; None when the server had closed a kept connection meanwhile."""
-        progress = Progress()
+            try:
+                return self._exchange(server, kept, outgoing)
+            except _FAILURES as error:
+                if not _was_closed_before(error, kept.wire, outgoing.request):
+                    raise self._failed(server, error, kept.wire) from error
+        connection = self._connect(server, outgoing.deadline)
         try:
-            head, body, reusable = exchange(
-                connection,
-                outgoing.head,
-                outgoing.request.body,
-                deadline=outgoing.deadline,
-                limit=self._limit,
-                clock=self._clock,
-                progress=progress,
-            )
+            return self._exchange(server, connection, outgoing)
         except _FAILURES as error:
-            connection.close()
-            if kept and _was_closed_before(error, progress, outgoing.request):
-                return None
-            raise http_failures.exchange_failed(
-                server.where, error, progress, seconds=self._seconds, limit=self._limit
-            ) from error
-        if reusable:
-            server.pool.give(connection, head.keep_alive_seconds)
-        else:
-            connection.close()
-        return head, body
+            raise self._failed(server, error, connection.wire) from error
+
+    def _exchange(self, server: _Server, connection: Connection, outgoing: _Outgoing) -> Received:
+        method, body = outgoing.request.method, outgoing.request.body
+        keep = False
+        connection.wire.start(outgoing.deadline)
+        try:
+            received = exchange(connection, method, outgoing.target, outgoing.headers, body, self._limit)
+            keep = received.reusable
+        finally:
+            if not keep:
+                connection.wire.release()
+        if keep:
+            server.pool.give(connection, received.keep_alive_seconds)
+        return received
+
+    def _failed(self, server: _Server, error: Exception, wire: DeadlineSocket) -> CallFailed:
+        return http_failures.exchange_failed(server.where, error, wire, seconds=self._seconds, limit=self._limit)
 
     def _connect(self, server: _Server, deadline: float) -> Connection:
         sock = self._dial(server, deadline)
@@ -220,7 +210,15 @@ class HttpSender:
         except BaseException:
             sock.close()
             raise
-        return Connection(sock)
+        return self._over(sock, server.origin, deadline)
+
+    def _over(self, sock: socket.socket, origin: Origin, deadline: float) -> Connection:
+        """Make an HTTP connection of a connected socket, with the deadline below it."""
+        wire = DeadlineSocket(sock, self._clock, deadline)
+        http = HTTPConnection(origin.host, origin.port)
+        http.response_class = FinalResponse
+        http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
+        return Connection(http, wire)
 
     def _dial(self, server: _Server, deadline: float) -> socket.socket:
         """Connect to the first address of a server, or of the proxy before it, that takes the connection."""
@@ -248,18 +246,20 @@ class HttpSender:
     def _open_tunnel(self, sock: socket.socket, server: _Server, deadline: float) -> None:
         """Ask the proxy for a tunnel to the server (RFC 9110 section 9.3.6)."""
         authority = f"{server.origin.authority.removesuffix(':443')}:{server.origin.port}"
-        head = http_wire.write_head("CONNECT", authority, (("Host", authority), *server.proxy_headers))
-        inbound = Inbound(Connection(sock), deadline, self._clock, Progress(Phase.WAITING))
+        connection = self._over(sock, server.origin, deadline)
+        http = connection.http
         try:
-            sock.settimeout(max(inbound.remaining(), 0.001))
-            sock.sendall(head)
-            answer = inbound.head()
+            http.putrequest("CONNECT", authority, skip_host=True, skip_accept_encoding=True)
+            for name, value in (("Host", authority), *server.proxy_headers):
+                http.putheader(name, value)
+            http.endheaders()
+            status = http_client.HTTPConnection.getresponse(http).status
         except OSError as error:
             raise http_failures.connecting_failed(server.where, error, self._seconds) from error
         except _FAILURES as error:
             raise http_failures.proxy_failed(server.where, "with something that is not HTTP") from error
-        if not 200 <= answer.status < 300:
-            raise http_failures.proxy_failed(server.where, describe_status(answer.status))
+        if not 200 <= status < 300:
+            raise http_failures.proxy_failed(server.where, describe_status(status))
 
     def _start_tls(self, sock: socket.socket, server: _Server, deadline: float) -> socket.socket:
         """Do the TLS handshake; the certificate is checked against the name in BASE_ADDRESS, or its address."""
@@ -287,16 +287,16 @@ def _complete(request: HttpRequest, origin: Origin) -> Headers:
     return headers
 
 
-def _was_closed_before(error: Exception, progress: Progress, request: HttpRequest) -> bool:
+def _was_closed_before(error: Exception, wire: DeadlineSocket, request: HttpRequest) -> bool:
     """Tell that a kept connection was closed by its server and the request may be sent over another one.
 
     RFC 9112 section 9.3.1: a client may repeat a request by itself when nothing of a response came and repeating does
     no harm. So a POST or PATCH is repeated only when not one byte of it could be sent, or with an Idempotency-Key.
     """
-    if not isinstance(error, _CLOSED) or progress.phase not in (Phase.SENDING, Phase.WAITING):
+    if wire.received or not isinstance(error, _CLOSED):
         return False
     return (
-        not progress.sent
+        not wire.sent
         or request.method in _SAFE_TO_REPEAT
         or any(name.lower() == "idempotency-key" for name, _ in request.headers)
     )
