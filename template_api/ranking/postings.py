@@ -1,110 +1,82 @@
-"""Which templates have which term, and how much it tells about them: the BM25F index.
+"""Which templates have which term, how much it tells about them, and which of them are best for a query: BM25F.
 
-Built once by `PostingsBuilder`, then immutable; any thread may read. Templates are numbered from 0 in the order they
-are added. The weighted fields of a template count as one text, in which a title word stands 3.5 times: S. Robertson,
-H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple weighted fields", CIKM 2004.
+Immutable; any thread may read. Templates are numbered by *slot*, in the order they were indexed; a *term* is the number
+of a stem.
 """
 
 import heapq
 import math
 from array import array
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
-from template_api.ranking.stemmer import stem
-from template_api.ranking.tokens import STOP_WORDS, words
-
-# The customary values (Robertson, Zaragoza, "The probabilistic relevance framework", 2009), tuned to no collection.
-_K1: Final = 1.2
-_B: Final = 0.75
-# Weights are whole numbers, so that one fits into a few bits beside the number of its template.
-CONTENT_WEIGHT: Final = 2
-_WEIGHT_BITS: Final = 16
-_MOST_WEIGHT: Final = (1 << _WEIGHT_BITS) - 1
-# Once a query has read so many postings, its commonest words only reorder what the rarer ones have found ("continue",
-# Moffat and Zobel, TOIS 14(4), 1996). This bounds the time of whole questions on large libraries.
-_MOST_POSTINGS: Final = 200_000
-_MOST_CANDIDATES: Final = 1_000
+# How much the first occurrences of a word count beside the later ones, and how much a template's length counts: the
+# customary values (Robertson, Zaragoza, "The probabilistic relevance framework", 2009), tuned to no collection.
+K1: Final = 1.2
+B: Final = 0.75
+# Once a query has read so many postings, its commonest words only reorder the best that the rarer ones have found
+# ("continue", Moffat and Zobel, TOIS 14(4), 1996). This bounds the time of whole questions on large libraries.
+_MOST_POSTINGS: Final = 150_000
+_MOST_CANDIDATES: Final = 500
 # Sums of the same scores in another order may differ in the last digits; nothing is dropped for less than this.
 _ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One word of a query: the terms that may stand for it, of which the best weights, times `weight`."""
+    """One word of a query: the terms that may stand for it, of which the best counts, times `weight`."""
 
     terms: tuple[int, ...]
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Posting:
-    """The templates that have a term, ascending, and its BM25 score in each before idf."""
+class Posting:
+    """The slots of the templates that have a term, ascending, and its BM25 score in each before idf."""
 
-    templates: "array[int]"
+    slots: "array[int]"
     scores: "array[float]"
-    highest: float
 
-    def score(self, template: int) -> float:
-        at = bisect_left(self.templates, template)
-        return self.scores[at] if at < len(self.templates) and self.templates[at] == template else 0.0
+    def score(self, slot: int) -> float:
+        """Return the score in one template, 0 when it lacks the term."""
+        at = bisect_left(self.slots, slot)
+        return self.scores[at] if at < len(self.slots) and self.slots[at] == slot else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Weighted:
-    postings: tuple[_Posting, ...]
-    weight: float
-    most: float
-
-    @property
-    def length(self) -> int:
-        return sum(len(posting.templates) for posting in self.postings)
-
-    def scores(self, accept: Container[int] | None) -> dict[int, float]:
-        """Return the score of every accepted template that has one of the terms."""
-        weight, first = self.weight, self.postings[0]
-        best = dict(zip(first.templates, [weight * score for score in first.scores], strict=True))
-        for posting in self.postings[1:]:
-            for template, score in zip(posting.templates, posting.scores, strict=True):
-                if weight * score > best.get(template, 0.0):
-                    best[template] = weight * score
-        return best if accept is None else {key: value for key, value in best.items() if key in accept}
-
-    def score(self, template: int) -> float:
-        return self.weight * max([posting.score(template) for posting in self.postings])
-
-
 class Postings:
-    """The finished index."""
+    """The index: postings by term, in parts of disjoint templates; later parts hold what was added later.
 
-    def __init__(self, postings: Sequence[_Posting], templates: int) -> None:
-        self._postings = postings
-        self._templates = templates
+    `average` is the mean weighted length of the first part's templates, `size` the number of slots of all parts.
+    """
+
+    parts: tuple[Mapping[int, Posting], ...]
+    average: float
+    size: int
 
     def frequency(self, term: int) -> int:
         """Return how many templates have a term."""
-        return len(self._postings[term].templates)
+        return sum(len(posting.slots) for posting in self._of(term))
 
-    def has(self, template: int, term: int) -> bool:
+    def has(self, slot: int, term: int) -> bool:
         """Tell whether a template has a term."""
-        return self._postings[term].score(template) > 0
-
-    def _idf(self, terms: Iterable[int]) -> float:
-        """Return the inverse document frequency of the commonest of some terms, always above 0."""
-        frequency = max(self.frequency(term) for term in terms)
-        return math.log(1 + (self._templates - frequency + 0.5) / (frequency + 0.5))
+        return any(posting.score(slot) > 0 for posting in self._of(term))
 
     def ideal(self, terms: Iterable[int]) -> float:
         """Return the score that no template can exceed for a clause of these terms and weight 1, whatever its text."""
-        return self._idf(terms) * (_K1 + 1)
+        return self._idf(terms) * (K1 + 1)
 
-    def best(self, clauses: Iterable[Clause], count: int, accept: Container[int] | None) -> list[tuple[int, float]]:
-        """Return the `count` best accepted templates with their scores, best first, then in the order of their adding.
+    def best(
+        self, clauses: Iterable[Clause], count: int, positions: Sequence[int], accept: Container[int] | None
+    ) -> list[tuple[int, float]]:
+        """Return the slots of the `count` best templates with their scores, best first, then by position.
+
+        `positions` gives the position of every slot, -1 for a template that is gone; `accept` holds the positions
+        wanted, None meaning all.
 
         Max-score evaluation (H. Turtle, J. Flood, 1995): rare words first; once `count` templates stand above all that
         the remaining words could give together, those words are only looked up in the templates already found.
@@ -114,98 +86,69 @@ class Postings:
         found: dict[int, float] = {}
         threshold, read = 0.0, 0
         for each, rest in zip(weighted, remaining, strict=False):
-            length = each.length
-            if len(found) >= count and length > len(found) // 8:
-                threshold = heapq.nlargest(count, found.values())[-1]
-            if read > _MOST_POSTINGS:
+            # Finding the threshold takes time too: not worth it before a word with few postings.
+            if len(found) >= count and each.length > len(found) // 8:
+                threshold = _nth(found.values(), count)
+            if read > _MOST_POSTINGS and len(found) > _MOST_CANDIDATES:
                 found = dict(heapq.nlargest(_MOST_CANDIDATES, found.items(), key=itemgetter(1)))
             if threshold > rest or read > _MOST_POSTINGS:
                 least = threshold - rest - _ROUNDING
-                found = {key: value + each.score(key) for key, value in found.items() if value >= least}
+                found = {slot: score + each.score(slot) for slot, score in found.items() if score >= least}
             else:
-                read += length
-                _add(found, each.scores(accept))
-        return heapq.nsmallest(count, found.items(), key=lambda item: (-item[1], item[0]))
+                read += each.length
+                _add(found, each.scores(positions, accept))
+        least = _nth(found.values(), count) if len(found) > count else 0.0
+        top = [(slot, score) for slot, score in found.items() if score >= least]
+        return heapq.nsmallest(count, top, key=lambda item: (-item[1], positions[item[0]]))
 
-    def _weighted(self, clause: Clause) -> _Weighted:
-        postings = tuple(self._postings[term] for term in clause.terms)
-        weight = clause.weight * self._idf(clause.terms)
-        return _Weighted(postings, weight, weight * max(posting.highest for posting in postings))
+    def _of(self, term: int) -> Iterator[Posting]:
+        return (part[term] for part in self.parts if term in part)
+
+    def _idf(self, terms: Iterable[int]) -> float:
+        """Return the inverse document frequency of the commonest of some terms, always above 0."""
+        frequency = max(self.frequency(term) for term in terms)
+        return math.log(1 + (self.size - frequency + 0.5) / (frequency + 0.5))
+
+    def _weighted(self, clause: Clause) -> "_Weighted":
+        postings = tuple(posting for term in clause.terms for posting in self._of(term))
+        return _Weighted(postings, clause.weight * self._idf(clause.terms))
+
+
+class _Weighted:
+    """A clause with its postings; `most` is the largest score that it can give."""
+
+    __slots__ = ("_postings", "_weight", "length", "most")
+
+    def __init__(self, postings: tuple[Posting, ...], weight: float) -> None:
+        self._postings = postings
+        self._weight = weight
+        self.length = sum(len(posting.slots) for posting in postings)
+        self.most = weight * (K1 + 1)
+
+    def scores(self, positions: Sequence[int], accept: Container[int] | None) -> dict[int, float]:
+        """Return the score of every wanted template that has one of the terms, by slot."""
+        weight, first = self._weight, self._postings[0]
+        best = dict(zip(first.slots, [weight * score for score in first.scores], strict=True))
+        for posting in self._postings[1:]:
+            for slot, score in zip(posting.slots, posting.scores, strict=True):
+                if weight * score > best.get(slot, 0.0):
+                    best[slot] = weight * score
+        if accept is not None:
+            return {slot: score for slot, score in best.items() if positions[slot] in accept}
+        return best
+
+    def score(self, slot: int) -> float:
+        """Return the score of one template."""
+        return self._weight * max([posting.score(slot) for posting in self._postings])
 
 
 def _add(found: dict[int, float], scores: dict[int, float]) -> None:
     if not found:
         found.update(scores)
         return
-    for template, score in scores.items():
-        found[template] = found.get(template, 0.0) + score
+    for slot, score in scores.items():
+        found[slot] = found.get(slot, 0.0) + score
 
 
-class _Words(dict[str, int]):
-    """The term of every word met so far; a new word is stemmed when it is first looked up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stems: dict[str, int] = {}
-
-    def __missing__(self, word: str) -> int:
-        term = self[word] = self.stems.setdefault(stem(word), len(self.stems))
-        return term
-
-
-class PostingsBuilder:
-    """Takes one template after the other; `words` and `stems` tell the term of each word and stem."""
-
-    def __init__(self) -> None:
-        self._words = _Words()
-        self._ignored = {self._words[word] for word in sorted(STOP_WORDS)}
-        # For each term, template << _WEIGHT_BITS | weight: one append a posting, where building spends most time.
-        self._packed: list[array[int]] = []
-        self._lengths = array("L")
-
-    @property
-    def words(self) -> Mapping[str, int]:
-        """Every word and its term."""
-        return dict(self._words)
-
-    @property
-    def stems(self) -> Mapping[str, int]:
-        """Every stem and its term."""
-        return self._words.stems
-
-    def add(self, content: str, others: Iterable[tuple[str, int]]) -> None:
-        """Index the next template: its content, and other texts each with the weight of its words.
-
-        Weights are whole numbers, CONTENT_WEIGHT for the content.
-        """
-        # The longest text is counted in C; short ones are quicker added word by word.
-        counts = Counter(map(self._words.__getitem__, words(content)))
-        weights = {term: CONTENT_WEIGHT * count for term, count in counts.items()}
-        for text, weight in others:
-            for term in map(self._words.__getitem__, words(text)):
-                weights[term] = weights.get(term, 0) + weight
-        self._packed.extend(array("Q") for _ in range(len(self._words.stems) - len(self._packed)))
-        if max(weights.values(), default=0) > _MOST_WEIGHT:
-            weights = {term: min(weight, _MOST_WEIGHT) for term, weight in weights.items()}
-        template = len(self._lengths) << _WEIGHT_BITS
-        packed = self._packed
-        for term, weight in weights.items():
-            packed[term].append(template | weight)
-        ignored = sum(weights[term] for term in weights.keys() & self._ignored)
-        self._lengths.append(sum(weights.values()) - ignored)
-
-    def build(self) -> Postings:
-        """Return the index of all templates added; the builder is used up."""
-        # Without any template not even the stop words have their arrays yet.
-        self._packed.extend(array("Q") for _ in range(len(self._words.stems) - len(self._packed)))
-        average = sum(self._lengths) / max(1, len(self._lengths)) or 1.0
-        norms = [CONTENT_WEIGHT * _K1 * (1 - _B + _B * length / average) for length in self._lengths]
-        postings = []
-        for packed in self._packed:
-            templates = array("I", [each >> _WEIGHT_BITS for each in packed])
-            scores = array("f", [
-                (_K1 + 1) * (weight := each & _MOST_WEIGHT) / (weight + norms[each >> _WEIGHT_BITS]) for each in packed
-            ])  # fmt: skip
-            del packed[:]
-            postings.append(_Posting(templates, scores, max(scores, default=0.0)))
-        return Postings(postings, len(self._lengths))
+def _nth(scores: Collection[float], count: int) -> float:
+    return heapq.nlargest(count, scores)[-1]

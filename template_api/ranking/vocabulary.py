@@ -5,7 +5,7 @@ Immutable once built; any thread may ask. *Word* is a folded word as it stands i
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,13 +44,13 @@ class Nearest:
 class Vocabulary:
     """The library's words.
 
-    `words` maps each word and `stems` each stem to its term, `frequencies` counts the templates that have a term.
+    `words` maps each word and `stems` each stem to its term, `frequency` counts the templates that have a term.
     """
 
-    def __init__(self, words: Mapping[str, int], stems: Mapping[str, int], frequencies: Sequence[int]) -> None:
+    def __init__(self, words: Mapping[str, int], stems: Mapping[str, int], frequency: Callable[[int], int]) -> None:
         self._words = words
         self._stems = stems
-        self._frequencies = frequencies
+        self._frequency = frequency
         self._sorted = sorted(words)
         self._first_letters = sorted({word[0] for word in self._sorted if word[0].isalpha()})
         buckets: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
@@ -69,7 +69,7 @@ class Vocabulary:
         for at in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
             left, right = self._words.get(word[:at]), self._words.get(word[at:])
             if left is not None and right is not None and STOP_WORDS.isdisjoint((word[:at], word[at:])):
-                rarer = min(self._frequencies[left], self._frequencies[right])
+                rarer = min(self._frequency(left), self._frequency(right))
                 if rarer > best[0]:
                     best = (rarer, (Known(word[:at], left), Known(word[at:], right)))
         return best[1]
@@ -115,7 +115,7 @@ class Vocabulary:
         by_term: dict[int, str] = {}
         for word in words:
             by_term.setdefault(self._words[word], word)
-        terms = sorted(by_term, key=lambda term: (-self._frequencies[term], by_term[term]))
+        terms = sorted(by_term, key=lambda term: (-self._frequency(term), by_term[term]))
         return tuple(Known(by_term[term], term) for term in terms[:most])
 
 

@@ -1,22 +1,27 @@
-"""How fast the ranking is built and searched, on synthetic templates: python -m tests.benchmarks.ranking [templates [words]].
+"""How fast the ranking is built and searched, on synthetic templates.
 
-The texts have a vocabulary of 50,000 words whose frequencies follow Zipf's law, the common English words on top. Queries
-are never asked twice: three words of one template's title or content, one of them misspelt, and longer ones.
+    python -m tests.benchmarks.ranking [templates [words of content]]
+
+The texts have a vocabulary of 50,000 words whose frequencies follow Zipf's law, the common English words on top.
+Queries are never asked twice: some words as the templates have them, some of them misspelt.
 """
 
+import gc
 import random
+import resource
 import statistics
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from time import perf_counter
 
 from template_api.ranking import Document, Ranking
 from template_api.ranking.tokens import STOP_WORDS
 
 VOCABULARY = 50_000
-SYLLABLES = [onset + vowel for onset in "b d f g k l m n p r s t v z br st tr".split() for vowel in "aeiou"]
+SYLLABLES = [onset + vowel for onset in (*"bdfgklmnprstvz", "br", "st", "tr") for vowel in "aeiou"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -50,12 +55,9 @@ class Texts:
 
     def query(self, count: int, typos: int) -> str:
         """Return `count` different words as a template's text would give them, stop words aside, some misspelt."""
-        chosen: list[str] = []
-        while len(chosen) < count:
-            chosen += [word for word in dict.fromkeys(self.draw(count * 3)) if word not in STOP_WORDS][
-                : count - len(chosen)
-            ]
-        for at in self.random.sample(range(count), typos):
+        several = [word for word in dict.fromkeys(self.draw(count * 5 + 20)) if word not in STOP_WORDS]
+        chosen = several[:count]
+        for at in self.random.sample(range(len(chosen)), typos):
             chosen[at] = self._misspell(chosen[at])
         return " ".join(chosen)
 
@@ -73,15 +75,23 @@ def documents(count: int, size: int) -> Iterator[Document]:
 def main(count: int, size: int) -> None:
     """Build, search, print."""
     made = list(documents(count, size))
+    before = resident()
     began = perf_counter()
     ranking = Ranking(made)
-    print(f"{count} templates of {size} words: built in {perf_counter() - began:.2f} s")
+    taken = perf_counter() - began
+    print(f"{count} templates of {size} words: built in {taken:.2f} s, {resident() - before:.0f} MiB")
+    order = [document.key for document in made]
+    began = perf_counter()
+    ranking.updated([replace(made[count // 2], title="Changed")], order)
+    print(f"  one template changed: {(perf_counter() - began) * 1000:.0f} ms")
     texts = Texts(seed=8)
     measure("3 words, 1 typo", ranking, lambda: texts.query(3, 1))
     measure("3 words", ranking, lambda: texts.query(3, 0))
     measure("1 word, 1 typo", ranking, lambda: texts.query(1, 1))
     measure("10 words, 2 typos", ranking, lambda: texts.query(10, 2))
     measure("2,000 characters", ranking, lambda: texts.query(300, 3)[:2000], 20)
+    measure("3 of the commonest words", ranking, lambda: " ".join(texts.random.sample(texts.content_words[:60], 3)))
+    measure("only stop words", ranking, lambda: " ".join(texts.random.sample(sorted(STOP_WORDS), 150)), 20)
     measure("3 words, filtered to a tenth", ranking, lambda: texts.query(3, 1), accept=frozenset(range(0, count, 10)))
     measure("4,000 characters unknown", ranking, lambda: unknown(texts.random), 20)
 
@@ -104,14 +114,10 @@ def measure(
     print(f"  {name:30} p50 {statistics.median(taken):7.2f} ms   p99 {taken[len(taken) * 99 // 100]:7.2f} ms")
 
 
-def memory(count: int, size: int) -> float:
-    """Return the MiB that a ranking of so many templates keeps (slow: every allocation is traced)."""
-    made = list(documents(count, size))
-    tracemalloc.start()
-    ranking = Ranking(made)
-    kept = tracemalloc.get_traced_memory()[0] / 2**20
-    tracemalloc.stop()
-    return kept if len(ranking) else 0.0
+def resident() -> float:
+    """Return the MiB of memory that this process holds (Linux)."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 if __name__ == "__main__":
