@@ -95,17 +95,26 @@ class _Endpoint:
         environ = request.environ
         environ[ROUTE], environ[EVENT] = self.route, self.event
         try:
-            if self.cors is not None:
-                resp.set_headers(self.cors.answer_headers(environ.get("HTTP_ORIGIN")))
-            if self._credentials is not None:
-                self._credentials.check(environ.get("HTTP_AUTHORIZATION"))
-            if REFUSAL in environ:
-                raise environ[REFUSAL]
+            self._admit(environ, resp)
             _put(resp, self._respond(request))
         except RequestRefused as refused:
             self._outlet.answered(self.route, refused.code, refused.message)
             raise
+        except MustWait:
+            raise
+        except Exception as error:
+            self._outlet.answered(self.route, ErrorCode.INTERNAL_ERROR, str(error))
+            raise
         self._outlet.answered(self.route, None, None)
+
+    def _admit(self, environ: dict[str, Any], resp: falcon.Response) -> None:
+        """Settle who calls and whether the listener could read the request; raises `RequestRefused`."""
+        if self.cors is not None:
+            resp.set_headers(self.cors.answer_headers(environ.get("HTTP_ORIGIN")))
+        if self._credentials is not None:
+            self._credentials.check(environ.get("HTTP_AUTHORIZATION"))
+        if REFUSAL in environ:
+            raise environ[REFUSAL]
 
 
 class _Port:

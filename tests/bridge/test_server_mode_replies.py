@@ -1,0 +1,229 @@
+"""Answers that come from topics: read events, and request and reply."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from amqtt_rest_bridge.bridge.payload_answers import content_type_of, entity_tag_of, is_not_modified
+from amqtt_rest_bridge.bridge.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.responders import MustWait
+from amqtt_rest_bridge.bridge.server_request import NO_WAIT
+from tests.bridge.server_mode_support import REQUEST_ID, Port, error_code, event, payload, port
+
+
+def reading(payloads: dict[str, bytes]) -> Port:
+    room = port(event("GET", "/room", None, source="room/+"))
+    room.outlet.payloads = payloads
+    return room
+
+
+def test_a_read_event_answers_with_the_latest_payload() -> None:
+    room = reading({"room/+": b'{"temperature": 21.5}'})
+    result = room.ask("GET", "/room")
+    assert (result.status_code, result.json) == (200, {"temperature": 21.5})
+    assert result.headers["content-type"] == "application/json"
+    assert result.headers["cache-control"] == "no-cache"
+    assert result.headers["x-content-type-options"] == "nosniff"
+    assert room.published == []
+
+
+def test_before_the_first_message_there_is_none() -> None:
+    result = reading({}).ask("GET", "/room")
+    assert (result.status_code, error_code(result)) == (404, "no_message")
+
+
+def test_an_empty_payload_is_a_message() -> None:
+    result = reading({"room/+": b""}).ask("GET", "/room")
+    assert (result.status_code, result.content) == (200, b"")
+
+
+def test_a_caller_that_has_the_payload_gets_304() -> None:
+    room = reading({"room/+": b"21.5"})
+    tag = room.ask("GET", "/room").headers["etag"]
+    result = room.ask("GET", "/room", If_None_Match=f'"x", W/{tag}')
+    assert (result.status_code, result.content, result.headers["etag"]) == (304, b"", tag)
+    room.outlet.payloads["room/+"] = b"21.6"
+    assert room.ask("GET", "/room", If_None_Match=tag).status_code == 200
+
+
+def test_head_of_a_read_event_has_everything_but_the_body() -> None:
+    room = reading({"room/+": b"21.5"})
+    head, get = room.ask("HEAD", "/room"), room.ask("GET", "/room")
+    assert (head.status_code, head.content, head.headers) == (200, b"", get.headers)
+
+
+@pytest.mark.parametrize(
+    ("if_none_match", "expected"),
+    [(None, False), ("", False), ('"a"', True), ("*", True), ('"b"', False), ("a", False)],
+)
+def test_if_none_match_is_compared_by_entity_tag(if_none_match: str | None, expected: bool) -> None:
+    assert is_not_modified(if_none_match, '"a"') is expected
+
+
+def test_entity_tags_are_the_same_for_the_same_payload_only() -> None:
+    assert entity_tag_of(b"a") == entity_tag_of(b"a") != entity_tag_of(b"b")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b'{"a": 1}', "application/json", id="object"),
+        pytest.param(b" \r\n[1]", "application/json", id="array after space"),
+        pytest.param(b"21.5", "application/json", id="number"),
+        pytest.param(b"true", "application/json", id="true"),
+        pytest.param(b'"text"', "application/json", id="string"),
+        pytest.param(b"NaN", "text/plain; charset=utf-8", id="NaN is no JSON"),
+        pytest.param(b"[NaN]", "text/plain; charset=utf-8", id="nor inside"),
+        pytest.param(b"{", "text/plain; charset=utf-8", id="broken JSON"),
+        pytest.param(b"[" * 100_000, "text/plain; charset=utf-8", id="too deep to be JSON"),
+        pytest.param(b"on", "text/plain; charset=utf-8", id="text"),
+        pytest.param("été".encode(), "text/plain; charset=utf-8", id="UTF-8"),
+        pytest.param(b"", "text/plain; charset=utf-8", id="nothing"),
+        pytest.param(b"\xff\xd8\xff", "application/octet-stream", id="octets"),
+        pytest.param(b'{"\xff', "application/octet-stream", id="octets that begin like JSON"),
+        pytest.param(b"a\0b", "application/octet-stream", id="text with NUL"),
+    ],
+)
+def test_the_media_type_follows_the_content(content: bytes, expected: str) -> None:
+    assert content_type_of(content) == expected
+
+
+def asking(reply: str = "answers/{request_id}") -> Port:
+    return port(
+        event(endpoint="/ask", destination="questions", reply=reply, sends=payload('["{request_id}", "{body}"]')),
+        request_timeout=7,
+    )
+
+
+def test_a_request_waits_for_the_reply_to_its_own_id() -> None:
+    questions = asking()
+    questions.outlet.on_wait = lambda topic: b'{"to": "%s"}' % topic.encode()
+    result = questions.ask("POST", "/ask", "what?")
+    assert (result.status_code, result.json) == (200, {"to": f"answers/{REQUEST_ID}"})
+    assert json.loads(questions.outlet.published[0].payload) == [REQUEST_ID, "what?"]
+    assert questions.outlet.waits == [(f"answers/{REQUEST_ID}", 7)]
+
+
+def test_the_waiter_stands_before_the_request_is_published_and_is_gone_afterwards() -> None:
+    questions = asking()
+    questions.outlet.on_wait = lambda _topic: b"x"
+    questions.ask("POST", "/ask", "what?")
+    assert questions.outlet.log == [f"expect answers/{REQUEST_ID}", "publish questions", f"done answers/{REQUEST_ID}"]
+
+
+def test_without_a_reply_the_answer_is_504_and_the_request_has_been_published() -> None:
+    questions = asking()
+    result = questions.ask("POST", "/ask", "what?")
+    assert (result.status_code, error_code(result)) == (504, "reply_timeout")
+    assert len(questions.published) == 1
+    assert questions.outlet.log[-1] == f"done answers/{REQUEST_ID}"
+    assert questions.outlet.counted == [("Hooks", "reply_timeout")]
+
+
+def test_a_reply_is_given_with_the_type_of_its_content() -> None:
+    questions = asking()
+    questions.outlet.on_wait = lambda _topic: b"\xff"
+    assert questions.ask("POST", "/ask", "what?").headers["content-type"] == "application/octet-stream"
+
+
+def test_path_parameters_stand_in_the_reply_topic() -> None:
+    things = port(event(endpoint="/things/{id}", destination="in/{path.id}", reply="out/{path.id}/{request_id}"))
+    things.ask("POST", "/things/7", "what?")
+    assert things.outlet.log[0] == f"expect out/7/{REQUEST_ID}"
+    assert error_code(things.ask("POST", "/things/a%2Fb", "what?")) == "invalid_request"
+    assert len(things.published) == 1
+
+
+def test_a_reply_topic_that_cannot_be_filled_publishes_nothing() -> None:
+    things = port(event(endpoint="/things/{id}", destination="in", reply="out/{path.id}/{request_id}"))
+    assert error_code(things.ask("POST", "/things/%2B", "what?")) == "invalid_request"
+    assert things.published == []
+
+
+def test_where_waiting_is_forbidden_nothing_is_published() -> None:
+    questions = asking()
+    with pytest.raises(MustWait):
+        questions._client.simulate_request("POST", "/ask", body="x", extras={NO_WAIT: True})
+    assert questions.outlet.log == []
+
+
+def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
+    questions = port(event("GET", "/ask", "questions", reply="answers/{request_id}"))
+    assert questions.ask("HEAD", "/ask").status_code == 200
+    assert questions.outlet.log == []
+
+
+def test_requests_of_one_reply_topic_without_id_are_served_one_after_the_other() -> None:
+    questions = asking("answers/all")
+    at_once: list[int] = []
+    waiting = 0
+    lock = threading.Lock()
+
+    def reply(_topic: str) -> bytes:
+        nonlocal waiting
+        with lock:
+            waiting += 1
+            at_once.append(waiting)
+        with lock:
+            waiting -= 1
+        return b"x"
+
+    questions.outlet.on_wait = reply
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda number: questions.ask("POST", "/ask", str(number)), range(8)))
+    assert [result.status_code for result in results] == [200] * 8
+    assert at_once == [1] * 8
+    steps = questions.outlet.log
+    assert steps == ["expect answers/all", "publish questions", "done answers/all"] * 8
+
+
+def test_a_request_that_does_not_get_its_turn_publishes_nothing() -> None:
+    questions = port(event(endpoint="/ask", destination="questions", reply="answers/all"), request_timeout=0.01)  # type: ignore[arg-type, unused-ignore]  # seconds are whole in routes, tests have no time for that
+    first_waits, let_go = threading.Event(), threading.Event()
+
+    def reply(_topic: str) -> bytes:
+        first_waits.set()
+        let_go.wait(10)
+        return b"x"
+
+    questions.outlet.on_wait = reply
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(questions.ask, "POST", "/ask", "1")
+        assert first_waits.wait(10)
+        second = questions.ask("POST", "/ask", "2")
+        let_go.set()
+        assert first.result(10).status_code == 200
+    assert (second.status_code, error_code(second)) == (503, "overloaded")
+    assert [body for _, body in questions.published] == [b"1"]
+
+
+def test_turns_are_taken_in_order_of_arrival_and_nothing_is_kept() -> None:
+    turns = ReplyTurns()
+    order: list[int] = []
+    started = [threading.Event() for _ in range(4)]
+
+    def take(number: int) -> None:
+        started[number].set()
+        with turns.turn("t", 10):
+            order.append(number)
+
+    threads = []
+    with turns.turn("t", 10):
+        for number in range(4):
+            thread = threading.Thread(target=take, args=(number,))
+            thread.start()
+            threads.append(thread)
+            while len(turns._queues["t"]) < number + 2:
+                started[number].wait(10)
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3]
+    assert turns._queues == {}
+
+
+def test_topics_do_not_wait_for_each_other() -> None:
+    turns = ReplyTurns()
+    with turns.turn("a", 0), turns.turn("b", 0), pytest.raises(TimeoutError), turns.turn("a", 0):
+        pass
