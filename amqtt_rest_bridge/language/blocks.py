@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from amqtt_rest_bridge.language.definitions import is_name
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.parser import Piece, Statement, Verb
-from amqtt_rest_bridge.language.report import Report
+from amqtt_rest_bridge.language.report import Report, on_one_line
 from amqtt_rest_bridge.language.suggest import closest, did_you_mean
 
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
@@ -228,8 +228,7 @@ def _home_of(name: str) -> str:
 
 def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
     """Say what is wrong with a text that is no statement."""
-    shown = text.split("\n", 1)[0].rstrip()
-    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
+    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
     if text[:1] in "“”„‘’«»":
         return f"unexpected text: {shown}", "strings stand in straight quotes: \" or '"
     if text.rstrip().endswith("+"):

@@ -52,7 +52,7 @@ def _check_texts(block: TypedBlock) -> None:
     if content_type is not None and not syntax.is_media_type(content_type.text):
         message = f'DEFAULT_CONTENT_TYPE "{content_type.shown}" is no media type'
         block.error("DEFAULT_CONTENT_TYPE", message, "as in application/json or text/plain; charset=utf-8")
-    for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD", "AUTHORIZATION"):
+    for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD"):
         if name in block.texts and syntax.has_control(block.texts[name].text):
             block.error(name, f"{name} holds a control character, which a header cannot carry")
     for name in ("USERNAME", "SERVER_USERNAME"):

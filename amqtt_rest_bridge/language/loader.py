@@ -10,11 +10,13 @@ from pathlib import Path
 from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.blocks import Block, Blocks, read_blocks
+from amqtt_rest_bridge.language.client_events import read_client_event
 from amqtt_rest_bridge.language.config import read_config, read_route_config
 from amqtt_rest_bridge.language.definitions import Definition, split
-from amqtt_rest_bridge.language.events import EventReader, mode_of
+from amqtt_rest_bridge.language.events import mode_of
 from amqtt_rest_bridge.language.parser import parse
 from amqtt_rest_bridge.language.report import Report, in_order
+from amqtt_rest_bridge.language.server_events import read_server_event
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.language.surroundings import Surroundings
 from amqtt_rest_bridge.language.typed import TypedBlock
@@ -91,8 +93,9 @@ class _Loader:
             built = _build_event(event, config) if config is not None else None
             if isinstance(built, ClientEvent):
                 client_events.append(built)
-            elif isinstance(built, ServerEvent) and config is not None:
-                self._note_endpoint(config.server_port, built, block, report)
+            elif isinstance(built, ServerEvent) and config is not None and config_block is not None:
+                if "SERVER_PORT" not in config_block.failed:
+                    self._note_endpoint(config.server_port, built, block, report)
                 server_events.append(built)
         if config is None:
             return None
@@ -128,8 +131,7 @@ def _build_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | Serv
     mode = mode_of(block, config)
     if mode is None:
         return None
-    reader = EventReader(block, config, mode)
-    return reader.client_event() if mode is Mode.CLIENT else reader.server_event()
+    return read_client_event(block, config) if mode is Mode.CLIENT else read_server_event(block, config)
 
 
 def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:

@@ -30,6 +30,10 @@ def mask_header(name: str, value: str, secrets: Iterable[str]) -> str:
     lower = name.lower()
     if lower in ("authorization", "proxy-authorization") and " " in value.strip():
         return f"{mask(value.split()[0], secrets)} {MASK}"
-    if any(word in lower for word in _CREDENTIAL_WORDS) and lower != "idempotency-key":
-        return MASK
-    return mask(value, secrets)
+    return MASK if is_credential(name) else mask(value, secrets)
+
+
+def is_credential(name: str) -> bool:
+    """Tell from its name whether a header or variable carries a credential."""
+    lower = name.lower()
+    return any(word in lower for word in _CREDENTIAL_WORDS) and lower != "idempotency-key"

@@ -34,6 +34,7 @@ class Kind(StrEnum):
     ADDRESS = "http or https address"
     ORIGINS = "origins, comma-separated"
     HEADER_NAME = "header name"
+    HEADER_VALUE = "header value"
     HEADERS = "lines ADD <name> <value>"
     FILE = "PEM file"
 
@@ -112,7 +113,7 @@ _CONFIG = (
     Parameter("ENABLE_CORS", _BOOL, "false", _S, "send CORS headers and refuse origins that are not listed"),
     Parameter("CORS_ORIGINS", Kind.ORIGINS, "*", _S, "origins that may call; * means all"),
     Parameter(
-        "AUTHORIZATION", _TEXT, None, _C, "value of the Authorization header of every request",
+        "AUTHORIZATION", Kind.HEADER_VALUE, None, _C, "value of the Authorization header of every request",
         extension=True, secret=True,
     ),
     Parameter(

@@ -41,6 +41,12 @@ class Report:
         self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
 
 
+def on_one_line(text: str, limit: int = 60) -> str:
+    """Shorten a text for a message and write out what cannot be seen, such as line breaks."""
+    shown = "".join([char if char.isprintable() else repr(char)[1:-1] for char in text[: limit + 1]])
+    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
+
+
 _CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)
 
 

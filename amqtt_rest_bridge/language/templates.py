@@ -8,7 +8,16 @@ from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.suggest import closest
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.values import Value
-from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderText, parse, suspects
+from amqtt_rest_bridge.placeholders import (
+    PLACEHOLDERS,
+    Mode,
+    Place,
+    PlaceholderKind,
+    PlaceholderText,
+    parse,
+    recognise,
+    suspects,
+)
 from amqtt_rest_bridge.topics import check_topic_name
 
 _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
@@ -23,7 +32,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
         template = parse(value.parts, place, mode)
         _check_literal(template, value)
     except CallFailed as failed:
-        report.error(value.offset, f"{name}: {failed.message}", failed.hint)
+        report.error(value.offset, f"{name}: {failed.message}")
         return None
     except Refused as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
@@ -37,7 +46,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
 def _check_literal(template: PlaceholderText, value: Value) -> None:
     literal = "".join([piece for piece in template.pieces if isinstance(piece, str)])
     if template.place is Place.ENDPOINT:
-        syntax.check_client_endpoint(literal.strip() if template.is_constant else literal)
+        syntax.check_client_endpoint(literal)
     elif template.place is Place.HEADER and syntax.has_control(literal):
         raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
     elif template.place is Place.TOPIC:
@@ -56,7 +65,7 @@ def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, rep
             json.loads(sample)
     except (ValueError, RecursionError) as error:
         reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
-        hint = "set the content type (HEADERS or DEFAULT_CONTENT_TYPE) if it is not meant to be JSON"
+        hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
         report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
 
 
@@ -65,29 +74,45 @@ def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) ->
         if not piece.is_string and piece.text[:3].upper() == "GET":
             continue
         for offset, name in suspects(piece.text, mode):
-            meant = _meant(name, mode)
-            if meant is None and place not in _BODIES:
-                meant = f"value.json.{name}" if mode is Mode.CLIENT else f"body.json.{name}"
-            if meant is not None:
-                message = f"{{{name}}} is no placeholder in {mode} mode and stays as text"
-                report.warning(piece.offset + offset, message, f"did you mean {{{meant}}}?")
+            warning = _explain(name, place, mode)
+            if warning is not None:
+                report.warning(piece.offset + offset, *warning)
+
+
+def _explain(name: str, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Give message and hint for something in braces that is no placeholder; None when it may well be meant as text."""
+    other = Mode.SERVER if mode is Mode.CLIENT else Mode.CLIENT
+    there = recognise(name, other)
+    if there is not None:
+        own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
+        hint = f"write {{{'.'.join([own.names[0], *([there.argument] if there.argument else [])])}}}" if own else None
+        return f"{{{name}}} exists only in {other} mode and stays as text", hint
+    meant = _meant(name, mode)
+    if meant is None and place not in _BODIES:  # a body may hold any words in braces, these hardly do
+        meant = f"{'value' if mode is Mode.CLIENT else 'body'}.json.{name}"
+    return None if meant is None else (f"{{{name}}} is no placeholder and stays as text", f"did you mean {{{meant}}}?")
 
 
 def _meant(name: str, mode: Mode) -> str | None:
-    """Guess the placeholder behind a misspelt name: its first dotted parts come close to one that exists."""
+    """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
+    known = {own: kind for kind in _kinds(mode) for own in kind.names}
     parts = name.split(".")
-    raw = "value" if mode is Mode.CLIENT else "body"
-    known = {own: kind for kind in PLACEHOLDERS if mode in kind.modes for own in kind.names}
+    if parts[0] == "topic" in known:
+        return "topic.1"
     for count in range(min(2, len(parts)), 0, -1):
-        head, tail = ".".join(parts[:count]), parts[count:]
-        found = closest(head, known)
-        if found is None:
-            continue
-        if tail and known[found].root == "payload":
-            return ".".join([raw, "json", *tail])
-        if tail and known[found].argument is None:
-            return found
-        return ".".join([found, *(tail or ([] if known[found].alone else ["x"]))])
-    if name.lower() in ("payload", "value", "body", "payload.json", "value.json", "body.json"):
-        return name.lower().replace("payload", raw).replace("body", raw)
-    return raw if closest(name, ["payload", "value", "body"]) else None
+        found = closest(".".join(parts[:count]), known)
+        if found is not None:
+            return _completed(found, known[found], parts[count:])
+    return None
+
+
+def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
+    if tail and kind.root == "payload":
+        return ".".join([found, "json", *tail])
+    if tail and kind.argument is None:
+        return found
+    return ".".join([found, *(tail or ([] if kind.alone else ["x"]))])
+
+
+def _kinds(mode: Mode) -> list[PlaceholderKind]:
+    return [kind for kind in PLACEHOLDERS if mode in kind.modes]

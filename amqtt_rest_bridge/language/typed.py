@@ -6,6 +6,7 @@ from typing import Any
 
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.blocks import Block, Setting
+from amqtt_rest_bridge.language.masking import is_credential
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
 from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.suggest import did_you_mean
@@ -40,7 +41,7 @@ class TypedBlock:
             name = evaluate((line.name,), surroundings, report)
             value = evaluate(line.pieces, surroundings, report)
             if name is not None and value is not None:
-                self.secrets |= value.secrets
+                self.secrets |= value.secrets | (value.brought_in if is_credential(name.text) else frozenset())
                 self.headers.append((name, value))
 
     def _read(self, setting: Setting, surroundings: Surroundings) -> None:
@@ -50,8 +51,8 @@ class TypedBlock:
             self.failed.add(parameter.name)
             return
         self.secrets |= value.secrets
-        if parameter.secret and value.text:
-            self.secrets.add(value.text)
+        if parameter.secret:
+            self.secrets |= {value.text, *value.brought_in} - {""}
         try:
             self.values[parameter.name] = _convert(parameter, value)
             self.texts[parameter.name] = value
@@ -80,19 +81,19 @@ class TypedBlock:
 
 
 def _convert(parameter: Parameter, value: Value) -> object:
-    if not parameter.secret:
-        _refuse_placeholders(parameter, value)
+    _refuse_placeholders(parameter, value)
     converter = _CONVERTERS.get(parameter.kind)
     return converter(parameter, value) if converter else value.text
 
 
 def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
-    """Refuse placeholders of messages where nothing fills them; `{name}` alone may be meant as text."""
-    if parameter.kind in (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE):
+    """Refuse placeholders of messages where nothing fills them; a password may hold any braces."""
+    if parameter.kind in (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE) or (parameter.secret and parameter.kind is Kind.STRING):
         return
     names = parse(value.parts, Place.TEXT, Mode.CLIENT).names
     if names:
-        raise Refused(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", None)
+        hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
+        raise Refused(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
 
 
 def _wrong(parameter: Parameter, value: Value, hint: str | None = None) -> Refused:
@@ -145,6 +146,12 @@ def _header_name(_: Parameter, value: Value) -> str:
     return value.text
 
 
+def _header_value(_: Parameter, value: Value) -> str:
+    if syntax.has_control(value.text):
+        raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
+    return value.text
+
+
 def _file(_: Parameter, value: Value) -> str:
     if not Surroundings.has_file(value.text):
         raise Refused(f'"{value.shown}" is no file', "relative paths begin at the working directory")
@@ -159,5 +166,6 @@ _CONVERTERS: dict[Kind, Callable[[Parameter, Value], object]] = {
     Kind.FILTER: _filter,
     Kind.ORIGINS: _origins,
     Kind.HEADER_NAME: _header_name,
+    Kind.HEADER_VALUE: _header_value,
     Kind.FILE: _file,
 }

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from amqtt_rest_bridge.language.masking import is_credential
 from amqtt_rest_bridge.language.parser import Piece
-from amqtt_rest_bridge.language.report import Report
+from amqtt_rest_bridge.language.report import Report, on_one_line
 from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
 from amqtt_rest_bridge.placeholders import Fixed, constants
 
@@ -18,7 +19,8 @@ _GET = re.compile(r"GET\s+(?P<what>ENV|SECRET)\s+(?P<name>.*)", re.IGNORECASE | 
 class Value:
     """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
 
-    `pieces` is how it was written; `secrets` are the secret texts in it.
+    `pieces` is how it was written; `secrets` are the texts in it that nobody may see: secrets, and what comes from
+    environment variables that are called like one.
     """
 
     pieces: tuple[Piece, ...]
@@ -36,11 +38,14 @@ class Value:
         return "".join([part if isinstance(part, str) else part.text for part in self.parts])
 
     @property
+    def brought_in(self) -> frozenset[str]:
+        """Give the texts that came from outside."""
+        return frozenset(part.text for part in self.parts if isinstance(part, Fixed) and part.text)
+
+    @property
     def shown(self) -> str:
-        """Give the text as a fault may show it: shortened, on one line, what came from outside by its name only."""
-        text = "".join([part if isinstance(part, str) else part.label for part in self.parts])
-        text = "".join([char if char.isprintable() else " " for char in text])
-        return text if len(text) <= 60 else f"{text[:57]}..."
+        """Give the text as a fault may show it: on one line, what came from outside by its name only."""
+        return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
 
     def hide(self, message: str) -> str:
         """Put names for what came from outside into a message that was made from the text."""
@@ -59,7 +64,7 @@ def evaluate(pieces: tuple[Piece, ...], surroundings: Surroundings, report: Repo
         try:
             for part in _parts(piece, surroundings):
                 parts.append(part)
-                if isinstance(part, Fixed) and part.label.startswith("{secret."):
+                if isinstance(part, Fixed) and (part.label.startswith("{secret.") or is_credential(part.label)):
                     secrets.add(part.text)
         except NotAvailable as error:
             report.error(piece.offset, str(error), "it is read when the route is loaded")

@@ -5,7 +5,7 @@
 """
 
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of
-from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind
+from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import Fixed, PlaceholderText, constants, parse, suspects
 from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, Values
 
@@ -23,5 +23,6 @@ __all__ = [
     "constants",
     "parse",
     "place_of",
+    "recognise",
     "suspects",
 ]

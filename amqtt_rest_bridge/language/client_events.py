@@ -1,0 +1,100 @@
+"""EVENT blocks to client events."""
+
+from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.language.events import read_setting, read_signature, require, warn_of_unused
+from amqtt_rest_bridge.language.templates import read_template
+from amqtt_rest_bridge.language.typed import TypedBlock
+from amqtt_rest_bridge.model import ClientEvent, Method, ResponseFormat, RestApiConfig
+from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.topics import filter_matches
+
+_SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
+
+
+def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | None:
+    """Check and build a client event; None when something it needs is missing or at fault."""
+    values = block.values
+    warn_of_unused(block, Mode.CLIENT)
+    hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
+    complete = require(block, Mode.CLIENT, {"SOURCE_TOPIC": hint, "METHOD": None, "ENDPOINT": None})
+    headers = _read_headers(block)
+    endpoint = read_setting(block, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
+    body = read_setting(block, "BODY", place_of(_content_type(block, config)), Mode.CLIENT)
+    destination = read_setting(block, "DESTINATION_TOPIC", Place.TOPIC, Mode.CLIENT)
+    signature = read_signature(block)
+    if body is not None and values.get("METHOD") == Method.GET:
+        block.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
+    for name, template in (("ENDPOINT", endpoint), ("BODY", body), ("DESTINATION_TOPIC", destination)):
+        if template is not None:
+            _check_levels(block, name, template)
+    _warn_of_loops(block, destination)
+    if not complete or endpoint is None:
+        return None
+    return ClientEvent(
+        name=block.block.name,
+        source_topic=values["SOURCE_TOPIC"],
+        method=Method(values["METHOD"]),
+        endpoint=endpoint,
+        body=body,
+        headers=headers,
+        destination_topic=destination,
+        error_topic=values.get("ERROR_TOPIC"),
+        response_format=ResponseFormat(values.get("RESPONSE_FORMAT", ResponseFormat.BODY)),
+        retain=values.get("RETAIN", False),
+        ordered=values.get("ORDERED", False),
+        signature=signature,
+    )
+
+
+def _content_type(block: TypedBlock, config: RestApiConfig) -> str:
+    for name, value in block.headers:
+        if name.text.lower() == "content-type":
+            return value.text
+    return config.default_content_type
+
+
+def _read_headers(block: TypedBlock) -> tuple[tuple[str, PlaceholderText], ...]:
+    report = block.report
+    headers: list[tuple[str, PlaceholderText]] = []
+    seen: set[str] = set()
+    if "HEADERS" in block.block.settings and not block.block.headers:
+        message = "HEADERS has no header below it"
+        report.warning(block.block.settings["HEADERS"].offset, message, "write ADD <name> <value> lines below it")
+    for name, value in block.headers:
+        lower = name.text.lower()
+        template = read_template(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
+        if not syntax.is_token(name.text):
+            report.error(name.offset, f'"{name.shown}" is no header name', "letters, digits and - are safe")
+        elif lower in syntax.OWN_HEADERS:
+            report.error(name.offset, f"the header {name.text} belongs to the connection", "leave it out")
+        elif lower in seen and lower in _SINGLE_HEADERS:
+            report.error(name.offset, f"the header {name.text} is set twice", "a request has one")
+        elif template is not None:
+            _check_levels(block, f"header {name.text}", template, value.offset)
+            headers.append((name.text, template))
+        seen.add(lower)
+    return tuple(headers)
+
+
+def _check_levels(block: TypedBlock, name: str, template: PlaceholderText, offset: int | None = None) -> None:
+    """Refuse `{topic.5}` when no topic that SOURCE_TOPIC matches has five levels."""
+    source: str = block.values.get("SOURCE_TOPIC", "#")
+    levels = source.count("/") + 1
+    for written in template.names:
+        number = written.removeprefix("topic.")
+        if number != written and not source.endswith("#") and int(number) > levels:
+            message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC have {levels} levels"
+            block.report.error(block.offset(name) if offset is None else offset, message)
+
+
+def _warn_of_loops(block: TypedBlock, destination: PlaceholderText | None) -> None:
+    source = block.values.get("SOURCE_TOPIC")
+    topics = {"ERROR_TOPIC": block.values.get("ERROR_TOPIC")}
+    if destination is not None and destination.is_constant:
+        topics["DESTINATION_TOPIC"] = destination.source
+    elif destination is not None and destination.source in ("{topic}", "{source_topic}"):
+        topics["DESTINATION_TOPIC"] = source
+    for name, topic in topics.items():
+        if source and topic and (topic == source or filter_matches(source, topic)):
+            message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
+            block.warning(name, message, "publish to another topic")
