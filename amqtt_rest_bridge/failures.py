@@ -97,3 +97,12 @@ def too_many_hops(limit: int) -> CallFailed:
         f"the message went through {limit} routes one after the other and was not passed on",
         "look for routes whose DESTINATION_TOPIC matches the SOURCE_TOPIC of an earlier one",
     )
+
+
+def disk_full(reason: Exception) -> CallFailed:
+    """Build the failure of a message that the disk of the spool did not take."""
+    return CallFailed(
+        FailureCode.OVERLOADED,
+        f"the message could not be written to the spool: {reason}",
+        "make room on the disk of the plugin's spool",
+    )

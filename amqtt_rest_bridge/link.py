@@ -98,9 +98,9 @@ class BridgeEnd:
         self._descriptors: deque[int] = deque()
 
     def receive(self, timeout: float | None) -> list[Frame] | None:
-        """Wait at most `timeout` seconds (None: for ever) for frames; [] when no whole one came, None when the link is closed.
+        """Wait at most `timeout` seconds (None: for ever) for frames; [] when no whole one came.
 
-        Frames that a closing broker sent before are given first.
+        None means that the link is closed; frames that a closing broker sent before are given first.
         """
         try:
             if timeout is not None and not self._poll.poll(timeout * 1000):

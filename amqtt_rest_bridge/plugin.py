@@ -18,29 +18,44 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from amqtt.broker import BrokerContext
+from amqtt.contexts import Action
+from amqtt.events import MQTTEvents
 from amqtt.plugins.base import BasePlugin
-from amqtt.session import ApplicationMessage
+from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.bridge import process
 from amqtt_rest_bridge.broker.bridges import Bridges, spawn_process
 from amqtt_rest_bridge.broker.dispatch import Dispatcher
+from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.ports import Ports
 from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.reload import Reloader
 from amqtt_rest_bridge.broker.route_set import Numbering, read_filters, reply_filters
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError, Severity
+from amqtt_rest_bridge.broker.settings import (
+    Settings,
+    bridge_settings,
+    check_settings,
+    route_paths,
+    server_ports,
+    usable_routes,
+)
+from amqtt_rest_bridge.broker.spool import Spool
+from amqtt_rest_bridge.broker.status import StatusReporter, status_topic
+from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route
+from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.model import NumberedRoute, Route
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 5.0  # decisions section 5: what running requests get at shutdown
-_LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
+_FLUSH_SECONDS: Final = 0.01  # how long ended calls of lossless routes may stay on disk
 
 
 class RestBridgePlugin(BasePlugin[BrokerContext]):
@@ -54,43 +69,29 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         ConfigurationError: A setting cannot be used, a port is taken, or the bridge process cannot start; logged too.
     """
 
-    @dataclass
-    class Config:
-        """The plugin's settings in the broker's configuration; sizes are bytes, `..._seconds` are seconds."""
-
-        routes: str | list[str] | None = None
-        server_host: str = "127.0.0.1"
-        server_certfile: str | None = None
-        server_keyfile: str | None = None
-        secrets_dir: str = "/run/secrets"
-        max_body_bytes: int = 262_144
-        max_response_bytes: int = 262_144
-        processes: int = 1
-        workers: int = 16
-        reload_seconds: float = 2
-        status_seconds: float = 30
-        spool: str | None = None
-        access_log: str | None = None
+    Config = Settings  # type: ignore[assignment]  # amqtt looks for a dataclass of this name
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
-        settings: RestBridgePlugin.Config = self.config
+        settings: Settings = self.config
         self._tasks: list[asyncio.Task[None]] = []
         self._ports = Ports(settings.server_host)
         self._numbering = Numbering()
+        self._spool: Spool | None = None
         try:
             check_settings(settings)
-            routes = self._load()
-            self._ports.open({route.config.server_port for route in routes if route.server_events})
+            routes = usable_routes(self._load(), settings)
+            self._ports.open(server_ports(routes))
+            self._spool = Spool(Path(settings.spool)) if settings.spool is not None else None
             self._wire(settings)
             self._use(routes)
             self._bridges.start(self._numbered, self._ports.sockets)
         except BridgeError as error:
-            self._ports.close()
+            self._give_back()
             if not isinstance(error, RouteFilesError):
                 log.error("%s", error)  # noqa: TRY400  # the operator wants the reason, not our stack
             raise
-        self._observe(context)
+        self._observe()
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -102,8 +103,18 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._bridges.attach(asyncio.get_running_loop())
 
     async def on_broker_post_start(self) -> None:
-        """Begin to publish."""
-        self._tasks.append(asyncio.create_task(self._publisher.run()))
+        """Begin to publish, to watch route files and to report; take up what the spool holds."""
+        settings: Settings = self.config
+        self._run(self._publisher.run())
+        reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload)
+        reloader.listen_to_sighup(asyncio.get_running_loop())
+        self._run(reloader.run(settings.reload_seconds))
+        if settings.status_seconds:
+            reporter = StatusReporter(self._dispatcher.accounts.values, self._publisher.put)
+            self._dispatcher.on_health = reporter.report
+            self._run(reporter.run(settings.status_seconds))
+        if self._lossless is not None:
+            self._run(self._resume(self._lossless))
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
         """Let read events answer with messages that were retained before anybody published them again."""
@@ -119,87 +130,126 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """End the bridge process and give the ports back."""
+        """End the bridge process and give ports and files back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._bridges.close)
-        self._ports.close()
+        self._give_back()
 
-    def _wire(self, settings: Config) -> None:
+    def _wire(self, settings: Settings) -> None:
         context = self.context
-        spawn = spawn_process if settings.processes else spawn_thread
-        self._bridges = Bridges(max(1, settings.processes), spawn, bridge_settings(settings))
+        self._bridges = Bridges(
+            max(1, settings.processes),
+            spawn_process if settings.processes else spawn_thread,
+            bridge_settings(settings),
+        )
         self._publisher = Publisher(context.broadcast_message, context.retain_message)
-        workers = settings.workers * max(1, settings.processes)
-        self._dispatcher = Dispatcher(self._bridges, self._publisher, workers)
+        self._dispatcher = Dispatcher(self._bridges, self._publisher, settings.workers * max(1, settings.processes))
         self._bridges.reports = self._dispatcher
+        self._lossless: Lossless | None = None
+        if self._spool is not None:
+            self._dispatcher.spool = self._spool
+            self._lossless = Lossless(self._dispatcher, self._spool, self._may_publish, time.time)
 
-    def _load(self) -> tuple[Route, ...]:
-        settings: RestBridgePlugin.Config = self.config
-        paths = [settings.routes] if isinstance(settings.routes, str) else settings.routes or []
-        loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=Path(settings.secrets_dir))
-        for fault in loaded.faults:
-            log.log(_LEVELS[fault.severity], "%s", fault)
-        errors = tuple(fault for fault in loaded.faults if fault.severity is Severity.ERROR)
-        if errors:
-            raise RouteFilesError(errors)
-        return loaded.routes
+    def _load(self) -> LoadResult:
+        settings: Settings = self.config
+        texts = sources.read(route_paths(settings))
+        return loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir))
 
     def _use(self, routes: Sequence[Route]) -> None:
         self._numbered: tuple[NumberedRoute, ...] = self._numbering.number(routes)
         self._dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
+        self._look_at_packets(wanted=self._lossless is not None and self._dispatcher.has_lossless)
 
-    def _observe(self, context: BrokerContext) -> None:
+    def _reload(self, loaded: LoadResult) -> None:
+        """Use changed route files; on an error everything stays as it was."""
+        routes = usable_routes(loaded, self.config)
+        gone = set(self._dispatcher.accounts) - {route.name for route in routes}
+        ports = server_ports(routes)
+        self._ports.open(ports)
+        self._use(routes)
+        self._bridges.replace_routes(
+            self._numbered, {port: sock for port, sock in self._ports.sockets.items() if port in ports}
+        )
+        self._ports.close(keep=ports)
+        for name in gone:
+            self._run(self.context.retain_message(status_topic(name), b""))
+        for topic, message in list(self.context.retained_messages.items()):
+            self._dispatcher.remember(topic, bytes(message.data))
+        log.info("routes reloaded: %d route(s)", len(routes))
+
+    async def _resume(self, lossless: Lossless) -> None:
+        count = await lossless.resume()
+        if count:
+            log.info("%d message(s) of lossless routes taken up from the spool", count)
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            lossless.flush()
+
+    async def _may_publish(self, session: Session, topic: str) -> bool:
+        """Ask the topic plugins as amqtt 0.12.1 does: all of them have to say yes."""
+        manager = self._broker.plugins_manager
+        if not manager.is_topic_filtering_enabled():
+            return True
+        verdicts = await manager.map_plugin_topic(session=session, topic=topic, action=Action.PUBLISH)
+        return all(verdicts.values())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(_log_end)
+
+    def _give_back(self) -> None:
+        self._ports.close()
+        if self._spool is not None:
+            self._spool.close()
+
+    @property
+    def _broker(self) -> Any:
+        return self.context._broker_instance
+
+    def _look_at_packets(self, *, wanted: bool) -> None:
+        """Have amqtt fire `mqtt_packet_received` at us exactly while a lossless route needs it.
+
+        The hook costs a task for every packet, which nobody should pay in vain. amqtt looks for hooks once, after the
+        constructors, so the method is added and removed by hand.
+        """
+        if self._lossless is None:
+            return
+        hook = self._lossless.take_hook
+        if not hasattr(self._broker, "plugins_manager"):  # amqtt is still making its plugins and looks for hooks later
+            if wanted:
+                self.on_mqtt_packet_received = hook
+            return
+        callbacks = self._broker.plugins_manager._event_plugin_callbacks[MQTTEvents.PACKET_RECEIVED]
+        if wanted and hook not in callbacks:
+            callbacks.append(hook)
+        elif not wanted and hook in callbacks:
+            callbacks.remove(hook)
+
+    def _observe(self) -> None:
         """See every message on its way to the subscribers.
 
         amqtt 0.12.1 has no hook for last wills, `$SYS` and what plugins publish, and one task a message for the rest.
         All of them pass `Broker._broadcast_message`, after the ACL; retained messages sent on subscription do not.
         """
-        broker: Any = context._broker_instance
+        broker = self._broker
         forward = broker._broadcast_message
         offer, publisher = self._dispatcher.offer, self._publisher
 
-        async def broadcast(session: Any, topic: str, data: bytes, force_qos: int | None = None) -> None:
+        async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
             if topic and data is not None:
-                offer(topic, data, publisher.hops)
+                # A client's own publication was looked at as a packet, its will was not.
+                offer(topic, data, publisher.hops, spooled=session is not None and data is not session.will_message)
             await forward(session, topic, data, force_qos)
 
         broker._broadcast_message = broadcast
 
 
-def check_settings(settings: RestBridgePlugin.Config) -> None:
-    """Raise `ConfigurationError` for the first setting that cannot be used."""
-    if not settings.routes:
-        raise ConfigurationError("the setting routes is missing: name a file or folder of route definitions")
-    if (settings.server_certfile is None) != (settings.server_keyfile is None):
-        raise ConfigurationError("server_certfile and server_keyfile belong together: set both, or none")
-    for name, least, most in _RANGES:
-        value = getattr(settings, name)
-        if not least <= value <= most:
-            raise ConfigurationError(f"the setting {name} is {value}; allowed is {least} to {most}")
-
-
-_RANGES: Final = (
-    ("max_body_bytes", 0, 268_435_455),
-    ("max_response_bytes", 0, 268_435_455),
-    ("processes", 0, 64),
-    ("workers", 1, 1024),
-    ("reload_seconds", 0, 86_400),
-    ("status_seconds", 0, 86_400),
-)
-
-
-def bridge_settings(settings: RestBridgePlugin.Config) -> BridgeSettings:
-    """Give what a bridge process needs to know of the plugin's settings."""
-    return BridgeSettings(
-        workers=settings.workers,
-        max_body_bytes=settings.max_body_bytes,
-        max_response_bytes=settings.max_response_bytes,
-        server_certfile=settings.server_certfile,
-        server_keyfile=settings.server_keyfile,
-        access_log=settings.access_log,
-    )
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a task of the bridge ended", exc_info=task.exception())
 
 
 def spawn_thread(sock: socket.socket) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 """The bridge process's engine: frames in, calls and requests run, results out. Knows nothing of the process around it.
 
-`run` is the link's reader thread. Routes' workers, the listeners' threads and the timers only meet it in the outbox and in
-`Inbound`.
+`run` is the link's reader thread. Routes' workers, the listeners' threads and the timers only meet it in the outbox and
+in `Inbound`.
 """
 
 import logging
@@ -19,7 +19,7 @@ from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
 from amqtt_rest_bridge.bridge.runner import CallItem, Runner, Sender
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.link import BridgeEnd, Frame, Op
+from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,9 @@ class Makers(Protocol):
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
         """Make what sends the requests of a route."""
 
-    def server(self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings) -> Server:
+    def server(
+        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+    ) -> Server:
         """Start what serves a port."""
 
 
@@ -63,6 +65,14 @@ class Engine:
         self._servers: dict[int, Server] = {}
         self._answers = _Answers()
         self._stopping = False
+        self._handlers: Mapping[int, Callable[..., None]] = {
+            Op.ROUTES: self._take_routes,
+            Op.LISTEN: self._take_sockets,
+            Op.CALLS: self._take_calls,
+            Op.SEEN: self._take_seen,
+            Op.CREDIT: self._outbox.credit,
+            Op.STOP: self._take_stop,
+        }
         self._timers.after(_REPORT_SECONDS, self._report)
 
     def run(self) -> None:
@@ -70,7 +80,7 @@ class Engine:
         try:
             while (frames := self._link.receive(None)) is not None:
                 for frame in frames:
-                    self._take(frame)
+                    self._handlers[frame[0]](*frame[1:])
         except BridgeError as error:
             self._link.send((Op.FAILED, str(error)))
         finally:
@@ -100,22 +110,16 @@ class Engine:
 
     # What the broker says, on the reader thread.
 
-    def _take(self, frame: Frame) -> None:
-        match frame[0]:
-            case Op.CALLS:
-                self._take_calls(frame[1])
-            case Op.SEEN:
-                for topic, payload in frame[1]:
-                    self._inbound.seen(topic, payload)
-            case Op.CREDIT:
-                self._outbox.credit(frame[1])
-            case Op.LISTEN:
-                for port in frame[1]:
-                    self._sockets[port] = self._link.take_socket()
-            case Op.ROUTES:
-                self._take_routes(*pickle.loads(frame[1]))  # noqa: S301  # from our own broker process
-            case Op.STOP:
-                threading.Thread(target=self._stop, args=(frame[1],), name="bridge-stop").start()
+    def _take_seen(self, items: list[tuple[str, bytes]]) -> None:
+        for topic, payload in items:
+            self._inbound.seen(topic, payload)
+
+    def _take_sockets(self, ports: list[int]) -> None:
+        for port in ports:
+            self._sockets[port] = self._link.take_socket()
+
+    def _take_stop(self, grace: float) -> None:
+        threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
 
     def _take_calls(self, items: list[CallItem]) -> None:
         first = items[0][1]
@@ -128,7 +132,10 @@ class Engine:
         for runner, own in by_runner.items():
             runner.submit(own)
 
-    def _take_routes(self, settings: BridgeSettings, routes: tuple[NumberedRoute, ...]) -> None:
+    def _take_routes(self, pickled: bytes) -> None:
+        settings: BridgeSettings
+        routes: tuple[NumberedRoute, ...]
+        settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
         kept = {number for numbered in routes for number in numbered.numbers}
         self._retired += {runner for number, runner in self._runners.items() if number not in kept}
         runners = {number: runner for number, runner in self._runners.items() if number in kept}
@@ -241,6 +248,3 @@ def _close_if_idle(runner: Runner) -> bool:
     if runner.idle:
         runner.close()
     return runner.idle
-
-
-MakeSender = Callable[[RestApiConfig, BridgeSettings], Sender]

@@ -21,7 +21,7 @@ class Inbound:
         """Keep the latest payload of these topic filters from now on, and of no others."""
         wanted = dict.fromkeys(filters)
         self._index = TopicIndex((topic_filter, topic_filter) for topic_filter in wanted)
-        self._latest = {topic_filter: payload for topic_filter, payload in self._latest.items() if topic_filter in wanted}
+        self._latest = {one: payload for one, payload in self._latest.items() if one in wanted}
 
     def seen(self, topic: str, payload: bytes) -> None:
         """Take a message."""

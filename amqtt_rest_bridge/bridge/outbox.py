@@ -1,7 +1,7 @@
 """What goes from the bridge process to the broker: results and publications, at the broker's pace.
 
-Publications cost credits (see `link.credits_for`), which the broker gives back as it publishes, so that a fast server or
-many callers never fill the broker's memory. Everything leaves in order. Any thread may call; nothing here knows HTTP.
+Publications cost credits (see `link.credits_for`), which the broker gives back as it publishes, so that a fast server
+or many callers never fill the broker's memory. Everything leaves in order. Any thread may call.
 """
 
 import threading
@@ -28,7 +28,7 @@ class _Entry:
 
 
 class Outbox:
-    """The queue to the broker. Its length is bounded by what the broker admitted and by the threads that wait in `publish`."""
+    """The queue to the broker, bounded by what the broker admitted and by the threads that wait in `publish`."""
 
     def __init__(self, link: BridgeEnd) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""The bridge process's main: one link, one engine. Started by the plugin as `python -m`, or run in a thread of the broker.
+"""The bridge process's main: one link, one engine. The plugin starts it as `python -m`, or as a thread of the broker.
 
 The link is all it knows of the broker: when it closes, the process ends, so a killed broker leaves none behind.
 """
@@ -33,7 +33,9 @@ class Network:
         """Make what sends the requests of a route; raises `ConfigurationError` for unusable TLS files."""
         return HttpSender(config, max_response_bytes=settings.max_response_bytes, environment=os.environ)
 
-    def server(self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings) -> "Port":
+    def server(
+        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+    ) -> "Port":
         """Serve routes on a listening socket."""
         return Port(sock, routes, outlet, settings)
 
@@ -77,10 +79,7 @@ class LinkHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
-        try:
-            self._link.send((Op.LOG, record.levelno, record.name, self.format(record)))
-        except Exception:
-            self.handleError(record)
+        self._link.send((Op.LOG, record.levelno, record.name, self.format(record)))
 
 
 def main() -> None:

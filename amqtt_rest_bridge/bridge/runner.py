@@ -183,7 +183,8 @@ class Runner:
             self._pool.submit((call,))
 
     def _succeed(self, call: _Call, response: HttpResponse, publication: Publication | None) -> None:
-        log.debug("route %s, event %s: %d on %s", self._name, call.event.event.name, response.status, call.message.topic)
+        event = call.event.event
+        log.debug("route %s, event %s: %d on %s", self._name, event.name, response.status, call.message.topic)
         self._end(call, response.status, None, "", publication)
 
     def _fail(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> None:

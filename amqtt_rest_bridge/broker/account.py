@@ -1,4 +1,4 @@
-"""One route's account in the broker process: how full it is and how its calls went. Pure; the broker's loop alone uses it."""
+"""One route's account in the broker process: how full it is and how its calls went. Pure; the broker's loop alone."""
 
 from collections import deque
 from typing import Any
@@ -53,6 +53,16 @@ class RouteAccount:
         self.total += 1
         self.refused += 1
         return self._error(code, message, now)
+
+    def admit_again(self) -> None:
+        """Take a message that was admitted before the broker was started again."""
+        self.total += 1
+        self.outstanding += 1
+
+    def take_back(self) -> None:
+        """Undo an admission: the message turned out not to be ours."""
+        self.total -= 1
+        self.outstanding -= 1
 
     def wait(self, change: int) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try."""

@@ -1,7 +1,7 @@
 """Which events a message concerns, whether its route has room for it, and what becomes of it. The broker's loop alone.
 
-Every message that reaches the broker's subscribers passes `Dispatcher.offer`, so a message that concerns nobody costs one
-look-up. Nothing here awaits.
+Every message that reaches the broker's subscribers passes `Dispatcher.offer`, so a message that concerns nobody costs
+one look-up. Nothing here awaits.
 """
 
 import itertools
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
 from amqtt_rest_bridge.errors import CallFailed
-from amqtt_rest_bridge.failures import bridge_restarted, failure_payload, failure_topic, too_many_hops
+from amqtt_rest_bridge.failures import bridge_restarted, disk_full, failure_payload, failure_topic, too_many_hops
 from amqtt_rest_bridge.model import ClientEvent, Message, NumberedRoute, OverloadPolicy, Publication
 from amqtt_rest_bridge.topics import TopicIndex
 
@@ -72,16 +73,6 @@ class Outgoing(Protocol):
         """Queue a publication; False when there is no room."""
 
 
-class Spool(Protocol):
-    """Where the calls of lossless routes are kept; see `broker.spool`."""
-
-    def keep(self, listening: Listening, message: Message, hops: int) -> str:
-        """Write a call to disk and give its key."""
-
-    def forget(self, key: str) -> None:
-        """Remove a call that has ended."""
-
-
 class Dispatcher:
     """Match, admit and account; `clock` gives Unix seconds, `monotonic` any steady seconds."""
 
@@ -96,6 +87,7 @@ class Dispatcher:
         self.accounts: dict[str, RouteAccount] = {}
         self.on_health: Callable[[RouteAccount], None] = _nothing
         self.spool: Spool | None = None
+        """Where the calls of lossless routes are kept; they need it."""
         self._outlets = outlets
         self._publisher = publisher
         self._clock = clock
@@ -105,12 +97,13 @@ class Dispatcher:
         self._watched: dict[str, Watched] = {}
         self._lossless: TopicIndex[Listening] = TopicIndex(())
         self._by_number: dict[int, Listening] = {}
+        self._by_name: dict[tuple[str, str], Listening] = {}
         self._ids = itertools.count(1)
 
     @property
     def has_lossless(self) -> bool:
         """Say whether any route is lossless, so that packets have to be looked at before their PUBACK."""
-        return any(account.policy is OverloadPolicy.LOSSLESS for account in self.accounts.values())
+        return any(listening.lossless for listening in self._by_number.values())
 
     def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Iterable[str]) -> None:
         """Replace all routes; `reads` and `replies` are the topic filters that read events and replies wait on."""
@@ -126,6 +119,7 @@ class Dispatcher:
                 entries.append((event.source_topic, Listening(number, route.name, event, account, lossless)))
         self.accounts = accounts
         self._by_number = {listening.number: listening for _, listening in entries}
+        self._by_name = {(listening.route, listening.event.name): listening for _, listening in entries}
         old = self._watched
         self._watched = {topic_filter: Watched(keep=False) for topic_filter in replies}
         self._watched |= {topic_filter: old.get(topic_filter) or Watched(keep=True) for topic_filter in reads}
@@ -171,15 +165,27 @@ class Dispatcher:
         """Give the lossless events that listen to a topic."""
         return self._lossless.find(topic)
 
+    def named(self, route: str, event: str) -> Listening | None:
+        """Give an event by its names, None when there is no such client event."""
+        return self._by_name.get((route, event))
+
+    def take_spooled(self, listening: Listening, message: Message, hops: int, key: str) -> None:
+        """Deal a call that is admitted and on disk."""
+        self._outlets.deal(Call(next(self._ids), listening, message, hops, key))
+
+    def take_back(self, listening: Listening, key: str) -> None:
+        """Undo the admission of a call on disk, whose publisher may not publish."""
+        listening.account.take_back()
+        self._forget(key)
+
     def resume(self, call: Call) -> None:
-        """Deal a call again, by the event's present definition; one whose event is gone by now stays on disk."""
-        old = call.listening
-        for listening in self._by_number.values():
-            if listening.route == old.route and listening.event.name == old.event.name:
-                call.listening = listening
-                self._outlets.deal(call)
-                return
-        old.account.outstanding -= 1
+        """Deal a lossless call again, by the event's present definition; if that is gone it stays on disk."""
+        listening = self.named(call.listening.route, call.listening.event.name)
+        if listening is None:
+            call.listening.account.take_back()
+            return
+        call.listening = listening
+        self._outlets.deal(call)
 
     def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
         """Note a call that has ended (an item of a DONE frame) and publish what it made."""
@@ -191,7 +197,7 @@ class Dispatcher:
             self.on_health(account)
         for publication in publications:
             self._publisher.put(Publication(*publication), call.hops + 1, give)
-        self._forget(call)
+        self._forget(call.key)
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge process died; a lossless one is dealt again instead."""
@@ -246,12 +252,19 @@ class Dispatcher:
         if refusal is not None:
             self.refuse(listening, message, refusal, hops)
             return
-        key = self.spool.keep(listening, message, hops) if listening.lossless and self.spool is not None else None
+        key = None
+        if listening.lossless and self.spool is not None:
+            try:
+                key = self.spool.keep(listening.route, listening.event.name, message, hops, None)
+            except SpoolFull as error:
+                listening.account.take_back()
+                self.refuse(listening, message, disk_full(error), hops)
+                return
         self._outlets.deal(Call(next(self._ids), listening, message, hops, key))
 
-    def _forget(self, call: Call) -> None:
-        if call.key is not None and self.spool is not None:
-            self.spool.forget(call.key)
+    def _forget(self, key: str | None) -> None:
+        if key is not None and self.spool is not None:
+            self.spool.forget(key)
 
     def _publish_failure(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
         topic = failure_topic(listening.event, message)

@@ -1,4 +1,4 @@
-"""Publishing at the broker's pace: one task on the broker's loop feeds amqtt's unbounded queue without ever filling it."""
+"""Publishing at the broker's pace: one task on the broker's loop feeds amqtt's unbounded queue and never fills it."""
 
 import asyncio
 import logging

@@ -1,0 +1,103 @@
+"""Lossless routes on the broker's side: a client's message is on disk before amqtt answers it.
+
+amqtt reads a packet, fires `mqtt_packet_received`, and starts the task that handles the packet after that of the hook:
+what the hook does before its first `await` is done before the PUBACK (PUBREC), before the ACL, and even for messages
+that amqtt drops because the client disconnects. So the message is kept first; then the ACL is asked, as amqtt would,
+and the call goes its way, or is removed.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from amqtt.mqtt.publish import PublishPacket
+from amqtt.session import Session
+
+from amqtt_rest_bridge.broker.dispatch import Dispatcher, Listening
+from amqtt_rest_bridge.broker.spool import Kept, Spool, SpoolFull
+from amqtt_rest_bridge.failures import disk_full
+from amqtt_rest_bridge.model import Message
+
+log = logging.getLogger(__name__)
+
+_EXACTLY_ONCE: Final = 2
+
+MayPublish = Callable[[Session, str], Awaitable[bool]]
+"""Ask the broker's ACL."""
+
+
+class Lossless:
+    """Keep, ask, deal, and take up what an earlier run of the broker left."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, spool: Spool, may_publish: MayPublish, clock: Callable[[], float]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._spool = spool
+        self._may_publish = may_publish
+        self._clock = clock
+
+    async def take_hook(self, *, packet: Any, session: Session | None = None) -> None:
+        """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
+        if session is None or not isinstance(packet, PublishPacket):
+            return
+        topic = packet.topic_name
+        listenings = self._dispatcher.lossless(topic) if topic else ()
+        if not listenings or topic is None or _is_repeated(packet, session):
+            return
+        message = Message(topic, bytes(packet.data or b""), self._clock())
+        kept = [(listening, self._keep(listening, message, session)) for listening in listenings]
+        if await self._may_publish(session, topic):
+            for listening, key in kept:
+                if key is not None:
+                    self._spool.permit(key)
+                    self._dispatcher.take_spooled(listening, message, 0, key)
+        else:
+            for listening, key in kept:
+                if key is not None:
+                    self._dispatcher.take_back(listening, key)
+
+    async def resume(self) -> int:
+        """Deal what an earlier run left on disk; give how many calls that were."""
+        count = 0
+        for kept in self._spool.kept():
+            listening = self._dispatcher.named(kept.route, kept.event)
+            if listening is None:
+                log.warning("the spool holds a message for route %s, event %s, which is gone", kept.route, kept.event)
+            elif kept.client_id is not None and not await self._may_publish(_publisher(kept), kept.message.topic):
+                self._spool.forget(kept.key)
+            else:
+                listening.account.admit_again()
+                self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
+                count += 1
+        self._spool.flush()
+        return count
+
+    def flush(self) -> None:
+        """Remove ended calls from disk."""
+        self._spool.flush()
+
+    def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
+        refusal = listening.account.admit()
+        if refusal is None:
+            try:
+                client = (session.client_id or "", session.username)
+                return self._spool.keep(listening.route, listening.event.name, message, 0, client)
+            except SpoolFull as error:
+                listening.account.take_back()
+                refusal = disk_full(error)
+        self._dispatcher.refuse(listening, message, refusal, 0)
+        return None
+
+
+def _is_repeated(packet: PublishPacket, session: Session) -> bool:
+    """Tell a QoS 2 PUBLISH sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): amqtt has it, and so have we."""
+    header = packet.variable_header
+    return packet.qos == _EXACTLY_ONCE and header is not None and header.packet_id in session.inflight_in
+
+
+def _publisher(kept: Kept) -> Session:
+    """Rebuild as much of a publisher as an ACL asks for."""
+    session = Session()
+    session.client_id, session.username = kept.client_id, kept.username
+    return session

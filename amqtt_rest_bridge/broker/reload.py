@@ -1,0 +1,113 @@
+"""Hot reload: notice changed route files and load them, never on the broker's loop and never in its interpreter.
+
+Parsing computes for 0.1 ms a line; in a thread of the broker process it would take the interpreter lock from the loop
+and every client would feel it. So a short-lived process parses, and the loop only takes the result.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.language.loader import LoadResult
+
+log = logging.getLogger(__name__)
+
+Fingerprint = frozenset[tuple[str, int, int, int]]
+
+
+class Reloader:
+    """Watch route files and hand each changed set to `apply`.
+
+    Args:
+        paths: Files and folders, as configured.
+        secrets_dir: Where GET SECRET reads.
+        apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
+    """
+
+    def __init__(self, paths: Sequence[str], secrets_dir: str, apply: Callable[[LoadResult], None]) -> None:
+        self._paths = paths
+        self._secrets_dir = secrets_dir
+        self._apply = apply
+        self._seen = fingerprint(paths)
+        self._asked = asyncio.Event()
+
+    async def run(self, seconds: float) -> None:
+        """Look every `seconds` (0: never) and whenever asked, until cancelled."""
+        while True:
+            forced = await self._ask(seconds or None)
+            seen = await asyncio.to_thread(fingerprint, self._paths)
+            if forced or seen != self._seen:
+                self._seen = seen
+                await self.reload()
+
+    async def reload(self) -> None:
+        """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
+        try:
+            self._apply(await load_apart(self._paths, self._secrets_dir))
+        except BridgeError as error:
+            log.error("routes not reloaded: %s", error)  # noqa: TRY400  # the reason is the whole story
+        except Exception:
+            log.exception("routes not reloaded")
+
+    def ask(self) -> None:
+        """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
+        self._asked.set()
+
+    def listen_to_sighup(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Reload on SIGHUP, where the loop runs on the main thread; elsewhere signals belong to somebody else."""
+        try:
+            loop.add_signal_handler(signal.SIGHUP, self.ask)
+        except (RuntimeError, ValueError):
+            log.debug("SIGHUP does not reload: this loop is not on the main thread")
+
+    async def _ask(self, seconds: float | None) -> bool:
+        try:
+            await asyncio.wait_for(self._asked.wait(), seconds)
+        except TimeoutError:
+            return False
+        self._asked.clear()
+        return True
+
+
+def fingerprint(paths: Sequence[str]) -> Fingerprint:
+    """Describe the route files as they are: path, size, time of change, inode. Blocks for a look at every folder."""
+    found: set[tuple[str, int, int, int]] = set()
+    for path in map(Path, paths):
+        files = (file for file in path.rglob("*.lot*") if file.is_file()) if path.is_dir() else (path,)
+        for file in files:
+            try:
+                status = file.stat()
+            except OSError:
+                continue
+            found.add((str(file), status.st_size, status.st_mtime_ns, status.st_ino))
+    return frozenset(found)
+
+
+async def load_apart(paths: Sequence[str], secrets_dir: str) -> LoadResult:
+    """Load route files in a process of their own.
+
+    Raises:
+        ConfigurationError: The process failed; the message is the end of what it said.
+    """
+    running = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "amqtt_rest_bridge.language.apart",
+        json.dumps({"paths": list(paths), "secrets_dir": secrets_dir}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
+    )
+    output, errors = await running.communicate()
+    if running.returncode:
+        raise ConfigurationError(errors.decode(errors="replace").strip().rpartition("\n")[2] or "the loader failed")
+    result: LoadResult = pickle.loads(output)  # noqa: S301  # our own process
+    return result

@@ -1,0 +1,105 @@
+"""The plugin's settings, checked, and what follows from them and the routes. Pure but for the log."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, RouteFilesError, Severity
+from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.model import BridgeSettings, OverloadPolicy, Route
+
+log = logging.getLogger(__name__)
+
+_LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
+_LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
+_RANGES: Final = (
+    ("max_body_bytes", 0, _LARGEST_MESSAGE),
+    ("max_response_bytes", 0, _LARGEST_MESSAGE),
+    ("processes", 0, 64),
+    ("workers", 1, 1024),
+    ("reload_seconds", 0, 86_400),
+    ("status_seconds", 0, 86_400),
+)
+
+
+@dataclass
+class Settings:
+    """The plugin's settings in the broker's configuration; `..._bytes` are bytes, `..._seconds` are seconds."""
+
+    routes: str | list[str] | None = None
+    server_host: str = "127.0.0.1"
+    server_certfile: str | None = None
+    server_keyfile: str | None = None
+    secrets_dir: str = "/run/secrets"
+    max_body_bytes: int = 262_144
+    max_response_bytes: int = 262_144
+    processes: int = 1
+    workers: int = 16
+    reload_seconds: float = 2
+    status_seconds: float = 30
+    spool: str | None = None
+    access_log: str | None = None
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise `ConfigurationError` for the first setting that cannot be used."""
+    if not settings.routes:
+        raise ConfigurationError("the setting routes is missing: name a file or folder of route definitions")
+    if (settings.server_certfile is None) != (settings.server_keyfile is None):
+        raise ConfigurationError("server_certfile and server_keyfile belong together: set both, or none")
+    for name, least, most in _RANGES:
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            raise ConfigurationError(f"the setting {name} is {value}; allowed is {least} to {most}")
+
+
+def bridge_settings(settings: Settings) -> BridgeSettings:
+    """Give what a bridge process needs to know of the plugin's settings."""
+    return BridgeSettings(
+        workers=settings.workers,
+        max_body_bytes=settings.max_body_bytes,
+        max_response_bytes=settings.max_response_bytes,
+        server_certfile=settings.server_certfile,
+        server_keyfile=settings.server_keyfile,
+        access_log=settings.access_log,
+    )
+
+
+def route_paths(settings: Settings) -> list[str]:
+    """Give the configured files and folders."""
+    return [settings.routes] if isinstance(settings.routes, str) else settings.routes or []
+
+
+def server_ports(routes: Iterable[Route]) -> set[int]:
+    """Give the ports that server mode needs."""
+    return {route.config.server_port for route in routes if route.config.enable_server and route.server_events}
+
+
+def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
+    """Log every fault and give the routes.
+
+    Raises:
+        RouteFilesError: There is an error among the faults; a lossless route without the plugin's spool is one.
+    """
+    faults = [*loaded.faults, *(_needs_spool(route) for route in loaded.routes if _is_lossless(route, settings))]
+    for fault in faults:
+        log.log(_LEVELS[fault.severity], "%s", fault)
+    errors = tuple(fault for fault in faults if fault.severity is Severity.ERROR)
+    if errors:
+        raise RouteFilesError(errors)
+    return loaded.routes
+
+
+def _is_lossless(route: Route, settings: Settings) -> bool:
+    return settings.spool is None and route.route_config.overload_policy is OverloadPolicy.LOSSLESS
+
+
+def _needs_spool(route: Route) -> Fault:
+    return Fault(
+        route.path,
+        route.position,
+        Severity.ERROR,
+        f'route {route.name} has OVERLOAD_POLICY "lossless", which needs the plugin\'s setting spool',
+        "set spool to a file, for example spool: spool.db",
+    )

@@ -1,0 +1,164 @@
+"""The spool of lossless routes: one SQLite file that holds every accepted message until its call has ended.
+
+`keep` is the one thing of ours that writes to disk on the broker's loop: it has to be done before the publisher's
+PUBACK. In WAL mode with `synchronous=NORMAL` a commit is a write without a flush, which a killed process survives and a
+power cut may not. Removals are gathered and committed together; one that a kill prevents makes the call run again, with
+the same key.
+"""
+
+import logging
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.model import Message
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE calls (
+    key TEXT PRIMARY KEY,
+    route TEXT NOT NULL,
+    event TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    timestamp REAL NOT NULL,
+    hops INTEGER NOT NULL,
+    client_id TEXT,          -- who published, while the ACL has not decided; NULL afterwards
+    username TEXT
+) STRICT
+"""
+_UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
+_PAGE: Final = 100
+
+
+class SpoolFull(BridgeError):  # noqa: N818  # a state of the disk
+    """The disk did not take a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A call on disk; with a `client_id` the ACL has not yet said whether its publisher may."""
+
+    key: str
+    route: str
+    event: str
+    message: Message
+    hops: int
+    client_id: str | None
+    username: str | None
+
+
+class Spool:
+    """The open file. Every method blocks for one small disk operation at most.
+
+    Raises:
+        ConfigurationError: The file is damaged, cannot be written, or comes from a newer version of this package.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._forgotten: list[str] = []
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None)
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._connection.close()
+            hint = "move the file away to start with an empty spool"
+            raise ConfigurationError(f"cannot use the spool {path}: {error}; {hint}") from error
+        except ConfigurationError:
+            self._connection.close()
+            raise
+
+    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+        """Write a call to disk and give its key.
+
+        `client` is the publisher's client id and user name while the ACL has not decided.
+
+        Raises:
+            SpoolFull: The disk did not take it.
+        """
+        key = str(uuid.uuid4())
+        client_id, username = client or (None, None)
+        row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
+        try:
+            self._connection.execute("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise SpoolFull(str(error)) from error
+        return key
+
+    def permit(self, key: str) -> None:
+        """Note that the ACL let a call pass."""
+        self._write("UPDATE calls SET client_id = NULL, username = NULL WHERE key = ?", [(key,)])
+
+    def forget(self, key: str) -> None:
+        """Remove a call that has ended, with the next `flush`."""
+        self._forgotten.append(key)
+
+    def flush(self) -> None:
+        """Remove from disk what was forgotten."""
+        if self._forgotten:
+            keys, self._forgotten = self._forgotten, []
+            if not self._write("DELETE FROM calls WHERE key = ?", [(key,) for key in keys]):
+                self._forgotten += keys
+
+    def kept(self) -> Iterator[Kept]:
+        """Give every call on disk, the oldest first; reads some at a time."""
+        last = 0
+        while True:
+            rows = self._connection.execute(
+                "SELECT rowid, key, route, event, topic, payload, timestamp, hops, client_id, username"
+                " FROM calls WHERE rowid > ? ORDER BY rowid LIMIT ?",
+                (last, _PAGE),
+            ).fetchall()
+            if not rows:
+                return
+            for rowid, key, route, event, topic, payload, timestamp, hops, client_id, username in rows:
+                last = rowid
+                yield Kept(key, route, event, Message(topic, payload, timestamp), hops, client_id, username)
+
+    def close(self) -> None:
+        """Write what is left to write and close the file."""
+        self.flush()
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        with closing(connection.execute("PRAGMA quick_check")) as check:
+            verdict = check.fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"the file is damaged ({verdict})")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "
+                f"this one knows {SCHEMA_VERSION}); install that version again, or move the file away"
+            )
+        connection.execute("BEGIN IMMEDIATE")  # finds a file that cannot be written, or a second broker on it
+        for step in range(version, SCHEMA_VERSION):
+            connection.execute(_UPGRADES[step])
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+
+    def _write(self, statement: str, rows: list[tuple[str, ...]]) -> bool:
+        try:
+            self._connection.execute("BEGIN")
+            self._connection.executemany(statement, rows)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+            return False
+        return True

@@ -1,0 +1,46 @@
+"""Route status on `$SYS/broker/routes/<route>/status`, retained: every so often and on change of health."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable
+
+from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.model import Publication
+
+
+def status_topic(route: str) -> str:
+    """Give the topic of a route's status."""
+    return f"$SYS/broker/routes/{route}/status"
+
+
+def status_publication(account: RouteAccount, now: float) -> Publication:
+    """Give a route's status as it is published; `now` is Unix time in seconds."""
+    payload = json.dumps(account.status(now), ensure_ascii=False, separators=(",", ":")).encode()
+    return Publication(status_topic(account.name), payload, retain=True)
+
+
+class StatusReporter:
+    """Publish the status of all routes.
+
+    Args:
+        accounts: Gives the routes' accounts.
+        publish: Queues a publication.
+    """
+
+    def __init__(
+        self, accounts: Callable[[], Iterable[RouteAccount]], publish: Callable[[Publication, int], bool]
+    ) -> None:
+        self._accounts = accounts
+        self._publish = publish
+
+    def report(self, account: RouteAccount) -> None:
+        """Publish one route's status now."""
+        self._publish(status_publication(account, time.time()), 1)
+
+    async def run(self, seconds: float) -> None:
+        """Publish all every `seconds` until cancelled."""
+        while True:
+            for account in list(self._accounts()):
+                self.report(account)
+            await asyncio.sleep(seconds)

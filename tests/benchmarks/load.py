@@ -1,0 +1,104 @@
+"""MQTT load of a process of its own, so that it takes no time from what is measured; results as JSON on stdout.
+
+`window PORT SECONDS OUTSTANDING`: keeps messages under way from `in` to `out`; counts, loses and doubles are noticed.
+`pair PORT SECONDS`: one client sends to another that sends back; round trips.
+`rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
+"""
+
+import json
+import select
+import struct
+import sys
+import time
+
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
+
+_PAYLOAD = 100
+
+
+def _payload(number: int) -> bytes:
+    return struct.pack(">Qd", number, time.perf_counter()) + b"x" * (_PAYLOAD - 16)
+
+
+def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[str, object]:
+    """Keep `outstanding` messages under way for some seconds (or until `limit` messages), then wait for the last ones."""
+    receiver, sender = Wire(port, "window-receiver"), Wire(port, "window-sender")
+    receiver.subscribe("out")
+    for number in range(outstanding):
+        sender.send(publish_packet("in", _payload(number)))
+    sent, seen, doubled, failed = outstanding, set[int](), 0, 0
+    started = time.perf_counter()
+    while True:
+        more = 0
+        for _, payload in receiver.messages():
+            if len(payload) != _PAYLOAD:
+                failed += 1
+                continue
+            number = struct.unpack_from(">Q", payload)[0]
+            doubled += number in seen
+            seen.add(number)
+            more += 1
+        now = time.perf_counter()
+        if now - started < seconds and (not limit or sent < limit):
+            sender.send(b"".join(publish_packet("in", _payload(sent + i)) for i in range(more)))
+            sent += more
+        elif len(seen) + failed >= sent or now - started > seconds + 10:
+            break
+    return {
+        "per_second": len(seen) / (time.perf_counter() - started),
+        "sent": sent,
+        "lost": sent - len(seen) - failed,
+        "failed": failed,
+        "doubled": doubled,
+    }
+
+
+def pair(port: int, seconds: float) -> dict[str, object]:
+    """Send messages between two clients, 100 a second, and take the round trips in milliseconds."""
+    one, two = Wire(port, "pair-one"), Wire(port, "pair-two")
+    one.subscribe("pair/back")
+    two.subscribe("pair/forth")
+    trips = []
+    started = time.perf_counter()
+    while (begun := time.perf_counter()) - started < seconds:
+        one.send(publish_packet("pair/forth", b"x" * _PAYLOAD))
+        two.send(publish_packet("pair/back", two.messages()[0][1]))
+        one.messages()
+        trips.append((time.perf_counter() - begun) * 1000)
+        time.sleep(max(0.0, 0.01 - (time.perf_counter() - begun)))
+    return {"trips": trips}
+
+
+def rate(port: int, seconds: float, per_second: float) -> dict[str, object]:
+    """Send at a rate and take the time of each message from `in` to `out` in milliseconds."""
+    receiver, sender = Wire(port, "rate-receiver"), Wire(port, "rate-sender")
+    receiver.subscribe("out")
+    latencies: list[float] = []
+    failed = sent = 0
+    total = int(seconds * per_second)
+    started = time.perf_counter()
+    while len(latencies) + failed < total and time.perf_counter() - started < seconds + 60:
+        due = started + sent / per_second
+        if sent < total and time.perf_counter() >= due:
+            sender.send(publish_packet("in", _payload(sent)))
+            sent += 1
+            continue
+        wait = due - time.perf_counter() if sent < total else 1.0
+        if not select.select([receiver.sock], [], [], max(0.0, wait))[0]:
+            continue
+        for _, payload in receiver.messages():
+            if len(payload) == _PAYLOAD:
+                latencies.append((time.perf_counter() - struct.unpack_from(">d", payload, 8)[0]) * 1000)
+            else:
+                failed += 1
+    return {"latencies": latencies, "failed": failed, "sent": sent}
+
+
+if __name__ == "__main__":
+    mode, numbers = sys.argv[1], [float(text) for text in sys.argv[2:]]
+    port = int(numbers[0])
+    if mode == "window":
+        result = window(port, numbers[1], int(numbers[2]), int(numbers[3]) if len(numbers) > 3 else 0)
+    else:
+        result = pair(port, numbers[1]) if mode == "pair" else rate(port, numbers[1], numbers[2])
+    print(json.dumps(result))

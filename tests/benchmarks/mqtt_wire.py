@@ -1,0 +1,96 @@
+"""Just enough MQTT 3.1.1 over a plain socket to load a broker harder than a full client could."""
+
+import socket
+import struct
+from collections.abc import Iterator
+
+
+def _packet(kind: int, body: bytes) -> bytes:
+    length, header = len(body), bytearray([kind])
+    while True:
+        byte, length = length % 128, length // 128
+        header.append(byte | (128 if length else 0))
+        if not length:
+            return bytes(header) + body
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def publish_packet(topic: str, payload: bytes, packet_id: int | None = None, *, dup: bool = False) -> bytes:
+    """Write a PUBLISH packet: QoS 0, or QoS 1 with a packet id."""
+    if packet_id is None:
+        return _packet(0x30, _text(topic) + payload)
+    return _packet(0x32 | (0x08 if dup else 0), _text(topic) + struct.pack(">H", packet_id) + payload)
+
+
+class Wire:
+    """A connected client."""
+
+    def __init__(self, port: int, client_id: str, timeout: float = 60.0) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+        self.sock.sendall(_packet(0x10, _text("MQTT") + bytes([4, 2]) + struct.pack(">H", 0) + _text(client_id)))
+        assert self._expect(0x20)[1] == 0, "the broker refused the connection"
+
+    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
+        """Subscribe and wait for the SUBACK."""
+        self.sock.sendall(_packet(0x82, struct.pack(">H", 1) + _text(topic_filter) + bytes([qos])))
+        self._expect(0x90)
+
+    def send(self, data: bytes) -> None:
+        """Send packets."""
+        self.sock.sendall(data)
+
+    def receive(self) -> list[tuple[int, bytes]]:
+        """Wait for data and give the packets in it: type byte and body."""
+        data = self.sock.recv(262_144)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        self._buffer += data
+        return list(self._packets())
+
+    def messages(self) -> list[tuple[str, bytes]]:
+        """Wait for data and give the messages in it; QoS 1 messages are acknowledged."""
+        found = []
+        for kind, body in self.receive():
+            if kind & 0xF0 == 0x30:
+                size = struct.unpack_from(">H", body)[0]
+                start = 2 + size
+                if kind & 0x06:
+                    self.sock.sendall(b"\x40\x02" + body[start : start + 2])
+                    start += 2
+                found.append((body[2 : 2 + size].decode(), body[start:]))
+        return found
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self.sock.sendall(b"\xe0\x00")
+        self.sock.close()
+
+    def _expect(self, kind: int) -> bytes:
+        while True:
+            for found, body in self.receive():
+                if found & 0xF0 == kind:
+                    return body
+
+    def _packets(self) -> Iterator[tuple[int, bytes]]:
+        buffer = self._buffer
+        while len(buffer) >= 2:
+            length = shift = 0
+            index = 1
+            while index < len(buffer):
+                length |= (buffer[index] & 127) << shift
+                index, shift = index + 1, shift + 7
+                if not buffer[index - 1] & 128:
+                    break
+            else:
+                return
+            if buffer[index - 1] & 128 or len(buffer) < index + length:
+                return
+            kind, body = buffer[0], bytes(buffer[index : index + length])
+            del buffer[: index + length]
+            yield kind, body

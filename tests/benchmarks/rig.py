@@ -1,0 +1,121 @@
+"""What the benchmarks share: processes on free ports, CPU and memory of a process, medians."""
+
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
+BRIDGE = "amqtt_rest_bridge.plugin.RestBridgePlugin"
+
+
+def free_port() -> int:
+    """Give a port that nobody listens on just now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextlib.contextmanager
+def process(*arguments: str, **keywords: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run `python ARGUMENTS` until the block ends."""
+    running = subprocess.Popen([sys.executable, *arguments], text=True, **keywords)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+        if running.stdout is not None:
+            running.stdout.close()
+
+
+@contextlib.contextmanager
+def echo_server(delay: float = 0.0, port: int = 0) -> Iterator[int]:
+    """Run the HTTP target; gives its port."""
+    with process("-m", "tests.benchmarks.http_echo", str(delay), str(port), stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        yield int(running.stdout.readline())
+
+
+@contextlib.contextmanager
+def broker(plugins: dict[str, Any], log: Path | None = None) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Run a broker with plugins (beside anonymous access); gives its MQTT port and process once it accepts."""
+    port = free_port()
+    config = {"listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}}, "plugins": ANONYMOUS | plugins}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        path = Path(folder, "broker.yaml")
+        path.write_text(json.dumps(config))
+        output = stack.enter_context((log or Path(folder, "log")).open("w"))
+        command = ("-c", "from amqtt.scripts.broker_script import main; main()", "-c", str(path))
+        running = stack.enter_context(process(*command, stderr=output, stdout=output))
+        await_port(port, running)
+        yield port, running
+
+
+def bridge_broker(
+    routes: str, log: Path | None = None, **settings: Any
+) -> contextlib.AbstractContextManager[tuple[int, subprocess.Popen[str]]]:
+    """Run a broker with the bridge and the given route texts."""
+
+    @contextlib.contextmanager
+    def run() -> Iterator[tuple[int, subprocess.Popen[str]]]:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "routes.lot").write_text(routes)
+            with broker({BRIDGE: {"routes": folder, "reload_seconds": 0, **settings}}, log) as started:
+                yield started
+
+    return run()
+
+
+def await_port(port: int, running: subprocess.Popen[str], seconds: float = 30.0) -> None:
+    """Wait until something accepts on a port."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if running.poll() is not None:
+            raise RuntimeError(f"the process ended with status {running.returncode}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+    raise TimeoutError(f"nothing accepts on port {port}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Give the CPU time that a process has used, all threads, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """Give the processes that a process started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """Give the resident memory of a process in MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Give the value below which a share of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median(values: Sequence[float]) -> float:
+    """Give the median."""
+    return statistics.median(values)
+
+
+def report(name: str, value: str, wanted: str = "") -> None:
+    """Print one line of a benchmark's table."""
+    print(f"{name:<58} {value:>30}  {wanted}", flush=True)

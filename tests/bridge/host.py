@@ -1,0 +1,154 @@
+"""A broker with the bridge, embedded in a test: real sockets, free ports, a real MQTT client.
+
+    with hosting(routes) as host:
+        client = host.client("out/#")
+        client.publish("in", b"payload")
+        assert client.message() == ("out", b"...")
+
+The broker runs on a loop of its own in a thread, so tests are plain functions that wait for messages.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from amqtt.broker import Broker
+from amqtt.client import MQTTClient
+
+from amqtt_rest_bridge.plugin import RestBridgePlugin
+
+T = TypeVar("T")
+
+SECONDS = 10.0
+ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
+PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
+
+
+class Client:
+    """An MQTT client whose calls block."""
+
+    def __init__(self, host: "Host", client: MQTTClient) -> None:
+        self._host = host
+        self._client = client
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
+        """Publish, and with QoS 1 wait for the PUBACK."""
+        self._host.wait(self._client.publish(topic, payload, qos=qos, retain=retain))
+
+    def subscribe(self, *filters: str) -> None:
+        """Subscribe and wait for the SUBACK."""
+        self._host.wait(self._client.subscribe([(topic_filter, 1) for topic_filter in filters]))
+
+    def message(self, seconds: float = SECONDS) -> tuple[str, bytes]:
+        """Wait for the next message."""
+        message = self._host.wait(self._client.deliver_message(timeout_duration=seconds))
+        assert message is not None
+        return message.topic, bytes(message.data)
+
+    def messages(self, count: int) -> list[tuple[str, bytes]]:
+        """Wait for so many messages."""
+        return [self.message() for _ in range(count)]
+
+    def disconnect(self) -> None:
+        """Say goodbye."""
+        self._host.wait(self._client.disconnect())
+
+
+class Host:
+    """A running broker; `plugin` is its bridge, `mqtt_port` where its clients connect."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
+        self._thread.start()
+        self._clients: list[Client] = []
+        try:
+            self.broker: Broker = self.wait(self._start(config))
+        except BaseException:
+            self._end_loop()
+            raise
+        plugin = self.broker.plugins_manager.get_plugin("RestBridgePlugin")
+        assert isinstance(plugin, RestBridgePlugin)
+        self.plugin = plugin
+
+    @property
+    def mqtt_port(self) -> int:
+        """Give the port of the broker's listener."""
+        server = self.broker._servers["default"].instance
+        return int(server.sockets[0].getsockname()[1])  # type: ignore[union-attr, index]
+
+    @property
+    def http_port(self) -> int:
+        """Give the port of server mode, where a test has one."""
+        (port,) = self.plugin.server_ports.values()
+        return port
+
+    def wait(self, work: Coroutine[Any, Any, T], seconds: float = 3 * SECONDS) -> T:
+        """Run a coroutine on the broker's loop and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise
+
+    def client(self, *filters: str) -> Client:
+        """Connect a client with subscriptions."""
+        client = Client(self, self.wait(self._connect()))
+        self._clients.append(client)
+        if filters:
+            client.subscribe(*filters)
+        return client
+
+    def stop(self) -> None:
+        """Disconnect the clients and shut the broker down."""
+        try:
+            for client in self._clients:
+                client.disconnect()
+            self.wait(self.broker.shutdown())
+        finally:
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _connect(self) -> MQTTClient:
+        # amqtt 0.12.1 makes an event loop that nobody closes for a client that is made outside of one.
+        mqtt = MQTTClient(config={"auto_reconnect": False})
+        await mqtt.connect(f"mqtt://127.0.0.1:{self.mqtt_port}")
+        return mqtt
+
+    @staticmethod
+    async def _start(config: dict[str, Any]) -> Broker:
+        broker = Broker(config)
+        await broker.start()
+        return broker
+
+
+def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    """Give a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`)."""
+    bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
+    return {
+        "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}},
+        "plugins": ANONYMOUS | (plugins or {}) | {PLUGIN: bridge},
+    }
+
+
+@contextlib.contextmanager
+def hosting(routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> Iterator[Host]:
+    """Run a broker with the given route texts until the block ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "routes.lot")
+        path.write_text(routes)
+        host = Host(configuration(path, plugins, **settings))
+        try:
+            yield host
+        finally:
+            host.stop()
