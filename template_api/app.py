@@ -19,7 +19,7 @@ from template_api.errors import (
     TemplateUnavailableError,
 )
 from template_api.library import TemplateLibrary
-from template_api.middleware import AccessLog, Cors, RequestId, allowed_methods
+from template_api.middleware import AccessLog, Cors, RequestId, allowed_methods, request_id
 from template_api.replies import JSON, error_body
 from template_api.resources import Answers, Description, Health, OneTemplate, Search, Templates
 
@@ -83,9 +83,9 @@ class _Errors:
         if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             return self._refusal(req, exc)
         if isinstance(exc, DatabaseUnavailableError):
-            log.error("request %s: %s %s: %s", req.context.id, req.method, req.path, exc)
+            log.error("request %s: %s %s: %s", request_id(req), req.method, req.path, exc)
         else:
-            log.error("request %s: %s %s failed", req.context.id, req.method, req.path, exc_info=exc)
+            log.error("request %s: %s %s failed", request_id(req), req.method, req.path, exc_info=exc)
         return _FAILURES.get(req.uri_template, InternalError)()
 
     def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:

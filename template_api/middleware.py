@@ -23,13 +23,11 @@ _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestId:
-    """Give each request an id, the caller's own when it sent a plain one, and answer with it."""
+    """Answer each request with its id."""
 
-    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Choose the id before anything can fail."""
-        given = req.get_header(REQUEST_ID)
-        req.context.id = given if given and _VALID_ID.fullmatch(given) else new_request_id()
-        resp.set_header(REQUEST_ID, req.context.id)
+    def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
+        """Name the id that the log names too."""
+        resp.set_header(REQUEST_ID, request_id(req))
 
 
 class Cors:
@@ -65,22 +63,29 @@ class AccessLog:
         """Start the clock."""
         req.context.began = time.perf_counter()
 
-    def process_response(
-        self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
-    ) -> None:
+    def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
         """Write the line."""
+        now = time.perf_counter()  # Falcon refuses some requests before they are begun
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "request_id": req.context.id,
+            "request_id": request_id(req),
             "client": req.remote_addr,
             "method": req.method,
             "path": req.path,
             "query": req.query_string,
             "status": resp.status_code,
             "bytes": len(resp.data or b""),
-            "milliseconds": round((time.perf_counter() - req.context.began) * 1000, 3),
+            "milliseconds": round((now - getattr(req.context, "began", now)) * 1000, 3),
         }
         self._logger.info("%s", json.dumps(line))
+
+
+def request_id(req: falcon.Request) -> str:
+    """Return the id of a request: the caller's own when it sent a plain one, else a fresh one."""
+    if not hasattr(req.context, "id"):
+        given = req.get_header(REQUEST_ID)
+        req.context.id = given if given and _VALID_ID.fullmatch(given) else new_request_id()
+    return str(req.context.id)
 
 
 def new_request_id() -> str:

@@ -131,7 +131,6 @@ class Supervisor:
             self._link = None
 
 
-
 def _ended(process: "subprocess.Popen[bytes]") -> int:
     """Wait until a process that was told to end has ended, kill it when it does not, and return its status."""
     try:

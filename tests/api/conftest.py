@@ -329,3 +329,9 @@ def serve(tmp_path: Path) -> Callable[..., Any]:
 def make_template() -> Callable[..., dict[str, Any]]:
     """Write a template as a line of a .jsonl file."""
     return template
+
+
+@pytest.fixture
+def make_client() -> type[Client]:
+    """Make a client over any library."""
+    return Client
