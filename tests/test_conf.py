@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
@@ -11,7 +12,9 @@ from typing import Any, Final, cast
 import pytest
 import yaml
 
+from amqtt_rest_bridge.plugin import RestBridgePlugin
 from template_api.__main__ import main as template_api
+from template_api.plugin import TemplateApiPlugin
 
 CONF: Final = Path(__file__).parent.parent / "conf"
 FOLDERS: Final = sorted(path.parent for path in (CONF / "library").glob("*/template.yaml"))
@@ -179,3 +182,17 @@ def test_broker_configuration_loads_both_plugins_and_someone_who_lets_clients_in
 def test_broker_configuration_listens_on_this_machine_only() -> None:
     config = yaml.safe_load((CONF / "broker.yaml").read_text(encoding="utf-8"))
     assert [listener["bind"] for listener in config["listeners"].values()] == ["127.0.0.1:1883"]
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        pytest.param("RestBridgePlugin", asdict(RestBridgePlugin.Config()), id="bridge"),
+        pytest.param("TemplateApiPlugin", asdict(TemplateApiPlugin.Config()), id="template-api"),
+    ],
+)
+def test_settings_that_stand_in_comments_are_the_defaults(name: str, defaults: dict[str, Any]) -> None:
+    section = (CONF / "broker.yaml").read_text(encoding="utf-8").partition(f".{name}:")[2].partition("\n\n")[0]
+    commented = yaml.safe_load("\n".join(re.findall(r"^    # (\w+: .+)$", section, re.MULTILINE)))
+    assert len(commented) >= 4
+    assert commented == {setting: defaults[setting] for setting in commented}
