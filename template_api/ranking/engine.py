@@ -24,6 +24,8 @@ _CORRECTED: Final = 0.9
 # How many of the best are ordered anew by their titles, and how much a title that says just the query adds.
 _REORDERED: Final = 60
 _TITLE_BONUS: Final = 0.2
+# Comparing sixty titles stays quick, however long someone makes them.
+_TITLE_WORDS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def _index(documents: Iterable[Document], base: Index | None) -> Index:
     for document in documents:
         builder.add(document.content, _other_fields(document))
         keys.append(document.key)
-        titles.append(" ".join(words(document.title)))
+        titles.append(" ".join(words(document.title)[:_TITLE_WORDS]))
     return Index(terms, builder.build(base.postings if base else None), keys, titles)
 
 

@@ -1,0 +1,184 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from template_api.ranking import Document, Hit, Match, Ranking
+
+
+def document(
+    key: str, title: str = "", *, labels: str = "", short: str = "", content: str = "", cells: str = ""
+) -> Document:
+    return Document(key, title, labels, short, content, cells)
+
+
+def keys(ranking: Ranking, text: str, limit: int = 10) -> list[str]:
+    return [hit.key for hit in ranking.search(text, limit).hits]
+
+
+FILLER = [document(f"filler{number}", f"Other matter {number}", content="nothing to see") for number in range(5)]
+STATION = document("station", "Weather station", labels="sensors", content="Reads the temperature every minute.")
+GATEWAY = document("gateway", "Modbus gateway", labels="industrial", content="Polls holding registers of a PLC.")
+LIBRARY = [*FILLER, STATION, GATEWAY]
+
+
+@pytest.fixture(scope="module")
+def library() -> Ranking:
+    return Ranking(LIBRARY)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("GATEWAY", "gateway", id="case"),
+        pytest.param("gatewäy", "gateway", id="accents"),
+        pytest.param("polling register", "gateway", id="other forms of the words"),
+        pytest.param("sensor", "station", id="labels"),
+        pytest.param("temperature", "station", id="content"),
+    ],
+)
+def test_a_template_is_found_by_words_of_its_texts(library: Ranking, text: str, expected: str) -> None:
+    assert keys(library, text) == [expected]
+
+
+def test_templates_with_any_of_the_words_are_found_and_with_more_of_them_are_first(library: Ranking) -> None:
+    assert keys(library, "temperature gateway PLC") == ["gateway", "station"]
+
+
+@pytest.mark.parametrize(
+    "better_first",
+    [
+        pytest.param(("title", "labels"), id="title before labels"),
+        pytest.param(("labels", "short"), id="labels before short description"),
+        pytest.param(("short", "content"), id="short description before content"),
+        pytest.param(("content", "cells"), id="content before cells"),
+    ],
+)
+def test_a_word_weighs_by_its_field(better_first: tuple[str, str]) -> None:
+    better, worse = better_first
+    documents = [
+        document("worse", **{"title": "some words", "content": "more words", worse: "some needle words"}),
+        document("better", **{"title": "some words", "content": "more words", better: "some needle words"}),
+    ]
+    assert keys(Ranking([*documents, *FILLER]), "needle") == ["better", "worse"]
+
+
+def test_a_description_that_is_the_beginning_of_the_content_counts_once() -> None:
+    content = "A needle in a haystack is hard to find. The rest is hay."
+    excerpt = document("a", "x", short="A needle in a haystack…", content=content)
+    without = document("b", "x", content=content)
+    first, second = Ranking([excerpt, without, *FILLER]).search("needle", 10).hits
+    assert first.score == second.score
+
+
+def test_of_two_texts_with_a_word_the_shorter_is_first() -> None:
+    long = document("long", content="needle " + "straw and hay in the field " * 20)
+    short = document("short", content="needle in hay")
+    assert keys(Ranking([long, short, *FILLER]), "needle") == ["short", "long"]
+
+
+def test_a_rare_word_counts_more_than_a_common_one() -> None:
+    common = [document(f"common{number}", content="common thing here") for number in range(20)]
+    ranking = Ranking([*common, document("rare", content="scarce thing here")])
+    assert keys(ranking, "common scarce")[0] == "rare"
+
+
+def test_a_word_said_twice_in_the_query_counts_twice() -> None:
+    pair = [document("a", content="alpha text"), document("b", content="omega text")]
+    ranking = Ranking([*pair, *FILLER])
+    assert keys(ranking, "alpha omega omega") == ["b", "a"]
+    assert keys(ranking, "alpha alpha omega") == ["a", "b"]
+    assert keys(ranking, "alpha alphas omega") == ["a", "b"]
+
+
+def test_of_equal_texts_the_one_whose_title_says_just_the_query_is_first() -> None:
+    longer = document("longer", "pump control panel room", content="text")
+    exact = document("exact", "pump control", content="text panel room panel room panel room")
+    assert keys(Ranking([longer, exact, *FILLER]), "pump control") == ["exact", "longer"]
+
+
+def test_stop_words_are_dropped_beside_other_words(library: Ranking) -> None:
+    assert keys(library, "what is the gateway to") == ["gateway"]
+
+
+def test_a_query_of_stop_words_searches_them() -> None:
+    ranking = Ranking([*LIBRARY, document("who", "The Who")])
+    assert keys(ranking, "who") == ["who"]
+    assert keys(ranking, "the who")[0] == "who"
+
+
+def test_equally_good_templates_come_in_the_order_they_were_given() -> None:
+    same = [document(f"same{number}", "Same title", content="same text") for number in (3, 1, 2)]
+    assert keys(Ranking(same), "same") == ["same3", "same1", "same2"]
+
+
+def test_words_of_cjk_scripts_are_found_by_parts() -> None:
+    ranking = Ranking([document("ja", "温度センサーの監視"), document("zh", "湿度传感器"), *FILLER])
+    assert keys(ranking, "センサー") == ["ja"]
+    assert keys(ranking, "传感器") == ["zh"]
+    assert keys(ranking, "温") == ["ja"]
+
+
+def test_no_more_than_the_limit_are_returned(library: Ranking) -> None:
+    assert len(keys(library, "other", 3)) == 3
+    assert keys(library, "other", 0) == []
+
+
+def test_a_limit_beyond_what_titles_reorder_still_returns_all_in_order_of_score() -> None:
+    ranking = Ranking(document(f"{number:03}", content="needle " + "hay " * number) for number in range(100))
+    hits = ranking.search("needle", 100).hits
+    assert [hit.key for hit in hits] == [f"{number:03}" for number in range(100)]
+
+
+def test_only_accepted_positions_are_returned(library: Ranking) -> None:
+    positions = {hit.key: hit.position for hit in library.search("gateway weather", 10).hits}
+    assert positions == {"station": 5, "gateway": 6}
+    accepted = library.search("gateway weather", 10, accept={5}).hits
+    assert [hit.key for hit in accepted] == ["station"]
+    assert library.search("gateway", 10, accept=frozenset()).hits == ()
+
+
+def test_scores_are_above_0_at_most_1_and_best_first(library: Ranking) -> None:
+    for text in ("gateway", "temperature gateway PLC weather", "matter other", "gatewy sensor"):
+        scores = [hit.score for hit in library.search(text, 10).hits]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 < score <= 1 for score in scores)
+
+
+def test_a_text_that_says_nothing_but_the_query_comes_near_the_best_possible_score() -> None:
+    perfect = document("perfect", "pump", labels="pump " * 50, content="pump " * 50)
+    (hit,) = Ranking([perfect, *FILLER]).search("pump", 10).hits
+    assert hit.score > 0.95
+
+
+def test_a_hit_says_which_words_it_has(library: Ranking) -> None:
+    gateway, station = library.search("gatewy Polling temperature", 10).hits
+    assert gateway.matched == (Match("gatewy", "gateway"), Match("polling", "polling"))
+    assert station.matched == (Match("temperature", "temperature"),)
+
+
+@pytest.mark.parametrize("text", ["", "   ", "?!", "zzzzzzzzzzzz", "\x00", "\ud800"])
+def test_nothing_is_found_for_a_text_without_a_known_word(library: Ranking, text: str) -> None:
+    assert library.search(text, 10).hits == ()
+
+
+def test_an_empty_library_finds_nothing() -> None:
+    ranking = Ranking([])
+    assert len(ranking) == 0
+    assert ranking.search("gateway", 10).hits == ()
+
+
+def test_threads_get_the_answers_that_one_thread_gets(library: Ranking) -> None:
+    texts = ["gatewy", "temperature gateway", "sensor", "matter", "weather stations", "the"] * 50
+
+    def ask(text: str) -> tuple[Hit, ...]:
+        return library.search(text, 5).hits
+
+    alone = [ask(text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, texts)) == alone
+
+
+def test_rankings_of_the_same_documents_answer_alike(library: Ranking) -> None:
+    again = Ranking(iter(LIBRARY))
+    for text in ("gatewy", "temperature gateway PLC", "matter other"):
+        assert again.search(text, 10) == library.search(text, 10)

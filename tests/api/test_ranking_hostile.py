@@ -1,0 +1,105 @@
+"""Whatever is asked is answered, and soon."""
+
+import random
+from functools import cache
+from itertools import accumulate
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from template_api.ranking import Document, Ranking
+from template_api.ranking.tokens import STOP_WORDS, words
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# What is asked of a library of 10,000 templates on an idle machine; a shared one gets ten times as long.
+BOUND_SECONDS = 0.2
+PATIENCE = 10
+
+
+def word(source: random.Random) -> str:
+    return "".join(source.choices(LETTERS, k=source.randint(3, 10)))
+
+
+def library(size: int) -> Ranking:
+    source = random.Random(5)
+    vocabulary = sorted(STOP_WORDS) + [word(source) for _ in range(size * 5)]
+    zipf = list(accumulate(1 / rank for rank in range(1, len(vocabulary) + 1)))
+    return Ranking(
+        Document(
+            str(number),
+            *(" ".join(source.choices(vocabulary, cum_weights=zipf, k=count)) for count in (5, 3, 10, 60, 20)),
+        )
+        for number in range(size)
+    )
+
+
+@pytest.fixture(scope="module")
+def small() -> Ranking:
+    return library(300)
+
+
+HOSTILE = [
+    pytest.param("a" * 4000, id="one letter"),
+    pytest.param("a " * 2000, id="one letter, many words"),
+    pytest.param(" ".join(word(random.Random(seed)) for seed in range(500)), id="unknown words"),
+    pytest.param(" ".join(sorted(STOP_WORDS) * 4)[:4000], id="only stop words"),
+    pytest.param("温度湿度" * 1000, id="CJK"),
+    pytest.param("👩‍👩‍👧🏽🇩🇪" * 400, id="emoji"),
+    pytest.param("e" + "\u0301" * 3999, id="combining accents"),
+    pytest.param("مرحبا بالعالم " * 280, id="right to left"),
+    pytest.param("\u202e\u200f" * 2000, id="direction marks"),
+    pytest.param("".join(map(chr, range(32))) * 100, id="control characters"),
+    pytest.param("\ud800\udfff pump " * 400, id="lone surrogates"),
+    pytest.param("\ufdfa" * 4000, id="a character that folds to eighteen"),
+    pytest.param("İ" * 4000, id="a letter whose lower case is two"),
+    pytest.param("\" OR NEAR(a, b) * NOT - : ^ {} \\ ' ; DROP TABLE --" * 80, id="syntax of query languages"),
+    pytest.param("é_" * 2000, id="accents and underscores"),
+    pytest.param("𝕬" * 4000, id="mathematical letters"),
+    pytest.param("हि" * 2000, id="vowel signs"),
+    pytest.param("1 22 333 " * 440, id="numbers"),
+]
+
+
+def assert_answered_soon(ranking: Ranking, text: str, bound: float) -> None:
+    began = perf_counter()
+    hits = ranking.search(text, 30).hits
+    assert perf_counter() - began < bound
+    assert all(0 < hit.score <= 1 for hit in hits)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_answered_soon(small: Ranking, text: str) -> None:
+    assert_answered_soon(small, text, BOUND_SECONDS * PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def large() -> Ranking:
+    return library(10_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_answered_soon_by_a_large_library(large: Ranking, text: str) -> None:
+    assert_answered_soon(large, text, BOUND_SECONDS * PATIENCE)
+
+
+@cache
+def tiny() -> Ranking:
+    return library(50)
+
+
+@given(text=st.text(st.characters(codec=None), max_size=200))
+@settings(deadline=None, max_examples=300)
+def test_any_text_is_answered(text: str) -> None:
+    hits = tiny().search(text, 30).hits
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+@given(text=st.text(st.characters(codec=None), max_size=200))
+@settings(deadline=None, max_examples=200)
+def test_any_text_can_be_indexed_and_found_again(text: str) -> None:
+    ranking = Ranking([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
+    found = "a" in {hit.key for hit in ranking.search(text, 10).hits}
+    assert found == bool(words(text))
