@@ -252,8 +252,8 @@ def _log_end(task: asyncio.Task[None]) -> None:
         log.error("a task of the bridge ended", exc_info=task.exception())
 
 
-def spawn_thread(sock: socket.socket) -> Callable[[], None]:
+def spawn_thread(sock: socket.socket) -> tuple[int, Callable[[], None]]:
     """Run the bridge in a thread of this process (`processes: 0`): the same code behind the same link."""
     thread = threading.Thread(target=process.run, args=(sock,), name="bridge", daemon=True)
     thread.start()
-    return lambda: thread.join(timeout=GRACE_SECONDS)
+    return os.getpid(), lambda: thread.join(timeout=GRACE_SECONDS)

@@ -31,8 +31,8 @@ _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at on
 _CREDIT_BATCH: Final = 64  # credits that go back together ...
 _CREDIT_SECONDS: Final = 0.002  # ... or after this time
 
-Spawn = Callable[[socket.socket], Callable[[], None]]
-"""Start a bridge at the other end of a socket; gives what ends it and waits for its end."""
+Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
+"""Start a bridge at the other end of a socket; gives its process id and what waits for its end."""
 
 
 class Reports(Protocol):
@@ -57,7 +57,7 @@ class Reports(Protocol):
         """Give what read events answer with."""
 
 
-def spawn_process(sock: socket.socket) -> Callable[[], None]:
+def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
     """Start a bridge process that owns the given end of a socket pair."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
@@ -82,7 +82,7 @@ def spawn_process(sock: socket.socket) -> Callable[[], None]:
             process.kill()
             process.wait()
 
-    return end
+    return process.pid, end
 
 
 class Bridge:
@@ -99,7 +99,7 @@ class Bridge:
         self._reports = reports
         ours, theirs = socket.socketpair()
         self._link = BrokerEnd(ours)
-        self._end = spawn(theirs)
+        self.pid, self._end = spawn(theirs)
         self._give_back = 0
 
     def configure_now(self, listen: Frame, sockets: Sequence[socket.socket], routes: Frame) -> None:

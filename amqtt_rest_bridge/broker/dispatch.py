@@ -245,7 +245,8 @@ class Dispatcher:
             listening.refusals, listening.logged = 0, now
         if listening.account.refuse(failure.code, failure.message, message.timestamp):
             self.on_health(listening.account)
-        self._publish_failure(listening, message, failure, hops)
+        if hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
+            self._publish_failure(listening, message, failure, hops)
 
     def _take(self, listening: Listening, message: Message, hops: int) -> None:
         refusal = too_many_hops(MAX_HOPS) if hops >= MAX_HOPS else listening.account.admit()

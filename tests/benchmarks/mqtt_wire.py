@@ -29,11 +29,16 @@ def publish_packet(topic: str, payload: bytes, packet_id: int | None = None, *, 
 class Wire:
     """A connected client."""
 
-    def __init__(self, port: int, client_id: str, timeout: float = 60.0) -> None:
+    def __init__(
+        self, port: int, client_id: str, timeout: float = 60.0, will: tuple[str, bytes] | None = None
+    ) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
-        self.sock.sendall(_packet(0x10, _text("MQTT") + bytes([4, 2]) + struct.pack(">H", 0) + _text(client_id)))
+        flags, payload = 0x02, _text(client_id)
+        if will is not None:
+            flags, payload = 0x06, payload + _text(will[0]) + struct.pack(">H", len(will[1])) + will[1]
+        self.sock.sendall(_packet(0x10, _text("MQTT") + bytes([4, flags]) + struct.pack(">H", 0) + payload))
         assert self._expect(0x20)[1] == 0, "the broker refused the connection"
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> None:

@@ -80,7 +80,7 @@ class Host:
     def mqtt_port(self) -> int:
         """Give the port of the broker's listener."""
         server = self.broker._servers["default"].instance
-        return int(server.sockets[0].getsockname()[1])  # type: ignore[union-attr, index]
+        return int(server.sockets[0].getsockname()[1])  # type: ignore[index]
 
     @property
     def http_port(self) -> int:
