@@ -10,11 +10,9 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
-
-TICK_SECONDS: Final = 1.0
 
 
 class Channel(Protocol):
@@ -71,12 +69,12 @@ class ChannelLoop(dict[int, Any]):
         """End `run` after the current turn; on the loop's thread."""
         self._running = False
 
-    def run(self, on_tick: Callable[[], None]) -> None:
-        """Turn until `stop`; `on_tick` is called about once a second."""
-        next_tick = time.monotonic() + TICK_SECONDS
+    def run(self, on_tick: Callable[[], None], tick_seconds: float) -> None:
+        """Turn until `stop`; `on_tick` is called about every `tick_seconds`."""
+        next_tick = time.monotonic() + tick_seconds
         select, ready = self._selector.select, self._ready
         while self._running:
-            for key, events in select(0 if ready else TICK_SECONDS):
+            for key, events in select(0 if ready else tick_seconds):
                 self._serve(key.data, events)
                 while ready:
                     self._do(ready.popleft())
@@ -84,7 +82,7 @@ class ChannelLoop(dict[int, Any]):
             while ready:
                 self._do(ready.popleft())
             if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK_SECONDS
+                next_tick = time.monotonic() + tick_seconds
                 self._do(on_tick)
 
     def refresh(self, descriptor: int | None) -> None:

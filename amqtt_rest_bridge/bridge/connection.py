@@ -54,7 +54,8 @@ class _AnswerTask(_Task):  # type: ignore[misc]  # see _Task
             self.request.connection_close or self.request.error is not None or self.channel.server.stopping
         )
         body = b"" if self.request.command == "HEAD" else made.body
-        self.channel.write_soon(answer_head(made, self.version, close=self.close_on_finish) + body)
+        version = "1.0" if self.request.is_understood and self.request.version == "1.0" else "1.1"
+        self.channel.write_soon(answer_head(made, version, close=self.close_on_finish) + body)
 
 
 class Connection(_Channel):  # type: ignore[misc]  # see _Channel
@@ -158,7 +159,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         self.server.loop.refresh(self._fileno)
 
     def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> None:
-        """End what takes too long; `now` is monotonic. Called about once a second."""
+        """End what takes too long; `now` is monotonic. Called about once a second or more often."""
         if self._lingering_since is not None:
             if now - self._lingering_since > LINGER_SECONDS:
                 self.abandon()

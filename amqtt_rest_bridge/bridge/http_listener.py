@@ -116,7 +116,7 @@ class Listener:
         """
         deadline = time.monotonic() + grace
         if not self._thread.is_alive():
-            self._server.close_listening()
+            self._server.dispose()
             return
         self._server.do(self._server.begin_stop)
         while self._thread.is_alive():
@@ -175,7 +175,12 @@ class _Port(_Server):  # type: ignore[misc]  # see _Server
 
     def run(self) -> None:
         """Serve until `close_all`; the port's thread."""
-        self.loop.run(self._tick)
+        self.loop.run(self._tick, min(1.0, self._limits.slow_seconds / 4, self._limits.idle_seconds / 4))
+        self.dispose()
+
+    def dispose(self) -> None:
+        """Give back what the port holds itself; when it does not run."""
+        self.close_listening()
         self.trigger.close()
         self.loop.close()
 

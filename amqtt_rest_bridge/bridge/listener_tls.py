@@ -61,7 +61,11 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 def secure(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Put TLS onto an accepted connection, whose handshake is still to be done; `sock` must not be used any more."""
+    """Put TLS onto an accepted connection, whose handshake is still to be done; `sock` must not be used any more.
+
+    Raises `OSError` for a connection that has ended already.
+    """
+    sock.getpeername()  # ssl (3.11) loses the descriptor of one that has
     sock.setblocking(False)
     tls_socket = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
     assert isinstance(tls_socket, _TlsSocket)  # noqa: S101  # what `TlsFiles.load` chose

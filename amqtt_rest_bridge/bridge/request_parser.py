@@ -12,6 +12,7 @@ HEADER_BYTES: Final = 65_536  # request line and headers together
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
 _Base: Any = HTTPRequestParser
 
+_CODINGS: Final = re.compile(rb"\r\ntransfer-encoding:([^\r\n]*)", re.IGNORECASE)
 _QUOTED: Final = re.compile(r' ?".*', re.DOTALL)
 
 
@@ -60,14 +61,22 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             raise ParsingError("the version is not HTTP/1.0 or HTTP/1.1")
         if "TRANSFER_ENCODING" in headers:  # waitress takes it away where it obeys it; RFC 9112 section 6.1
             raise ParsingError("HTTP/1.0 has no Transfer-Encoding")
-        if self.chunked and "CONTENT_LENGTH" in headers:
-            raise ParsingError("Content-Length and Transfer-Encoding together")
+        if self.chunked:
+            self._check_chunked(header_plus)
         host = headers.get("HOST")
         if self.version == "1.1" and (host is None or "," in host):  # RFC 9112 section 3.2
             raise ParsingError("HTTP/1.1 needs exactly one Host header")
         connection = {token.strip().lower() for token in headers.get("CONNECTION", "").split(",")}
         self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
         self.is_understood = True
+
+    def _check_chunked(self, header_plus: bytes) -> None:
+        """Refuse what another server might not take for one chunked body (RFC 9112 section 6)."""
+        if "CONTENT_LENGTH" in self.headers:
+            raise ParsingError("Content-Length and Transfer-Encoding together")
+        codings = _CODINGS.findall(header_plus)
+        if len(codings) != 1 or codings[0].strip(b" \t").lower() != b"chunked":
+            raise ParsingError("Transfer-Encoding is more than one chunked")
 
 
 _OF_TOO_LARGE: Final = b"GET / HTTP/1.0\r\n"  # what waitress parses in place of headers that are too large

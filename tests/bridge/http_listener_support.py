@@ -1,0 +1,211 @@
+"""What the tests of the listener share: a port that really listens, and a client that sends exactly what it is told."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPMessage, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+from amqtt_rest_bridge.bridge.access_log import AccessLog
+from amqtt_rest_bridge.bridge.http_listener import Limits, Listener, TlsFiles
+from amqtt_rest_bridge.bridge.server_mode import create_app
+from amqtt_rest_bridge.model import Route, ServerEvent
+from tests.bridge.server_mode_support import FakeOutlet, event, route
+
+PATIENCE = 20.0  # seconds before a test that hangs fails; nothing waits that long
+
+
+@dataclass
+class Answer:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: Message
+    body: bytes
+    version: int
+
+
+class Raw:
+    """A connection over which exact bytes go."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+        sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.sock = context.wrap_socket(sock, server_hostname="localhost") if context else sock
+        self._file = self.sock.makefile("rb")
+
+    def __enter__(self) -> "Raw":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self.sock.close()
+
+    def send(self, data: bytes) -> "Raw":
+        self.sock.sendall(data)
+        return self
+
+    def answer(self, method: str = "POST") -> Answer:
+        """Read one answer."""
+        response = HTTPResponse(_Readable(self._file), method=method)  # type: ignore[arg-type]  # all it needs
+        response.begin()
+        body = response.read()
+        assert isinstance(response.headers, HTTPMessage)
+        return Answer(response.status, response.headers, body, response.version)
+
+    def ask(self, data: bytes, method: str = "POST") -> Answer:
+        return self.send(data).answer(method)
+
+    def is_closed_by_peer(self) -> bool:
+        """Wait for the end of what the peer sends; true when nothing more came."""
+        return self.read_to_the_end() == b""
+
+    def read_to_the_end(self) -> bytes:
+        """Wait for the end of what the peer sends."""
+        data = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := self.sock.recv(10_000):
+                data += more
+        return data
+
+
+class _Readable:
+    """What `HTTPResponse` takes for a socket; keeps the file open for the next answer."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def makefile(self, _mode: str) -> Any:
+        return _Unclosed(self._file)
+
+
+class _Unclosed:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def close(self) -> None:
+        """Leave the file open."""
+
+    def flush(self) -> None:
+        """Nothing to flush."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something is so that nothing tells of."""
+    patience = threading.Event()
+    for _ in range(int(PATIENCE / 0.005)):
+        if condition():
+            return
+        patience.wait(0.005)
+    raise AssertionError("it never came about")
+
+
+def post(path: str = "/hook", body: bytes = b"x", *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def get(path: str, *headers: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
+
+
+class Served:
+    """A listener at work."""
+
+    def __init__(self, sock: socket.socket, listener: Listener, outlet: FakeOutlet) -> None:
+        self.sock = sock
+        self.port: int = sock.getsockname()[1]
+        self.listener = listener
+        self.outlet = outlet
+
+    def connect(self, context: ssl.SSLContext | None = None) -> Raw:
+        return Raw(self.port, context)
+
+    def ask(self, data: bytes, method: str = "POST") -> Answer:
+        with self.connect() as raw:
+            return raw.ask(data, method)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [publication.payload for publication in self.outlet.published]
+
+
+def hook_route(**settings: Any) -> Route:
+    """Three endpoints: /hook publishes, /last reads, /ask waits for a reply."""
+    events: list[ServerEvent] = [
+        event(name="Hook"),
+        event("GET", "/last", None, name="Last", source="last"),
+        event(endpoint="/ask", destination="questions", reply="answers/{request_id}", name="Ask"),
+        event(endpoint="/one", destination="questions", reply="answers/all", name="One"),
+    ]
+    return route(*events, **settings)
+
+
+def listening_socket() -> socket.socket:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(128)
+    return sock
+
+
+@contextmanager
+def served(
+    *routes: Route,
+    tls: TlsFiles | None = None,
+    limits: Limits | None = None,
+    max_body_bytes: int = 1000,
+    access_log: AccessLog | None = None,
+) -> Iterator[Served]:
+    """Serve routes (`hook_route()` without any) on a free port."""
+    outlet = FakeOutlet()
+    outlet.payloads["last"] = b"21.5"
+    app = create_app(routes or [hook_route()], outlet, max_body_bytes=max_body_bytes)
+    with listening_socket() as sock:
+        listener = Listener(
+            sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()
+        )
+        listener.start()
+        try:
+            yield Served(sock, listener, outlet)
+        finally:
+            listener.stop(0)
+
+
+def certificate(folder: Path, name: str = "server") -> TlsFiles:
+    """Make a self-signed certificate for localhost with the openssl program."""
+    certfile, keyfile = folder / f"{name}.pem", folder / f"{name}.key"
+    command = [
+        *(
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ),
+        *(
+            "-keyout",
+            str(keyfile),
+            "-out",
+            str(certfile),
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return TlsFiles(str(certfile), str(keyfile))

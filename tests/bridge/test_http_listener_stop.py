@@ -1,0 +1,127 @@
+"""How a listener stops, and how several share a socket."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from amqtt_rest_bridge.bridge.http_listener import Listener
+from amqtt_rest_bridge.bridge.server_mode import create_app
+from tests.bridge.http_listener_support import PATIENCE, Raw, hook_route, listening_socket, post, served
+from tests.bridge.server_mode_support import FakeOutlet
+
+
+def listener_on(sock: object, outlet: FakeOutlet) -> Listener:
+    return Listener(sock, create_app([hook_route()], outlet))  # type: ignore[arg-type]  # a socket
+
+
+def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None:
+    with listening_socket() as sock:
+        for turn in range(3):
+            outlet = FakeOutlet()
+            listener = listener_on(sock, outlet)
+            listener.start()
+            with Raw(sock.getsockname()[1]) as raw:
+                assert raw.ask(post(body=b"%d" % turn)).status == 200
+                listener.stop(PATIENCE)
+                assert raw.is_closed_by_peer()
+            assert [publication.payload for publication in outlet.published] == [b"%d" % turn]
+
+
+def test_a_connection_that_came_between_two_listeners_is_served_by_the_second() -> None:
+    with listening_socket() as sock:
+        first = listener_on(sock, FakeOutlet())
+        first.start()
+        first.stop(PATIENCE)
+        with Raw(sock.getsockname()[1]) as raw:
+            raw.send(post())
+            second = listener_on(sock, FakeOutlet())
+            second.start()
+            assert raw.answer().status == 200
+            second.stop(PATIENCE)
+
+
+def test_a_running_request_is_finished_and_new_ones_are_refused() -> None:
+    with served() as hooks, hooks.connect() as running, hooks.connect() as other:
+        waits, let_go = threading.Event(), threading.Event()
+
+        def reply(_topic: str) -> bytes | None:
+            waits.set()
+            return b"reply" if let_go.wait(PATIENCE) else None
+
+        hooks.outlet.on_wait = reply
+        assert other.ask(post(body=b"before")).status == 200
+        running.send(post("/ask"))
+        assert waits.wait(PATIENCE)
+        with ThreadPoolExecutor(1) as threads:
+            stopping = threads.submit(hooks.listener.stop, PATIENCE)
+            while not hooks.listener._server.stopping:
+                waits.wait(0)
+            answer = other.ask(post(body=b"after"))
+            assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
+            assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("1", "close")
+            assert other.is_closed_by_peer()
+            let_go.set()
+            answer = running.answer()
+            assert (answer.status, answer.body, answer.headers["Connection"]) == (200, b"reply", "close")
+            stopping.result(PATIENCE)
+        assert hooks.bodies == [b"before", b"x"]
+
+
+def test_after_the_grace_everything_is_closed() -> None:
+    with served() as hooks, hooks.connect() as running:
+        waits, let_go = threading.Event(), threading.Event()
+
+        def reply(_topic: str) -> bytes | None:
+            waits.set()
+            return b"late" if let_go.wait(PATIENCE) else None
+
+        hooks.outlet.on_wait = reply
+        running.send(post("/ask"))
+        assert waits.wait(PATIENCE)
+        hooks.listener.stop(0.05)
+        assert running.is_closed_by_peer()
+        let_go.set()
+
+
+def test_a_half_sent_request_is_told_that_the_bridge_closes() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        raw.send(post()[:-1])
+        while not any(connection.request for connection in list(hooks.listener._server.active_channels.values())):
+            threading.Event().wait(0.001)
+        hooks.listener.stop(0.05)
+        answer = raw.answer()
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
+        assert hooks.bodies == []
+
+
+def test_a_listener_that_never_started_can_be_stopped() -> None:
+    with listening_socket() as sock:
+        listener_on(sock, FakeOutlet()).stop(0)
+        listener = listener_on(sock, FakeOutlet())
+        listener.start()
+        listener.stop(0)
+        listener.stop(0)  # twice is once
+
+
+@pytest.mark.parametrize("listeners", [2, 3])
+def test_listeners_share_a_socket_and_every_request_is_served_once(listeners: int) -> None:
+    outlets = [FakeOutlet() for _ in range(listeners)]
+    with listening_socket() as sock:
+        running = [listener_on(sock, outlet) for outlet in outlets]
+        for listener in running:
+            listener.start()
+
+        def call(number: int) -> int:
+            with Raw(sock.getsockname()[1]) as raw:
+                return raw.ask(post(body=b"%d" % number)).status
+
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(call, range(200))) == [200] * 200
+        running[0].stop(PATIENCE)
+        assert [call(number) for number in range(200, 220)] == [200] * 20
+        for listener in running[1:]:
+            listener.stop(PATIENCE)
+    bodies = sorted(publication.payload for outlet in outlets for publication in outlet.published)
+    assert bodies == sorted(b"%d" % number for number in range(220))
