@@ -134,6 +134,10 @@ class Served:
         with self.connect() as raw:
             return raw.ask(data, method)
 
+    def use(self, *routes: Route) -> None:
+        """Serve other routes on the same fake engine."""
+        self.listener.replace_app(create_app(routes, self.outlet, max_body_bytes=1000))
+
     @property
     def bodies(self) -> list[bytes]:
         return [publication.payload for publication in self.outlet.published]
