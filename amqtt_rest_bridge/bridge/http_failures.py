@@ -6,7 +6,7 @@ Pure. `where` is an origin, never a path or query: those may hold what a payload
 import os
 import socket
 import ssl
-from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from http.client import HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
 
 from amqtt_rest_bridge.bridge.http_connection import LONGEST_HEAD, DeadlineSocket, HeadTooLarge, NotHttp
 from amqtt_rest_bridge.bridge.http_content import ContentTooLarge
@@ -92,6 +92,8 @@ def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallFai
         hint = "Set CLIENT_CERT_FILE and CLIENT_KEY_FILE to a certificate that this server accepts."
     elif reason in _VERSION:
         hint = "The server must offer TLS 1.2 or newer."
+    elif reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
+        hint = "The server may want a client certificate (CLIENT_CERT_FILE), or offer no cipher that this machine has."
     cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
     if handshake and cut_off:
         message = f"{where} closed the connection during the TLS handshake"
@@ -108,24 +110,28 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
             "Check that the server is not overloaded, or raise REQUEST_TIMEOUT.",
             unsent=not wire.sent,
         )
-    if isinstance(error, HeadTooLarge | ContentTooLarge):
+    # http.client's own bounds: a line of 64 KiB, and 100 headers, for which it has no error of their own.
+    if isinstance(error, HeadTooLarge | ContentTooLarge | LineTooLong) or type(error) is HTTPException:
         return _too_large(where, phase, limit)
     closed = isinstance(error, RemoteDisconnected | IncompleteRead | ssl.SSLEOFError | ssl.SSLZeroReturnError)
     if isinstance(error, ssl.SSLError) and not closed:
         return tls_failed(where, error, handshake=False)
     if not closed and not isinstance(error, OSError):
         return _malformed(where, error, phase)
+    hint = "Check the server's log: it, or something on the way, ended the connection."
+    if phase is Phase.WAITING and where.startswith("http://"):
+        hint += " If this port speaks TLS, set USE_SSL or write https:// into BASE_ADDRESS."
     return CallFailed(
         FailureCode.CONNECTION_FAILED,
         f"{where} {'closed' if closed else 'broke off'} the connection while {phase}",
-        "Check the server's log: it, or something on the way, ended the connection.",
+        hint,
         unsent=not wire.sent,
     )
 
 
 def _too_large(where: str, phase: Phase, limit: int) -> CallFailed:
     if phase is not Phase.BODY:
-        message = f"the response's headers from {where} are larger than {LONGEST_HEAD} bytes"
+        message = f"the response of {where} has more than 100 headers, or more than {LONGEST_HEAD} bytes of them"
         return CallFailed(FailureCode.RESPONSE_TOO_LARGE, message, "Check what the server sends.")
     return CallFailed(
         FailureCode.RESPONSE_TOO_LARGE,

@@ -260,6 +260,8 @@ class HttpSender:
             raise http_failures.proxy_failed(server.where, "with something that is not HTTP") from error
         if not 200 <= status < 300:
             raise http_failures.proxy_failed(server.where, describe_status(status))
+        if not connection.wire.is_clean():
+            raise http_failures.proxy_failed(server.where, "with more than the opening of a tunnel")
 
     def _start_tls(self, sock: socket.socket, server: _Server, deadline: float) -> socket.socket:
         """Do the TLS handshake; the certificate is checked against the name in BASE_ADDRESS, or its address."""
