@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlmodel import Field, SQLModel
 
-from template_api.errors import DatabaseUnavailableError, StartError
+from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
 
 SCHEMA_VERSION = 1
 UPGRADES: Mapping[int, tuple[str, ...]] = {}
@@ -158,10 +158,14 @@ def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int,
         DatabaseUnavailableError: the database does not answer.
     """
     engine = _engine(_checked(url))
-    with translated(engine), writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
-        _bring_to(connection, schema, upgrades)
+    try:
+        with translated(engine), writing(engine) as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+            _bring_to(connection, schema, upgrades)
+    except TemplateApiError:
+        engine.dispose()
+        raise
     return engine
 
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,29 +50,37 @@ def serve(settings: Settings, options: Options) -> None:
         StartError: the port is taken, or the database or the library cannot be used.
         DatabaseUnavailableError: the database does not answer.
     """
-    link = socket.socket(fileno=options.link_fd) if options.link_fd is not None else None
-    try:
-        listening = (
-            socket.socket(fileno=options.socket_fd)
-            if options.socket_fd is not None
-            else listening_socket(settings.host, settings.port)
-        )
-        with closing(open_library(settings)) as library:
-            port = listening.getsockname()[1]
-            app = create_app(library, settings.public_url(port), _access_logger(options.access_log))
-            server = Server(app, listening, options.threads)
-            library.follow()
-            _stop_on_signals(server, supervised=link is not None)
-            log.info("template API on http://%s:%d, public address %s", settings.host, port, settings.public_url(port))
+    with ExitStack() as opened:
+        link = None
+        if options.link_fd is not None:
+            link = opened.enter_context(socket.socket(fileno=options.link_fd))
+        try:
+            server = _server(settings, options, opened)
+        except TemplateApiError as exc:
             if link is not None:
-                link.sendall(b"ready\n")
-                threading.Thread(target=_stop_with_link, args=(link, server), name="link", daemon=True).start()
-            server.run()
-        log.info("template API stopped")
-    except TemplateApiError as exc:
+                link.sendall(str(exc).encode("utf-8", "replace") + b"\n")
+            raise
+        _stop_on_signals(server, supervised=link is not None)
         if link is not None:
-            link.sendall(str(exc).encode("utf-8", "replace") + b"\n")
-        raise
+            link.sendall(b"ready\n")
+            threading.Thread(target=_stop_with_link, args=(link, server), name="link", daemon=True).start()
+        server.run()
+    log.info("template API stopped")
+
+
+def _server(settings: Settings, options: Options, opened: ExitStack) -> Server:
+    """Return the server, ready to run; what it needs is closed with `opened`."""
+    if options.socket_fd is not None:
+        listening = opened.enter_context(socket.socket(fileno=options.socket_fd))
+    else:
+        listening = opened.enter_context(listening_socket(settings.host, settings.port))
+    access_log = _access_logger(options.access_log, opened)
+    library = opened.enter_context(closing(open_library(settings)))
+    port = listening.getsockname()[1]
+    server = Server(create_app(library, settings.public_url(port), access_log), listening, options.threads)
+    library.follow()
+    log.info("template API on http://%s:%d, public address %s", settings.host, port, settings.public_url(port))
+    return server
 
 
 def open_library(settings: Settings) -> TemplateLibrary:
@@ -119,13 +127,14 @@ def _stop_with_link(link: socket.socket, server: Server) -> None:
     server.stop()
 
 
-def _access_logger(target: str | None) -> logging.Logger | None:
+def _access_logger(target: str | None, opened: ExitStack) -> logging.Logger | None:
     if target is None:
         return None
     try:
         handler = logging.StreamHandler(sys.stdout) if target == "-" else logging.FileHandler(target, encoding="utf-8")
     except OSError as exc:
         raise SettingsError(f"--access-log {target}: cannot be written: {os.strerror(exc.errno or 0)}") from exc
+    opened.callback(handler.close)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("template_api.access")
     logger.handlers = [handler]

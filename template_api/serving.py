@@ -3,6 +3,7 @@
 `Server.run` is the thread that does all socket I/O; waitress's worker threads run the application.
 """
 
+import contextlib
 import logging
 import socket
 import threading
@@ -27,6 +28,8 @@ DEFAULT_THREADS = 4  # measured: 16 are slower than 4, as they take the interpre
 _REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
 _GRACE_SECONDS = 5  # what running requests get to finish in at a stop
 _CONNECTIONS = 1000
+_LINGER_SECONDS = 2
+_LINGER_BYTES = 4 * 1024 * 1024
 
 
 class Server:
@@ -110,25 +113,67 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     """Answer waitress's own refusals in the form of this API."""
 
     def execute(self) -> None:
+        self.channel.refused = True
         error = _api_error(self.request.error)
-        body = error_body(error, getattr(self.request, "command", ""), getattr(self.request, "path", ""))
+        method, path = _asked(self.request)
+        body = error_body(error, method, path)
         self.status = f"{error.status.value} {error.status.phrase}"
         self.response_headers.extend([("Content-Type", JSON), (REQUEST_ID, new_request_id()), *CORS_FIELDS])
         self.set_close_on_finish()
         self.content_length = len(body)
-        self.write(b"" if getattr(self.request, "command", "") == "HEAD" else body)
+        self.write(b"" if method == "HEAD" else body)
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """Use our parser and errors, and give up on a request that does not arrive."""
+    """Use our parser and errors, give up on a request that does not arrive, and let a refusal arrive.
+
+    A connection that is closed while the caller still sends is reset, and the caller may never read why it was refused.
+    So after a refusal our side is closed first, and what still comes is thrown away for a while (RFC 9112 section 9.6).
+    """
 
     parser_class = _Parser
     error_task_class = _ErrorTask
+    refused = False
+    lingering = False
+    lingers_until = 0.0
+    thrown_away = 0
 
     def readable(self) -> bool:
-        if self.request is not None and time.monotonic() - self.request.began > _REQUEST_SECONDS:
+        now = time.monotonic()
+        if self.lingering:
+            self.will_close = now > self.lingers_until or self.thrown_away > _LINGER_BYTES
+            return not self.will_close
+        if self.request is not None and now - self.request.began > _REQUEST_SECONDS:
             self.will_close = True
         return bool(super().readable())
+
+    def handle_read(self) -> None:
+        if not self.lingering:
+            super().handle_read()
+            return
+        try:
+            received = len(self.recv(self.adj.recv_bytes))
+        except OSError:
+            received = 0
+        self.thrown_away += received
+        if not received:
+            super().handle_close()
+
+    def handle_close(self) -> None:
+        if self.refused and not self.lingering and self.connected:
+            self.lingering, self.lingers_until = True, time.monotonic() + _LINGER_SECONDS
+            self.will_close = self.close_when_flushed = False
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+        else:
+            super().handle_close()
+
+
+def _asked(request: Any) -> tuple[str, str]:
+    """Return method and path of a request, also of one whose headers could not be read."""
+    words = getattr(request, "first_line", b"").decode("latin-1").split(" ")
+    method = getattr(request, "command", words[0])
+    return method, getattr(request, "path", words[1].partition("?")[0] if len(words) > 1 else "")
 
 
 def _api_error(refusal: Any) -> errors.ApiError:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Postgres:
         self._run("pg_ctl", "-D", self._data, "-o", options, "-l", str(self.folder / "log"), "-w", "start")
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
+        self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
 
     def new_database(self) -> str:
         name = f"library_{uuid.uuid4().hex}"
@@ -253,8 +254,14 @@ def _described(method: str, path: str, status: int) -> str | None:
     return f"{_API}#/paths/{escaped}/{'get' if method == 'head' else method}/responses/{status}"
 
 
+def lower_names(headers: Message) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
 @dataclass(frozen=True)
 class Answer:
+    """An answer that came over a socket; the names of its headers are in lower case."""
+
     status: int
     headers: Mapping[str, str]
     content: bytes
@@ -280,10 +287,10 @@ class Served:
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
-                answer = Answer(response.status, dict(response.headers), response.read())
+                answer = Answer(response.status, lower_names(response.headers), response.read())
         except urllib.error.HTTPError as error:
             with error:
-                answer = Answer(error.code, dict(error.headers), error.read())
+                answer = Answer(error.code, lower_names(error.headers), error.read())
         check_answer(method, path, answer.status, answer.headers, answer.content)
         return answer
 
@@ -323,6 +330,12 @@ def serve(tmp_path: Path) -> Callable[..., Any]:
         return serving(tmp_path, *arguments, environment=environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def serve_in() -> Callable[..., Any]:
+    """Run `template-api serve` in a folder: `with serve_in(folder, "--database-url", url) as api:`."""
+    return serving
 
 
 @pytest.fixture

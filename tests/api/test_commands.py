@@ -1,0 +1,129 @@
+"""The command line: import, list, publish, hide, draft, and its help."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from template_api.__main__ import main
+
+Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def library(tmp_path: Path, make_template: Make, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A .jsonl file of two templates; the environment names the database."""
+    monkeypatch.setenv("TEMPLATE_API_DATABASE_URL", f"sqlite:///{tmp_path / 'library.db'}")
+    file = tmp_path / "library.jsonl"
+    templates = [
+        make_template("one", title="First\x1b[31m", difficulty="beginner", published_at="2026-01-02"),
+        make_template("two", status="draft"),
+    ]
+    file.write_text("".join(json.dumps(each) + "\n" for each in templates))
+    return file
+
+
+def test_import_prints_a_summary_and_ends_with_0(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", str(library)]) == 0
+    assert capsys.readouterr().out == "2 added, 0 changed, 0 unchanged, 0 failed\n"
+    assert main(["import", "--quiet", str(library)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_import_reports_what_is_wrong_and_ends_with_1(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library.write_text(library.read_text() + '{"slug": "three"}\n')
+    assert main(["import", "--prune", str(library)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "2 added, 0 changed, 0 unchanged, 1 failed\n"
+    assert printed.err == (
+        f"{library}:3: error: title is required and must not be blank\n"
+        "template-api: nothing was pruned, because a template failed\n"
+    )
+
+
+def test_import_of_nothing_ends_with_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err == f"template-api: {tmp_path}/none: there is no such file or folder\n"
+
+
+def test_list_shows_every_state_and_no_control_characters(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "--quiet", str(library)])
+    assert main(["list"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["published", "2026-01-02", "beginner", "one", "First?[31m"]
+    assert second.split()[:3] == ["draft", "-", "-"]
+    assert main(["list", "--status", "draft", "--json"]) == 0
+    [listed] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (listed["slug"], listed["status"], listed["published_at"]) == ("two", "draft", None)
+
+
+def test_states_are_changed_one_after_the_other(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "--quiet", str(library)])
+    assert main(["publish", "one", "two"]) == 0
+    assert capsys.readouterr().out == "one: already published\ntwo: now published\n"
+    assert main(["hide", "one", "none", "two"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "one: now hidden\ntwo: now hidden\n"
+    assert printed.err == "template-api: the library holds no template with the id or slug 'none'\n"
+    assert main(["draft", "one"]) == 0
+    main(["list", "--status", "draft"])
+    assert "one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["import"], ["publish"], ["hide"], ["draft"], ["list"]])
+def test_every_help_says_what_the_command_does(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "usage: template-api" in text
+    assert len(text) > 400
+
+
+def test_the_help_of_serve_names_every_setting_and_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = capsys.readouterr().out
+    for word in ("--host", "--port", "--database-url", "--library", "--base-url", "--access-log", "TEMPLATE_API_PORT"):
+        assert word in text
+    assert "64 KiB" in text
+    assert "--link-fd" not in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["unknown"], ["publish"], ["import"], ["serve", "--log-level", "LOUD"]])
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TEMPLATE_API_PORT", "eighty")
+    assert main(["list"]) == 2
+    told = capsys.readouterr().err
+    assert told == "template-api: TEMPLATE_API_PORT must be a whole number from 0 to 65535, not 'eighty'\n"
+
+
+def test_the_command_survives_a_reader_that_goes_away(library: Path) -> None:
+    templates = "".join(f'{{"slug": "t{number}", "title": "{"x" * 400}"}}\n' for number in range(300))
+    library.write_text(templates)
+    main(["import", "--quiet", str(library)])
+    command = [sys.executable, "-m", "template_api", "list"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    with process.stderr as told:
+        assert told.read() == ""
+    assert process.wait() == 1
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("template-api ")

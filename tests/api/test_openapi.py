@@ -1,0 +1,89 @@
+"""The description of the API: valid, complete, and what the served API keeps."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from template_api.openapi import description
+
+DESCRIPTION = description()
+OPERATIONS = [
+    pytest.param(operation, id=f"{method.upper()} {path}")
+    for path, operations in DESCRIPTION["paths"].items()
+    for method, operation in operations.items()
+]
+
+
+def test_the_description_is_valid_openapi_3_1() -> None:
+    assert DESCRIPTION["openapi"] == "3.1.0"
+    assert DESCRIPTION["info"]["version"] == "1.0.0"
+    assert list(OpenAPIV31SpecValidator(dict(DESCRIPTION)).iter_errors()) == []
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_is_described_with_examples(operation: dict[str, Any]) -> None:
+    assert operation["operationId"]
+    assert operation["summary"]
+    for parameter in operation.get("parameters", []):
+        assert parameter["schema"]["type"]
+    for response in operation["responses"].values():
+        assert response["description"]
+        assert "X-Request-ID" in response["headers"]
+        for content in response.get("content", {}).values():
+            assert content["example"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_example_fits_its_schema(operation: dict[str, Any]) -> None:
+    registry: Registry[Any] = Registry().with_resource("urn:api", DRAFT202012.create_resource(DESCRIPTION))
+    described = [operation["requestBody"]] if "requestBody" in operation else []
+    for part in [*described, *operation["responses"].values()]:
+        for content in part.get("content", {}).values():
+            schema = json.loads(json.dumps(content["schema"]).replace('"#/', '"urn:api#/'))
+            Draft202012Validator(schema, registry=registry).validate(content["example"])
+
+
+@pytest.fixture(scope="module")
+def served(serve_in: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("served")
+    library = folder / "library.jsonl"
+    members = {"difficulty": "beginner", "tags": ["http"], "category": "c", "broker_version": "1"}
+    lines = [json.dumps({"slug": f"weather-{n}", "title": "Weather polling", **members}) for n in range(3)]
+    library.write_text("\n".join([*lines, json.dumps({"slug": "weather-polling", "title": "T"})]))
+    with serve_in(folder, "--database-url", f"sqlite:///{folder / 'l.db'}", "--library", str(library)) as api:
+        yield api
+
+
+def test_the_served_description_is_the_packaged_one(served: Any) -> None:
+    assert served.get("/openapi.json").json == DESCRIPTION
+
+
+def schemathesis(port: int, folder: Path, examples: int) -> "subprocess.CompletedProcess[str]":
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "run", f"http://127.0.0.1:{port}/openapi.json",
+        "--checks", "all", "--max-examples", str(examples), "--no-color",
+    ]  # fmt: skip
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=550)
+
+
+def test_schemathesis_finds_nothing(served: Any, tmp_path: Path) -> None:
+    """With all its checks; in a process of its own, so that its pytest plugin plays no part."""
+    ran = schemathesis(served.port, tmp_path, examples=15)
+    assert ran.returncode == 0, ran.stdout
+    assert "No issues found" in ran.stdout
+    assert served.log.read_text().count("ERROR") == 0
+
+
+@pytest.mark.long
+def test_schemathesis_finds_nothing_with_many_examples(served: Any, tmp_path: Path) -> None:
+    ran = schemathesis(served.port, tmp_path, examples=1000)
+    assert ran.returncode == 0, ran.stdout
