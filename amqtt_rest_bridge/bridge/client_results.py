@@ -1,14 +1,13 @@
 """What becomes of a response or failure: the payload that is published, and where. Pure; client workers run it."""
 
 import json
-from base64 import b64encode
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.bridge.http_origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,
@@ -18,9 +17,7 @@ from amqtt_rest_bridge.model import (
     Publication,
     ResponseFormat,
 )
-from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, parse
 
-_TIMESTAMP = parse("{timestamp}", Place.TEXT, Mode.CLIENT)
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _STATUS_HINTS: Mapping[int, str] = {
@@ -67,7 +64,7 @@ def envelope(response: HttpResponse) -> bytes:
             "status": response.status,
             "reason": response.reason,
             "headers": headers,
-            **_body_members(response.body),
+            **body_members(response.body),
             "elapsed_ms": round(response.elapsed * 1000, 1),
         }
     ).encode("utf-8", "replace")
@@ -81,36 +78,10 @@ def failure(
     Decision: a failure is not retained, even with RETAIN: the last good value stays.
     """
     topic = failure_topic(event, message)
-    return None if topic is None else Publication(topic, failure_payload(route, event.name, message, error, response))
-
-
-def failure_topic(event: ClientEvent, message: Message) -> str | None:
-    """Say where failures of a message go: ERROR_TOPIC, else DESTINATION_TOPIC; None when there is no usable topic."""
-    if event.error_topic is not None or event.destination_topic is None:
-        return event.error_topic
-    try:
-        return event.destination_topic.fill(_values(message)) or None
-    except CallFailed:
-        return None  # its placeholders cannot be filled from this message
-
-
-def failure_payload(
-    route: str, event: str, message: Message, error: CallFailed, response: HttpResponse | None = None
-) -> bytes:
-    """Write the failure payload: what went wrong, where, for which message, and what the server said, if it did.
-
-    Decision: `timestamp` is that of the message, in the form of `{timestamp}`, so that the two can be matched.
-    """
-    members: dict[str, Any] = {
-        "error": {"code": error.code, "message": error.message, "hint": error.hint},
-        "route": route,
-        "event": event,
-        "source_topic": message.topic,
-        "timestamp": _TIMESTAMP.fill(_values(message)),
-    }
-    if response is not None:
-        members |= {"status": response.status, **_body_members(response.body)}
-    return _to_json(members).encode("utf-8", "replace")
+    if topic is None:
+        return None
+    payload = failure_payload(route, event.name, message.topic, message.timestamp, error, response)
+    return Publication(topic, payload)
 
 
 def header(response: HttpResponse, name: str) -> str | None:
@@ -151,14 +122,3 @@ def _status_hint(status: int, response: HttpResponse) -> str:
     if status >= 500:
         return "The server has a problem of its own: look into its log."
     return "The response body may tell what the server expects."
-
-
-def _body_members(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode(), "body_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {"body": b64encode(body).decode(), "body_encoding": "base64"}
-
-
-def _values(message: Message) -> MessageValues:
-    return MessageValues(message.topic, message.payload, message.timestamp)

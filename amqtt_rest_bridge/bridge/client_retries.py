@@ -31,9 +31,9 @@ def is_retryable(method: Method, outcome: CallFailed | HttpResponse, *, lossless
         return outcome.status in _ALWAYS or (method in _IDEMPOTENT and outcome.status in _WHEN_IDEMPOTENT)
     if outcome.code in _CONNECTION_CODES:
         return outcome.unsent or lossless or method in _IDEMPOTENT
-    # Decision: a certificate that is refused now is refused in a few seconds too; only lossless calls wait for its
-    # replacement.
-    return lossless and outcome.code is FailureCode.TLS_FAILED
+    # Decision: a certificate that is refused (not `unsent`) is refused in a few seconds too: only lossless calls wait
+    # until someone has replaced it. A handshake that was cut off is a connection that was never established.
+    return outcome.code is FailureCode.TLS_FAILED and (outcome.unsent or lossless)
 
 
 def backoff(attempt: int, random: Callable[[], float]) -> float:
