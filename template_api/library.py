@@ -1,8 +1,8 @@
 """`TemplateLibrary`: what the API reads from the database, and how it follows the changes that others make to it.
 
-Each process holds a `Catalogue` of the published templates, built from the database and replaced when the library's
-version in the database has changed. Requests run on the server's threads; one further thread, when `follow` was called,
-looks for changes, so that no request waits for that.
+Each process holds a `Catalogue` of the published templates, built from the database. When the library's version there
+has changed, the catalogue is replaced by one with the changed templates, or built anew when many have changed. Requests
+run on the server's threads; one further thread, after `follow`, looks for changes, so that no request waits for that.
 """
 
 import json
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 FOLLOW_SECONDS = 0.5
 _OVERDUE_SECONDS = 1.0  # a request looks for changes itself when nobody has for so long
 _FETCHED_ROWS = 500
+_MOST_PENDING = 1000  # changed templates; indexing all anew is then the better deal
 
 
 class TemplateLibrary:
@@ -146,6 +147,8 @@ class TemplateLibrary:
             with translated(self._engine), self._engine.connect() as connection:
                 version = connection.execute(self._statements.version).scalar_one()
             if version != self._catalogue.version:
+                self._catalogue = self._brought_to(version)
+            elif self._catalogue.pending > _MOST_PENDING:
                 self._catalogue = self._load()
         except DatabaseUnavailableError as exc:
             if self._fault is None:
@@ -163,18 +166,36 @@ class TemplateLibrary:
             except Exception:
                 log.exception("cannot follow the library's changes")
 
+    def _brought_to(self, version: int) -> Catalogue:
+        """Return the catalogue with what has changed since, or a new one when that is much or a backup came back."""
+        catalogue = self._catalogue
+        if version < catalogue.version or catalogue.pending > 2 * _MOST_PENDING:
+            return self._load()
+        with translated(self._engine), self._engine.connect() as connection:
+            since = {"since": catalogue.version}
+            rows = connection.execute(self._statements.changed, since).fetchmany(_MOST_PENDING + 1)
+        if len(rows) > _MOST_PENDING:
+            return self._load()
+        began = time.monotonic()
+        published = {row.id: (_entry(row), _document(row)) for row in rows if row.status == Status.PUBLISHED.value}
+        gone = {row.id for row in rows} - set(published)
+        catalogue = catalogue.updated(version, published, gone)
+        log.info("library version %d: %d templates changed, read in %.2f s", version, len(rows), _since(began))
+        return catalogue
+
     def _load(self) -> Catalogue:
         began = time.monotonic()
         with translated(self._engine), self._engine.connect() as connection:
-            # The version first: if the rows are newer than it, the next look finds a newer version and loads again.
+            # The version first: rows that are newer than it are read again at the next look.
             version = connection.execute(self._statements.version).scalar_one()
             rows = connection.execution_options(yield_per=_FETCHED_ROWS).execute(self._statements.published)
-            catalogue = Catalogue(version, ((_entry(row), _document(row)) for row in rows))
-        log.info(
-            "library version %d: %d published templates indexed in %.2f s",
-            version, len(catalogue), time.monotonic() - began,
-        )  # fmt: skip
+            catalogue = Catalogue.built(version, ((_entry(row), _document(row)) for row in rows))
+        log.info("library version %d: %d templates indexed in %.2f s", version, len(catalogue), _since(began))
         return catalogue
+
+
+def _since(began: float) -> float:
+    return time.monotonic() - began
 
 
 def listed_templates(database_url: str, status: Status | None = None) -> Iterator[ListedTemplate]:
@@ -206,11 +227,12 @@ class _Statements:
         published = t.status == Status.PUBLISHED.value
         shown = (t.id, t.slug, t.title, t.short_description, t.difficulty, t.url, t.facets, t.content)
         self.version = sa.select(library.c.version)
-        self.published = (
-            sa.select(t.id, t.difficulty, t.facets, t.title, t.labels, t.short_description, t.content, t.cells_text)
-            .where(published)
-            .order_by(t.published_at.desc(), t.id)
-        )
+        indexed = sa.select(
+            t.id, t.status, t.published_at, t.difficulty, t.facets, t.title, t.labels, t.short_description, t.content,
+            t.cells_text,
+        )  # fmt: skip
+        self.published = indexed.where(published).order_by(t.published_at.desc(), t.id)
+        self.changed = indexed.where(t.changed > sa.bindparam("since"))
         self.some = sa.select(*shown).where(published, t.id.in_(sa.bindparam("ids", expanding=True)))
         self.one = sa.select(*shown).where(
             published, sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug"))
@@ -231,6 +253,7 @@ def _entry(row: Any) -> Entry:
     facets = json.loads(row.facets)
     return Entry(
         id=row.id,
+        published_at=row.published_at,
         category_id=_id(facets["category"]),
         difficulty=row.difficulty,
         broker_version_id=_id(facets["broker_version"]),

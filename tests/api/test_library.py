@@ -1,0 +1,191 @@
+"""How a process follows the library: changed templates only, all anew, a lost database, a follower thread."""
+
+import logging
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from template_api import library as library_module
+from template_api.errors import DatabaseUnavailableError
+from template_api.importer import set_status
+from template_api.library import TemplateLibrary
+from template_api.query import TemplateQuery
+from template_api.records import Status
+
+if TYPE_CHECKING:
+    from tests.api.conftest import Store
+
+Make = Callable[..., dict[str, Any]]
+
+
+def found(library: TemplateLibrary, text: str) -> list[str | None]:
+    return [each.summary.slug for each in library.find(TemplateQuery(text=text))]
+
+
+@pytest.fixture
+def library(store: "Store", make_template: Make) -> Iterator[TemplateLibrary]:
+    """A library of ten published templates, the newest first: t0, t1, ..."""
+    store.bring(
+        *(make_template(f"t{n}", title=f"Common title{n}", published_at=f"2026-01-{20 - n}") for n in range(10))
+    )
+    library = TemplateLibrary(store.url)
+    yield library
+    library.close()
+
+
+def test_changed_templates_are_read_without_building_anew(
+    library: TemplateLibrary, store: "Store", make_template: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.bring(
+        make_template("t3", title="Something else", tags=["special"], published_at="2026-01-17"),
+        make_template("new", title="Common novelty", published_at="2026-01-15"),
+    )
+    set_status(store.url, "t5", Status.HIDDEN)
+    with caplog.at_level(logging.INFO):
+        library.refresh()
+    assert "3 templates changed" in caplog.text
+    assert found(library, "something") == ["t3"]
+    assert found(library, "special") == ["t3"]
+    assert found(library, "novelty") == ["new"]
+    assert found(library, "title5") == []
+    assert found(library, "") == ["t0", "t1", "t2", "t3", "t4", "new", "t6", "t7", "t8", "t9"]
+    set_status(store.url, "t5", Status.PUBLISHED)
+    library.refresh()
+    assert found(library, "title5")[0] == "t5"
+
+
+def test_filters_follow_changed_templates(library: TemplateLibrary, store: "Store", make_template: Make) -> None:
+    store.bring(make_template("t9", difficulty="advanced", published_at="2026-01-11"))
+    library.refresh()
+    wanted = TemplateQuery(difficulty="advanced")
+    assert [each.summary.slug for each in library.find(wanted)] == ["t9"]
+    set_status(store.url, "t9", Status.DRAFT)
+    library.refresh()
+    assert library.find(wanted) == []
+
+
+def test_many_changes_build_the_catalogue_anew(
+    library: TemplateLibrary, store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(library_module, "_MOST_PENDING", 3)
+    store.bring(*(make_template(f"more{n}", title="More", published_at="2025-01-01") for n in range(4)))
+    with caplog.at_level(logging.INFO):
+        library.refresh()
+    assert "14 templates indexed" in caplog.text
+    assert len(found(library, "more")) == 4
+
+
+def test_what_has_piled_up_is_indexed_anew_in_a_quiet_moment(
+    library: TemplateLibrary, store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(library_module, "_MOST_PENDING", 3)
+    for round_ in range(2):
+        store.bring(*(make_template(f"t{n}", title=f"Round{round_}", published_at="2026-01-01") for n in range(2)))
+        library.refresh()
+    assert library.current().pending > 3
+    with caplog.at_level(logging.INFO):
+        library.refresh()
+    assert "10 templates indexed" in caplog.text
+    assert library.current().pending == 0
+    assert len(found(library, "round1")) == 2
+
+
+def test_a_version_that_runs_backwards_is_a_backup_that_came_back(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path
+) -> None:
+    sqlite_store.bring(make_template("one"), make_template("two"))
+    library = TemplateLibrary(sqlite_store.url)
+    database = sqlite3.connect(tmp_path / "library.db")
+    with database:
+        database.execute("DELETE FROM templates WHERE slug = 'two'")
+        database.execute("UPDATE library SET version = 1")
+    database.close()
+    library.refresh()
+    assert found(library, "template") == ["one"]
+    library.close()
+
+
+def test_what_was_hidden_a_moment_ago_is_not_shown(library: TemplateLibrary, store: "Store") -> None:
+    set_status(store.url, "t0", Status.HIDDEN)
+    assert found(library, "")[0] == "t1"
+    assert library.get("t0") is None
+
+
+def test_the_follower_sees_changes_without_being_asked(
+    library: TemplateLibrary, store: "Store", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = threading.Event()
+    refresh = library.refresh
+
+    def watched(*, wait: bool = True) -> None:
+        before = library.version
+        refresh(wait=wait)
+        if library.version > before:
+            seen.set()
+
+    monkeypatch.setattr(library, "refresh", watched)
+    library.follow()
+    set_status(store.url, "t0", Status.HIDDEN)
+    assert seen.wait(20)
+
+
+def test_the_follower_outlives_a_fault_of_its_own(
+    library: TemplateLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    survived = threading.Event()
+    calls: list[None] = []
+
+    def fail(*, wait: bool = True) -> None:
+        calls.append(None)
+        if len(calls) > 1:
+            survived.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(library, "refresh", fail)
+    monkeypatch.setattr(library_module, "FOLLOW_SECONDS", 0.001)
+    library.follow()
+    assert survived.wait(20)
+    assert "cannot follow the library's changes" in caplog.text
+
+
+def test_a_request_looks_for_changes_itself_when_nobody_else_does(
+    library: TemplateLibrary, store: "Store", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_module, "_OVERDUE_SECONDS", -1)
+    set_status(store.url, "t0", Status.HIDDEN)
+    before = library.version
+    assert library.current().version >= before
+    assert found(library, "title0") == []
+
+
+def test_nobody_waits_for_another_thread_that_looks_for_changes(library: TemplateLibrary) -> None:
+    with library._refreshing:
+        library.refresh(wait=False)
+    assert len(found(library, "")) == 10
+
+
+def test_a_lost_database_is_told_until_it_is_back(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite_store.bring(make_template("one"))
+    library = TemplateLibrary(sqlite_store.url)
+    database = sqlite3.connect(tmp_path / "library.db")
+    database.execute("ALTER TABLE library RENAME TO elsewhere")
+    for _ in range(2):
+        library.refresh()
+        with pytest.raises(DatabaseUnavailableError, match=re.escape("no such table: library")):
+            library.find(TemplateQuery())
+    database.execute("ALTER TABLE elsewhere RENAME TO library")
+    database.close()
+    library.refresh()
+    assert found(library, "") == ["one"]
+    library.close()
+    assert caplog.text.count("until it is back") == 1
+    assert caplog.text.count("the library's database is back") == 1
