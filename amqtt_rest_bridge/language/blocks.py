@@ -10,8 +10,11 @@ from amqtt_rest_bridge.language.parser import Piece, Statement, Verb
 from amqtt_rest_bridge.language.report import Report, on_one_line
 from amqtt_rest_bridge.language.suggest import closest, did_you_mean
 
+_STRAIGHT = "strings stand in straight quotes: \" or '"
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
-_SETTING_IN = re.compile(r"\bWITH\s+([A-Z0-9_]+)", re.IGNORECASE)
+_SETTING_IN = re.compile(r"[A-Z]+\s+([A-Z_]+)", re.IGNORECASE)
+_PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
+_TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class _Reader:
 
     def read(self, statement: Statement) -> None:
         if statement.verb is Verb.BROKEN:
-            self._read_broken(statement)
+            if not self._skipping:
+                self._read_broken(statement)
         elif statement.verb is Verb.WITH:
             self._read_setting(statement)
         else:
@@ -114,6 +118,10 @@ class _Reader:
             self._report.error(statement.offset, f"{parameter.name} has no value", f"allowed: {parameter.allowed}")
             block.broken.add(parameter.name)
             return
+        elif statement.pieces[0].text[0] in _TYPOGRAPHIC_QUOTES:
+            self._report.error(statement.pieces[0].offset, f"{statement.pieces[0].text[0]} begins no string", _STRAIGHT)
+            block.broken.add(parameter.name)
+            return
         block.settings[parameter.name] = Setting(parameter, statement.pieces, statement.offset)
 
     def _unknown_setting(self, name: Piece, kind: BlockKind) -> None:
@@ -121,13 +129,15 @@ class _Reader:
         if elsewhere:
             self._report.error(name.offset, f"{name.text} does not belong in {kind}", f"it belongs in {elsewhere[0]}")
             return
-        hint = did_you_mean(name.text, PARAMETERS[kind])
-        if hint is None and (found := closest(name.text, _all_names())):
-            hint = f"did you mean {found}? It belongs in {_home_of(found)}"
-        if self._block is not None and hint is not None:
-            self._block.broken.add(closest(name.text, PARAMETERS[kind]) or "")
-        allowed = f"{kind} knows {', '.join(PARAMETERS[kind])}"
-        self._report.error(name.offset, f"unknown setting {name.text}", hint or allowed)
+        if meant := closest(name.text, PARAMETERS[kind], parts=True):
+            hint = f"did you mean {meant}?"
+        elif meant := closest(name.text, _all_names(), parts=True):
+            hint = f"did you mean {meant}? It belongs in {_home_of(meant)}"
+        else:
+            hint = f"{kind} knows {', '.join(PARAMETERS[kind])}"
+        if self._block is not None and meant is not None:
+            self._block.broken.add(meant)
+        self._report.error(name.offset, f"unknown setting {name.text}", hint)
 
     def _read_addition(self, statement: Statement) -> None:
         name = statement.name.text.upper()
@@ -228,17 +238,28 @@ def _home_of(name: str) -> str:
 
 def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
     """Say what is wrong with a text that is no statement."""
-    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
-    if text[:1] in "“”„‘’«»":
-        return f"unexpected text: {shown}", "strings stand in straight quotes: \" or '"
-    if text.rstrip().endswith("+"):
-        return f"nothing follows the + in {shown}", 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
+    if text.endswith("+"):
+        hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
+        return f"nothing follows the + in {on_one_line(text, 40)}", hint
     if text.upper() in ("WITH", "ADD"):
         return f"{text} is not followed by a name", None
-    if text[:1] == "+":
+    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
+    if _PLUS_FIRST.match(text):
         return f"+ does not stand between two values: {shown}", None
+    if text[:1] in _TYPOGRAPHIC_QUOTES:
+        return f"unexpected text: {shown}", _STRAIGHT
+    if verb := closest(text.split()[0], ["WITH", "ADD"]):
+        return f"unexpected text: {shown}", f"did you mean {verb}?"
+    return _explain_behind(shown, before)
+
+
+def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | None]:
+    """Say what is wrong with a text by what it stands behind."""
     if before is None:
         return f"unexpected text: {shown}", "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>"
-    if before.pieces:
-        return f"unexpected text after the value of {before.name.text}: {shown}", "a value with spaces needs quotes"
-    return f"unexpected text: {shown}", did_you_mean(text.split()[0], ["WITH", "ADD", "DEFINE"])
+    if not before.pieces:
+        return f"unexpected text: {shown}", None
+    hint = "a value with spaces needs quotes"
+    if before.pieces[-1].text in ("=", ":"):
+        hint = f"no {before.pieces[-1].text} stands between a name and its value"
+    return f"unexpected text after the value of {before.name.text}: {shown}", hint

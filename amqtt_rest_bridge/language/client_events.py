@@ -83,7 +83,7 @@ def _check_levels(block: TypedBlock, name: str, template: PlaceholderText, offse
     for written in template.names:
         number = written.removeprefix("topic.")
         if number != written and not source.endswith("#") and int(number) > levels:
-            message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC have {levels} levels"
+            message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC end with level {levels}"
             block.report.error(block.offset(name) if offset is None else offset, message)
 
 

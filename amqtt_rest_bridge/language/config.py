@@ -1,9 +1,13 @@
 """The REST_API_CONFIG and ROUTE_CONFIG blocks to the model, and what in them belongs together or contradicts."""
 
+import re
+
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.typed import TypedBlock
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
+
+_USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 
 
 def read_config(block: TypedBlock) -> RestApiConfig | None:
@@ -44,7 +48,8 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
             use_ssl = bool(block.values.get("USE_SSL", False))
             block.values[name] = syntax.read_address(block.values[name].strip(), use_ssl=use_ssl)
         except Refused as refused:
-            block.error(name, f'BASE_ADDRESS "{block.texts[name].shown}" {refused.message}', refused.hint)
+            shown = _USER_INFO.sub("***@", block.texts[name].shown)
+            block.error(name, f'BASE_ADDRESS "{shown}" {refused.message}', refused.hint)
 
 
 def _check_texts(block: TypedBlock) -> None:

@@ -19,8 +19,8 @@ _NEXT_DEFINE = re.compile(_DEFINE, re.MULTILINE | re.IGNORECASE)
 _GAP = r"(?:\s|//[^\n]*|--[^\n]*|/\*.*?\*/)++"
 _HEADER = re.compile(
     rf"""DEFINE{_GAP}(?P<kind>[^\s"'/]++)
-    (?:{_GAP}(?P<name>"[^"\n]*"|'[^'\n]*'|(?:(?!//|--|/\*)[^\s"'])++)
-    (?:{_GAP}WITH{_GAP}TYPE{_GAP}(?P<type>"[^"\n]*"|'[^'\n]*'|(?:(?!//|--|/\*)[^\s"'])++))?)?""",
+    (?:{_GAP}(?!WITH{_GAP}TYPE\s)(?P<name>"[^"\n]*"|'[^'\n]*'|(?:(?!//|--|/\*)[^\s"'])++))?
+    (?:{_GAP}WITH{_GAP}TYPE{_GAP}(?!(?:ADD|WITH)\s)(?P<type>"[^"\n]*"|'[^'\n]*'|(?:(?!//|--|/\*)[^\s"'])++))?""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 # Ours: strings may span lines. Others: only what surely is a comment hides a DEFINE.
@@ -52,13 +52,13 @@ def split(text: str, report: Report) -> Iterator[Definition]:
     start = _first_define(text, report)
     while start is not None:
         header = _HEADER.match(text, start)
-        if header is None:
+        if header is None or header["kind"].upper() in ("WITH", "ADD"):
             report.error(start, "DEFINE is not followed by what it defines", _EXAMPLE)
             start = _end_of_other(text, start + len("DEFINE"))
         elif _is_ours(header, report):
             body_start, name = _read_header(header, report)
             body, end = _close(text, body_start, report)
-            if header["type"] is None:  # its header is reported; go on where its blocks begin
+            if header["type"] is None or name is None:  # its header is reported; go on where its blocks begin
                 body = _TO_FIRST_ADD.sub(lambda found: " " * len(found[0]), body, count=1)
             yield Definition(name, start, body, body_start)
             start = end
@@ -116,7 +116,7 @@ def _read_header(header: re.Match[str], report: Report) -> tuple[int, str | None
     """Give where the body begins and the route's name; faults of both stand at the DEFINE."""
     name = header["name"]
     if name is None or header["type"] is None:
-        missing = "its name" if name is None or name.upper() == "WITH" else "its WITH TYPE"
+        missing = "its name" if name is None or name.upper() in ("WITH", "ADD") else "its WITH TYPE"
         report.error(
             header.start(),
             f"DEFINE ROUTE cannot be read: {missing} is missing",

@@ -2,7 +2,7 @@
 
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.events import read_setting, read_signature, require, warn_of_unused
-from amqtt_rest_bridge.language.suggest import did_you_mean
+from amqtt_rest_bridge.language.suggest import closest
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.typed import TypedBlock
 from amqtt_rest_bridge.model import Method, RestApiConfig, ServerEvent
@@ -81,6 +81,7 @@ def _template(
     for written in template.names:
         segment = written.removeprefix("path.")
         if segment != written and segment not in segments:
-            hint = did_you_mean(segment, segments) or f"write {{{segment}}} in ENDPOINT"
+            meant = closest(segment, segments)
+            hint = f"did you mean {{path.{meant}}}?" if meant else f"write {{{segment}}} in ENDPOINT"
             block.error(name, f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}", hint)
     return template

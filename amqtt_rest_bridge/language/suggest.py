@@ -3,18 +3,28 @@
 from collections.abc import Iterable
 
 from rapidfuzz import process
-from rapidfuzz.distance import OSA
+from rapidfuzz.distance import OSA, JaroWinkler
+
+_ALIKE = 0.87  # Jaro-Winkler, for endings and parts that are missing: REST_CONFIG means REST_API_CONFIG
 
 
-def closest(name: str, names: Iterable[str]) -> str | None:
+def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | None:
     """Give the name that was probably meant, or None; case and the difference of - and _ do not matter.
 
-    A typing mistake (one letter wrong, missing, too many or swapped with its neighbour) is allowed per three letters.
+    With `parts`, a part of a name counts when it is in only one: TIMEOUT means REQUEST_TIMEOUT.
     """
-    found = process.extractOne(
-        name, list(names), scorer=OSA.distance, processor=_normalised, score_cutoff=max(1, len(name) // 3)
+    names = list(names)
+    slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
+    slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
+    if slip is not None:
+        return slip[0]
+    alike = process.extractOne(
+        name, names, scorer=JaroWinkler.normalized_similarity, processor=_normalised, score_cutoff=_ALIKE
     )
-    return found[0] if found else None
+    if alike is not None or not parts:
+        return alike[0] if alike else None
+    holding = [whole for whole in names if _normalised(name) in _normalised(whole).split("_")]
+    return holding[0] if len(holding) == 1 else None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:

@@ -39,29 +39,32 @@ def read_address(text: str, *, use_ssl: bool) -> str:
         raise Refused(f"has the scheme {name}; allowed are http and https", None)
     if name == "http" and use_ssl:
         raise Refused("begins with http:// while USE_SSL is true", "write https:// or leave USE_SSL out")
-    rest = text[scheme.end() :] if scheme else text
-    if found := _NOT_IN_URL.search(rest):
-        raise Refused(f"holds {found[0]!r}, which cannot stand in an address", _encoded(found[0]))
-    if "?" in rest or "#" in rest:
+    authority, slash, path = (text[scheme.end() :] if scheme else text).partition("/")
+    if "?" in text or "#" in text:
         raise Refused("has a query or fragment", "the query belongs to ENDPOINT")
-    authority, slash, path = rest.partition("/")
-    if "@" in authority:
-        raise Refused("holds credentials", "set USERNAME and PASSWORD instead")
     _check_authority(authority)
+    if found := _NOT_IN_URL.search(path):
+        raise Refused(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
     return f"{name}://{authority}{slash}{path}".rstrip("/")
 
 
 def _check_authority(authority: str) -> None:
     found = _AUTHORITY.fullmatch(authority)
+    if "@" in authority:
+        raise Refused("holds credentials", "set USERNAME and PASSWORD instead")
     if found is None:
         hint = "as in http://127.0.0.1:8000, https://api.example.com/v1 or http://[::1]:8000"
+        if authority in ("http:", "https:"):
+            hint = "quote it: outside of quotes, // begins a comment"
+        if not authority.isascii():
+            hint = "write the host in ASCII, a name with other letters in its xn-- form"
         raise Refused("has no valid host" if authority else "names no host", hint)
     if found["port"] is not None and not 0 < int(found["port"]) <= 65535:
         raise Refused(f"has the port {found['port']}; allowed are 1 to 65535", None)
 
 
 def check_client_endpoint(text: str) -> None:
-    """Refuse what is no path (and query) below BASE_ADDRESS; `text` is the literal text, placeholders left out.
+    """Refuse what is no path (and query) below BASE_ADDRESS; `text` has any word for each placeholder.
 
     Raises:
         Refused: it cannot be appended to BASE_ADDRESS.

@@ -28,6 +28,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
 
     `name` is the setting's or header's, for messages.
     """
+    _warn_of_misspelt(value, place, mode, report)
     try:
         template = parse(value.parts, place, mode)
         _check_literal(template, value)
@@ -37,22 +38,19 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
     except Refused as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
         return None
-    _warn_of_misspelt(value, place, mode, report)
     if place is Place.JSON:
         _warn_of_broken_json(name, template, value, report)
     return template
 
 
 def _check_literal(template: PlaceholderText, value: Value) -> None:
-    literal = "".join([piece for piece in template.pieces if isinstance(piece, str)])
+    sample = "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
     if template.place is Place.ENDPOINT:
-        syntax.check_client_endpoint(literal)
-    elif template.place is Place.HEADER and syntax.has_control(literal):
+        syntax.check_client_endpoint(sample)
+    elif template.place is Place.HEADER and syntax.has_control(sample):
         raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
-    elif template.place is Place.TOPIC:
-        sample = "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
-        if reason := check_topic_name(sample):
-            raise Refused(f'"{value.shown}" {reason}')
+    elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
+        raise Refused(f'"{value.shown}" {reason}')
 
 
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
@@ -87,18 +85,27 @@ def _explain(name: str, place: Place, mode: Mode) -> tuple[str, str | None] | No
         own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
         hint = f"write {{{'.'.join([own.names[0], *([there.argument] if there.argument else [])])}}}" if own else None
         return f"{{{name}}} exists only in {other} mode and stays as text", hint
-    meant = _meant(name, mode)
-    if meant is None and place not in _BODIES:  # a body may hold any words in braces, these hardly do
-        meant = f"{'value' if mode is Mode.CLIENT else 'body'}.json.{name}"
-    return None if meant is None else (f"{{{name}}} is no placeholder and stays as text", f"did you mean {{{meant}}}?")
+    message = f"{{{name}}} is no placeholder and stays as text"
+    if meant := _meant(name, mode):
+        return message, f"did you mean {{{meant}}}?"
+    if place in _BODIES:  # a body may hold any words in braces, the others hardly do
+        return None
+    if mode is Mode.CLIENT:
+        return message, f"{{value.json.{name}}} is a field of the payload"
+    return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
 
 
 def _meant(name: str, mode: Mode) -> str | None:
     """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
-    known = {own: kind for kind in _kinds(mode) for own in kind.names}
+    known = {own: kind for kind in reversed(_kinds(mode)) for own in kind.names}
     parts = name.split(".")
-    if parts[0] == "topic" in known:
-        return "topic.1"
+    if len(parts) > 1 and parts[0] in known:
+        first = known[parts[0]]
+        if first.root == "payload":
+            tail = parts[2:] if closest(parts[1], ["json"]) else parts[1:]
+            return ".".join([parts[0], "json", *tail])
+        if first.root == "topic":
+            return "topic.1"
     for count in range(min(2, len(parts)), 0, -1):
         found = closest(".".join(parts[:count]), known)
         if found is not None:
@@ -108,7 +115,7 @@ def _meant(name: str, mode: Mode) -> str | None:
 
 def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
     if tail and kind.root == "payload":
-        return ".".join([found, "json", *tail])
+        return _meant(".".join([found, *tail]), Mode.SERVER if found == "body" else Mode.CLIENT) or found
     if tail and kind.argument is None:
         return found
     return ".".join([found, *(tail or ([] if kind.alone else ["x"]))])

@@ -42,7 +42,10 @@ def refuse(placeholder: Placeholder, reason: str, hint: str) -> CallFailed:
 
 def text_of(placeholder: Placeholder, value: JsonValue) -> str:
     """Give a value as text: a string is its text, anything else its JSON."""
-    text = value if isinstance(value, str) else to_json(value)
+    try:
+        text = value if isinstance(value, str) else to_json(value)
+    except RecursionError as error:
+        raise refuse(placeholder, "is nested too deeply", "Send a flatter value.") from error
     if not text.isascii():
         try:
             text.encode()

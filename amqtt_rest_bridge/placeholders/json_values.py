@@ -38,7 +38,11 @@ def from_json(text: str) -> JsonValue:
 
 
 def to_json(value: JsonValue) -> str:
-    """Serialise a parsed value without spaces; its depth is bounded by what `from_json` accepts."""
+    """Serialise a parsed value without spaces.
+
+    Raises:
+        RecursionError: it is nested some hundred levels deep; `from_json` reads a little deeper than this writes.
+    """
     if isinstance(value, JsonNumber):
         return str(value)
     if isinstance(value, dict):

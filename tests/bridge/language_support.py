@@ -1,0 +1,87 @@
+"""What the tests of the route language share: loading a text, and routes as plain JSON values without defaults."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.sources import Source
+from amqtt_rest_bridge.placeholders import PlaceholderText
+
+CASES = Path(__file__).parent / "cases"
+
+ENVIRONMENT: Mapping[str, str] = {
+    "API_HOST": "api.example.com:8000",
+    "ON": "true",
+    "SECONDS": "5",
+    "TENANT": "acme",
+    "SPACED": 'a b/"c"',
+    "VERB": "put",
+    "USER_NAME": "operator",
+    "USER_PASSWORD": "from the environment",
+    "LINES": "two\nlines",
+    "NOT_UTF8": "caf\udce9",
+}
+SECRETS: Mapping[str, bytes] = {
+    "api-key": b"k3y\n",
+    "signing": b"sign with this\r\n",
+    "braces": b"{payload}",
+    "quote": b'say "hi"\\',
+    "lines": b"two\nlines\n",
+    "binary": b"\xff\xfe",
+}
+BASIC = """\
+DEFINE ROUTE R WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH BASE_ADDRESS "http://api.example.com"
+        WITH ENABLE_CLIENT "true"
+    ADD EVENT E
+        WITH SOURCE_TOPIC "in"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/x"
+"""
+
+
+def write_secrets(folder: Path) -> Path:
+    """Write the secrets that the cases refer to."""
+    folder.mkdir(exist_ok=True)
+    for name, content in SECRETS.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def load_text(text: str, secrets_dir: Path = Path("/nowhere")) -> LoadResult:
+    """Load one text as the file `t.lot`."""
+    return load([Source("t.lot", text)], environment=ENVIRONMENT, secrets_dir=secrets_dir)
+
+
+def messages(text: str) -> list[str]:
+    """Load a text and give its faults as they are printed, hints on the same line."""
+    return [str(fault).replace("\n", " | ") for fault in load_text(text).faults]
+
+
+def plain(value: object) -> Any:
+    """Turn a part of the model into JSON values; what has its default is left out, secrets are shown.
+
+    A text with placeholders is its place and its pieces, with ⟨name⟩ for each placeholder.
+    """
+    if isinstance(value, PlaceholderText):
+        pieces = [piece if isinstance(piece, str) else f"⟨{piece.name}⟩" for piece in value.pieces]
+        return f"{value.place}: {''.join(pieces)}"
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: plain(getattr(value, field.name))
+            for field in fields(value)
+            if field.name not in ("path", "position") and not _is_default(field, getattr(value, field.name))
+        }
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _is_default(field: Any, value: object) -> bool:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return default is not MISSING and bool(value == default)

@@ -1,0 +1,119 @@
+import pytest
+
+from amqtt_rest_bridge.topics import TopicIndex, check_topic_filter, check_topic_name, filter_matches
+
+# MQTT 3.1.1 sections 4.7.1 and 4.7.2, its own examples first.
+MATCHES = [
+    ("sport/tennis/player1/#", "sport/tennis/player1"),
+    ("sport/tennis/player1/#", "sport/tennis/player1/ranking"),
+    ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon"),
+    ("sport/#", "sport"),
+    ("#", "sport/tennis"),
+    ("#", "/"),
+    ("sport/tennis/+", "sport/tennis/player1"),
+    ("sport/+", "sport/"),
+    ("+", "sport"),
+    ("+/+", "/finance"),
+    ("/+", "/finance"),
+    ("+/tennis/#", "sport/tennis"),
+    ("$SYS/#", "$SYS/"),
+    ("$SYS/#", "$SYS"),
+    ("$SYS/monitor/+", "$SYS/monitor/Clients"),
+    ("a/b", "a/b"),
+    ("a//b", "a//b"),
+    ("a/+/b", "a//b"),
+    ("+/#", "a"),
+    ("a/$b/+", "a/$b/c"),
+]
+DIFFERS = [
+    ("sport/tennis/+", "sport/tennis/player1/ranking"),
+    ("sport/+", "sport"),
+    ("+", "/finance"),
+    ("#", "$SYS/monitor"),
+    ("+/monitor/Clients", "$SYS/monitor/Clients"),
+    ("+", "$SYS"),
+    ("+/#", "$SYS/x"),
+    ("a/b", "a/B"),
+    ("a/b", "a/b/"),
+    ("a/b/#", "a"),
+    ("a/#", "ab"),
+    ("a/+/c", "a/b"),
+    ("sport", "sport/"),
+]
+
+
+@pytest.mark.parametrize(("topic_filter", "topic"), MATCHES)
+def test_filter_matches_topic(topic_filter: str, topic: str) -> None:
+    assert filter_matches(topic_filter, topic)
+    assert TopicIndex([(topic_filter, 1)]).find(topic) == (1,)
+
+
+@pytest.mark.parametrize(("topic_filter", "topic"), DIFFERS)
+def test_filter_does_not_match_topic(topic_filter: str, topic: str) -> None:
+    assert not filter_matches(topic_filter, topic)
+    assert TopicIndex([(topic_filter, 1)]).find(topic) == ()
+
+
+def test_index_finds_what_a_scan_finds_in_the_order_of_insertion() -> None:
+    filters = [*dict.fromkeys(topic_filter for topic_filter, _ in MATCHES + DIFFERS)] * 2
+    index = TopicIndex((topic_filter, number) for number, topic_filter in enumerate(filters))
+    for _, topic in MATCHES + DIFFERS:
+        scanned = tuple(number for number, topic_filter in enumerate(filters) if filter_matches(topic_filter, topic))
+        assert index.find(topic) == scanned
+
+
+def test_index_of_exact_filters_finds_all_of_a_topic() -> None:
+    index = TopicIndex([("a", 1), ("b", 2), ("a", 3)])
+    assert index.find("a") == (1, 3)
+    assert index.find("c") == ()
+
+
+def test_index_bears_a_topic_of_very_many_levels() -> None:
+    index = TopicIndex([("+/+/x", 1), ("#", 2), ("a/#", 3)])
+    assert index.find("a/" * 32_000) == (2, 3)
+
+
+def test_empty_index_finds_nothing() -> None:
+    assert TopicIndex[int]([]).find("a") == ()
+
+
+@pytest.mark.parametrize("text", ["a", "/", "a/b/c", "$SYS/x", "grün/🌍", " ", "x" * 65_535])
+def test_topic_name_is_accepted(text: str) -> None:
+    assert check_topic_name(text) is None
+    assert check_topic_filter(text) is None
+
+
+@pytest.mark.parametrize("text", ["#", "+", "a/+/b", "+/+", "a/#", "/+/#"])
+def test_topic_filter_is_accepted_but_names_no_topic(text: str) -> None:
+    assert check_topic_filter(text) is None
+    assert "wildcard" in str(check_topic_name(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("", "is empty", id="empty"),
+        pytest.param("a\0b", "holds a control character", id="NUL"),
+        pytest.param("a\nb", "holds a control character", id="line break"),
+        pytest.param("a\x85b", "holds a control character", id="C1 control"),
+        pytest.param("\udce9", "has no UTF-8 form", id="surrogate"),
+        pytest.param("é" * 32_768, "is 65536 bytes long; at most 65535 are allowed", id="too long"),
+    ],
+)
+def test_text_is_neither_name_nor_filter(text: str, reason: str) -> None:
+    assert check_topic_name(text) == reason
+    assert check_topic_filter(text) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a/#/b", "has a # that does not stand alone in the last level"),
+        ("a#", "has a # that does not stand alone in the last level"),
+        ("##", "has a # that does not stand alone in the last level"),
+        ("a+", "has a + that does not fill its level alone"),
+        ("a/b+/c", "has a + that does not fill its level alone"),
+    ],
+)
+def test_misplaced_wildcard_is_refused(text: str, reason: str) -> None:
+    assert check_topic_filter(text) == reason
