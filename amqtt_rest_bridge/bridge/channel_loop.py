@@ -70,16 +70,20 @@ class ChannelLoop(dict[int, Any]):
         self._running = False
 
     def run(self, on_tick: Callable[[], None], tick_seconds: float) -> None:
-        """Turn until `stop`; `on_tick` is called about every `tick_seconds`."""
+        """Turn until `stop`; `on_tick` is called about every `tick_seconds`.
+
+        What work leaves to be done soon waits for another channel's turn, so a caller that sends many requests in one
+        piece gets one answer at a time.
+        """
         next_tick = time.monotonic() + tick_seconds
         select, ready = self._selector.select, self._ready
         while self._running:
             for key, events in select(0 if ready else tick_seconds):
                 self._serve(key.data, events)
-                while ready:
+                for _ in range(len(ready)):
                     self._do(ready.popleft())
                 self.refresh(key.fd)
-            while ready:
+            for _ in range(len(ready)):
                 self._do(ready.popleft())
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + tick_seconds

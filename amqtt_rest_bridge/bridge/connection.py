@@ -25,6 +25,7 @@ from amqtt_rest_bridge.bridge.server_request import NO_WAIT, REFUSAL, REQUEST_ID
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 1.0  # with what comes in part, when connections are scarce
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
 
@@ -68,6 +69,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
 
     def __init__(self, server: Any, sock: socket.socket, addr: Any, adj: Any, map: Any) -> None:  # noqa: A002  # waitress's
         self.began = time.monotonic()  # the handshake, then each request that came in part
+        self.is_reading = False
         self._handshaking = isinstance(sock, ssl.SSLSocket)
         self._handshake_writes = False
         self._linger = False
@@ -79,6 +81,12 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
     def is_idle(self) -> bool:
         """Say that nothing is under way, so that closing loses nothing."""
         return not (self.requests or self.total_outbufs_len or self.request or self._handshaking)
+
+    @property
+    def is_late(self) -> bool:
+        """Say that a peer has kept us waiting for the rest of a request or handshake."""
+        waits = not self.requests and (self._handshaking or self.request is not None)
+        return waits and time.monotonic() - self.began > _PATIENCE_SECONDS
 
     @property
     def is_busy(self) -> bool:
@@ -150,13 +158,17 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
                 if self.close_when_flushed:
                     self.handle_write()
 
+    def serve_next(self) -> None:
+        """Answer a request that waited behind another one."""
+        self.serve()
+        self.server.loop.refresh(self._fileno)
+
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer a request of which only a part has come, and close."""
         request, self.request = self.request, None
         request.error, request.completed = refusal, True
         self.requests.append(request)
-        self.serve()
-        self.server.loop.refresh(self._fileno)
+        self.serve_next()
 
     def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> None:
         """End what takes too long; `now` is monotonic. Called about once a second or more often."""
@@ -179,7 +191,9 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
 
     def _take(self, data: bytes) -> None:
         before = self.request
+        self.is_reading = True
         self.received(data)
+        self.is_reading = False
         if self.request is not before:
             self.began = time.monotonic()
 
@@ -236,8 +250,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         request.environ["wsgi.input"].seek(0)
         self._make(request, may_wait=True)
         self._answer(request)
-        self.server.loop.soon(self._resume)
-        self.server.trigger.pull_trigger()
+        self.server.do(self._resume)
 
     def _resume(self) -> None:
         self.server.loop.refresh(self._fileno)

@@ -66,7 +66,7 @@ class Listener:
 
     Args:
         sock: bound and listening; the listener works on a duplicate, so the socket stays the caller's, and other
-            processes may accept from it at the same time.
+            processes may accept from it at the same time. It becomes non-blocking.
         app: what `server_mode.create_app` made.
         tls: with them the port speaks HTTPS and nothing else.
         max_body_bytes: larger bodies are answered with 413 as soon as that is known.
@@ -133,6 +133,7 @@ class _Port(_Server):  # type: ignore[misc]  # see _Server
 
     channel_class = Connection
     socket: Any
+    trigger: Any
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class _Port(_Server):  # type: ignore[misc]  # see _Server
         self.tls_context = tls_context
         self.loop = ChannelLoop()
         self.stopping = False
+        self._wake_lock = threading.Lock()
         self._access_log = access_log
         self._limits = limits
         self._connections = limits.connections or min(
@@ -181,18 +183,22 @@ class _Port(_Server):  # type: ignore[misc]  # see _Server
     def dispose(self) -> None:
         """Give back what the port holds itself; when it does not run."""
         self.close_listening()
-        self.trigger.close()
-        self.loop.close()
+        with self._wake_lock:  # a late thread must not write to whatever has the trigger's descriptor next
+            if self.trigger is not None:
+                self.trigger.close()
+                self.trigger = None
+                self.loop.close()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have something done on the port's thread; from any other."""
+        """Have something done on the port's thread, if it still runs; from any other."""
         self.loop.soon(work)
-        with contextlib.suppress(OSError, IndexError):  # the loop has ended
-            self.trigger.pull_trigger()
+        with self._wake_lock:
+            if self.trigger is not None:
+                self.trigger.pull_trigger()
 
     def add_task(self, connection: Connection) -> None:
         """Take a connection with a request to serve."""
-        self.loop.soon(connection.serve)
+        self.loop.soon(connection.serve if connection.is_reading else connection.serve_next)
 
     def pull_trigger(self) -> None:
         """Do nothing: whoever serves a connection has the loop look at it again."""
@@ -260,11 +266,15 @@ class _Port(_Server):  # type: ignore[misc]  # see _Server
             sock.close()
 
     def _make_room(self) -> bool:
-        """Close the connections that have been idle for longest; False when none is."""
-        idle = [connection for connection in self.active_channels.values() if connection.is_idle]
+        """Close the connections that have been idle for longest, or else are slowest; False when there is neither."""
+        connections = self.active_channels.values()
+        idle = [connection for connection in connections if connection.is_idle]
+        late = [connection for connection in connections if connection.is_late] if not idle else []
         for connection in nsmallest(_ROOM, idle, key=lambda each: each.last_activity):
             connection.abandon()
-        return bool(idle)
+        for connection in nsmallest(_ROOM, late, key=lambda each: each.began):
+            connection.abandon()
+        return bool(idle or late)
 
     def _turn_away(self, sock: socket.socket) -> None:
         """Refuse a connection for which there is no room, in one non-blocking write."""

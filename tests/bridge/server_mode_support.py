@@ -40,6 +40,7 @@ class FakeOutlet:
         self.payloads: dict[str, bytes] = {}
         self.failures: deque[Exception | None] = deque()
         self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
+        self.on_publish: Callable[[Publication], object] = lambda _publication: None
 
     def publish(self, route: str, publication: Publication, *, wait: float) -> None:
         self.holds.append(wait)
@@ -48,6 +49,7 @@ class FakeOutlet:
             raise failure
         self.log.append(f"publish {publication.topic}")
         self.published.append(publication)
+        self.on_publish(publication)
 
     def latest(self, topic_filter: str) -> bytes | None:
         return self.payloads.get(topic_filter)

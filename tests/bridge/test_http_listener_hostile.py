@@ -3,13 +3,25 @@
 import json
 import socket
 import ssl
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.bridge.http_listener import Limits
-from tests.bridge.http_listener_support import Answer, Raw, certificate, eventually, get, hook_route, post, served
+from amqtt_rest_bridge.model import Publication
+from tests.bridge.http_listener_support import (
+    PATIENCE,
+    Answer,
+    Raw,
+    certificate,
+    eventually,
+    get,
+    hook_route,
+    post,
+    served,
+)
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -217,6 +229,37 @@ def test_with_too_many_busy_connections_a_new_one_is_told_so() -> None:
             answer = second.answer()
         assert (answer.status, code_of(answer), answer.headers["Retry-After"]) == (503, "overloaded", "1")
         assert busy.ask(b"Content-Length: 1\r\n\r\na").status == 200
+
+
+def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.bridge.connection._PATIENCE_SECONDS", 0.0)
+    with served(limits=Limits(connections=2)) as hooks, hooks.connect() as slow, hooks.connect() as slower:
+        slower.send(HEAD)
+        slow.send(HEAD)
+        eventually(lambda: sum(1 for each in hooks.listener._server.active_channels.values() if each.request) == 2)
+        assert hooks.ask(post()).status == 200
+        assert slower.is_closed_by_peer()
+
+
+def test_many_requests_in_one_piece_delay_nobody() -> None:
+    with served() as hooks, hooks.connect() as many, hooks.connect() as other:
+        first_is_served, other_has_sent = threading.Event(), threading.Event()
+
+        def hold_the_first(publication: Publication) -> None:
+            if publication.payload == b"000":
+                first_is_served.set()
+                other_has_sent.wait(PATIENCE)
+
+        hooks.outlet.on_publish = hold_the_first
+        many.send(b"".join(post(body=b"%03d" % number) for number in range(200)))
+        assert first_is_served.wait(PATIENCE)
+        other.send(post(body=b"other"))
+        other_has_sent.set()
+        assert other.answer().status == 200
+        assert [many.answer().status for _ in range(200)] == [200] * 200
+        assert hooks.bodies.index(b"other") < 5
+        hooks.outlet.published.pop(hooks.bodies.index(b"other"))
+        assert hooks.bodies == [b"%03d" % number for number in range(200)]
 
 
 def test_a_handshake_that_stalls_delays_nobody_and_ends(tmp_path: Path) -> None:
