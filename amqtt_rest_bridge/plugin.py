@@ -80,12 +80,14 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._spool: Spool | None = None
         try:
             check_settings(settings)
+            self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload)
             routes = usable_routes(self._load(), settings)
             self._ports.open(server_ports(routes))
             self._spool = Spool(Path(settings.spool)) if settings.spool is not None else None
             self._wire(settings)
             self._use(routes)
             self._bridges.start(self._numbered, self._ports.sockets)
+            self._say_ports()
         except BridgeError as error:
             self._give_back()
             if not isinstance(error, RouteFilesError):
@@ -106,13 +108,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """Begin to publish, to watch route files and to report; take up what the spool holds."""
         settings: Settings = self.config
         self._run(self._publisher.run())
-        reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload)
-        reloader.listen_to_sighup(asyncio.get_running_loop())
-        self._run(reloader.run(settings.reload_seconds))
+        self._reloader.listen_to_sighup(asyncio.get_running_loop())
+        self._run(self._reloader.run(settings.reload_seconds))
         if settings.status_seconds:
-            reporter = StatusReporter(self._dispatcher.accounts.values, self._publisher.put)
-            self._dispatcher.on_health = reporter.report
-            self._run(reporter.run(settings.status_seconds))
+            self._dispatcher.on_health = self._reporter.report
+            self._run(self._reporter.run(settings.status_seconds))
         if self._lossless is not None:
             self._run(self._resume(self._lossless))
 
@@ -147,10 +147,16 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._publisher = Publisher(context.broadcast_message, context.retain_message)
         self._dispatcher = Dispatcher(self._bridges, self._publisher, settings.workers * max(1, settings.processes))
         self._bridges.reports = self._dispatcher
+        self._reporter = StatusReporter(lambda: self._dispatcher.accounts.values(), self._publisher.put)
         self._lossless: Lossless | None = None
         if self._spool is not None:
             self._dispatcher.spool = self._spool
             self._lossless = Lossless(self._dispatcher, self._spool, self._may_publish, time.time)
+
+    def _say_ports(self) -> None:
+        scheme = "http" if self.config.server_certfile is None else "https"
+        for port in self._ports.bound.values():
+            log.info("server mode listens on %s://%s:%d", scheme, self.config.server_host, port)
 
     def _load(self) -> LoadResult:
         settings: Settings = self.config
@@ -173,8 +179,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._numbered, {port: sock for port, sock in self._ports.sockets.items() if port in ports}
         )
         self._ports.close(keep=ports)
+        self._say_ports()
         for name in gone:
             self._run(self.context.retain_message(status_topic(name), b""))
+        if self.config.status_seconds:
+            self._reporter.report_all()
         for topic, message in list(self.context.retained_messages.items()):
             self._dispatcher.remember(topic, bytes(message.data))
         log.info("routes reloaded: %d route(s)", len(routes))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.language.loader import LoadResult
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class Reloader:
         """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
         try:
             self._apply(await load_apart(self._paths, self._secrets_dir))
+        except RouteFilesError as error:
+            log.error("routes not reloaded: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
         except BridgeError as error:
             log.error("routes not reloaded: %s", error)  # noqa: TRY400  # the reason is the whole story
         except Exception:

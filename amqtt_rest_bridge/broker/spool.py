@@ -66,7 +66,8 @@ class Spool:
         self._forgotten: list[str] = []
         self._path = path
         try:
-            self._connection = sqlite3.connect(path, isolation_level=None)
+            # Made by whoever makes the broker, used by its loop: one thread at a time.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
         try:

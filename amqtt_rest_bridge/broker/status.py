@@ -38,9 +38,13 @@ class StatusReporter:
         """Publish one route's status now."""
         self._publish(status_publication(account, time.time()), 1)
 
+    def report_all(self) -> None:
+        """Publish the status of all routes now."""
+        for account in list(self._accounts()):
+            self.report(account)
+
     async def run(self, seconds: float) -> None:
         """Publish all every `seconds` until cancelled."""
         while True:
-            for account in list(self._accounts()):
-                self.report(account)
+            self.report_all()
             await asyncio.sleep(seconds)

@@ -21,7 +21,7 @@ def _payload(number: int) -> bytes:
 
 
 def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[str, object]:
-    """Keep `outstanding` messages under way for some seconds (or until `limit` messages), then wait for the last ones."""
+    """Keep `outstanding` messages under way for some seconds, or until `limit` messages, then wait for the last ones."""
     receiver, sender = Wire(port, "window-receiver"), Wire(port, "window-sender")
     receiver.subscribe("out")
     for number in range(outstanding):

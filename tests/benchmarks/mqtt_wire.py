@@ -1,5 +1,6 @@
 """Just enough MQTT 3.1.1 over a plain socket to load a broker harder than a full client could."""
 
+import contextlib
 import socket
 import struct
 from collections.abc import Iterator
@@ -72,8 +73,9 @@ class Wire:
         return found
 
     def close(self) -> None:
-        """Say goodbye."""
-        self.sock.sendall(b"\xe0\x00")
+        """Say goodbye, if anybody listens."""
+        with contextlib.suppress(OSError):
+            self.sock.sendall(b"\xe0\x00")
         self.sock.close()
 
     def _expect(self, kind: int) -> bytes:

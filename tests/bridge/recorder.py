@@ -1,4 +1,4 @@
-"""An HTTP server for tests of the whole bridge: records requests, answers as told. Real sockets, one thread a connection."""
+"""An HTTP server for tests of the whole bridge: records requests, answers as told. Real sockets."""
 
 import contextlib
 import http.server

@@ -28,7 +28,9 @@ def receive(end: BridgeEnd, count: int) -> list[Frame]:
     return frames
 
 
-@pytest.mark.parametrize("payload", [b"", b"x", bytes(range(256)), b"y" * 1_000_000], ids=["empty", "one", "all", "large"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"x", bytes(range(256)), b"y" * 1_000_000], ids=["empty", "one", "all", "large"]
+)
 def test_a_frame_arrives_as_it_was_sent(ends: tuple[BrokerEnd, BridgeEnd], payload: bytes) -> None:
     broker, bridge = ends
     frame = (Op.CALLS, [(1, 2, "a/ä", payload, 1.5, None)])

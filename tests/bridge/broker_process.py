@@ -1,0 +1,92 @@
+"""A broker in a process of its own, on a fixed port, so that a test can kill it and start it again."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from tests.bridge.host import ANONYMOUS, PLUGIN
+
+SECONDS = 30.0
+
+
+class BrokerProcess:
+    """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop)."""
+
+    def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port: int = sock.getsockname()[1]
+        self._folder = folder
+        (folder / "routes.lot").write_text(routes)
+        bridge = {"routes": str(folder / "routes.lot"), "reload_seconds": 0, "status_seconds": 0, **settings}
+        config = {
+            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{self.port}"}},
+            "plugins": ANONYMOUS | (plugins or {}) | {PLUGIN: bridge},
+        }
+        self._config = folder / "broker.yaml"
+        self._config.write_text(json.dumps(config))  # JSON is YAML
+        self._running: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Give the process id of the running broker."""
+        assert self._running is not None
+        return self._running.pid
+
+    @property
+    def log(self) -> str:
+        """Give what every run has written so far."""
+        return (self._folder / "broker.log").read_text()
+
+    def start(self) -> None:
+        """Start and wait until clients can connect."""
+        with (self._folder / "broker.log").open("a") as log:
+            command = "from amqtt.scripts.broker_script import main; main()"
+            self._running = subprocess.Popen(
+                [sys.executable, "-c", command, "-c", str(self._config)], stdout=log, stderr=log
+            )
+        eventually(self._accepts, "the broker accepts no connection")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        """End it as Ctrl-C does."""
+        self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        """End it if it runs."""
+        if self._running is not None:
+            self.kill()
+
+    def _accepts(self) -> bool:
+        assert self._running is not None
+        assert self._running.poll() is None, self.log
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def _end(self, number: int) -> None:
+        assert self._running is not None
+        self._running.send_signal(number)
+        self._running.wait(SECONDS)
+        self._running = None
+
+
+def eventually(holds: Callable[[], bool], complaint: str, seconds: float = SECONDS) -> None:
+    """Wait until something holds that nobody tells of."""
+    pause = threading.Event()
+    deadline = monotonic() + seconds
+    while not holds():
+        assert monotonic() < deadline, complaint
+        pause.wait(0.005)

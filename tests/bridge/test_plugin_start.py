@@ -1,0 +1,107 @@
+"""What stops the broker's start, and what it says then."""
+
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amqtt.errors import PluginInitError, PluginLoadError
+
+from tests.bridge.host import Host, configuration
+
+GOOD = """
+DEFINE ROUTE Good WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/e" WITH DESTINATION_TOPIC "t"
+"""
+
+FIVE_FAULTS = """DEFINE ROUTE Bad WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH BASE_ADDRESS "http://127.0.0.1:1"
+        WITH ENABLE_CLIENT "maybe"
+        WITH REQUEST_TIMOUT '5'
+        WITH SERVER_PORT '70000'
+    ADD EVENT E
+        WITH SOURCE_TOPIC "a/#/b"
+        WITH METHOD "FETCH"
+        WITH ENDPOINT "/x"
+"""
+
+
+def start(tmp_path: Path, routes: str, **settings: Any) -> None:
+    path = tmp_path / "routes.lot"
+    path.write_text(routes)
+    Host(configuration(path, **settings)).stop()
+
+
+def test_every_fault_of_a_route_file_is_logged_with_line_and_column(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        start(tmp_path, FIVE_FAULTS)
+    places = {record.getMessage().split(": error:")[0] for record in caplog.records if ": error:" in record.message}
+    assert places >= {f"{tmp_path}/routes.lot:{place}" for place in ("4:28", "5:14", "6:26", "8:27", "9:21")}
+    assert "REQUEST_TIMEOUT" in caplog.text
+
+
+def test_a_taken_port_stops_the_start_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+            start(tmp_path, GOOD.replace("'0'", f"'{port}'"))
+    assert f"cannot listen on 127.0.0.1 port {port}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param({"processes": -1}, "the setting processes is -1; allowed is 0 to 64", id="processes"),
+        pytest.param({"workers": 0}, "the setting workers is 0; allowed is 1 to 1024", id="workers"),
+        pytest.param({"max_body_bytes": -1}, "max_body_bytes is -1", id="max_body_bytes"),
+        pytest.param({"max_response_bytes": -1}, "max_response_bytes is -1", id="max_response_bytes"),
+        pytest.param({"reload_seconds": -1.0}, "reload_seconds is -1", id="reload_seconds"),
+        pytest.param({"status_seconds": -1.0}, "status_seconds is -1", id="status_seconds"),
+        pytest.param({"server_certfile": "x.pem"}, "belong together", id="certificate without key"),
+        pytest.param({"server_host": "192.0.2.1"}, "cannot listen on 192.0.2.1", id="host of another machine"),
+        pytest.param({"server_certfile": "x.pem", "server_keyfile": "x.key"}, "x.pem", id="missing certificate"),
+        pytest.param({"spool": "/nowhere/spool.db"}, "cannot open the spool /nowhere/spool.db", id="spool"),
+    ],
+)
+def test_a_bad_setting_stops_the_start_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        start(tmp_path, GOOD, **settings)
+    assert said in caplog.text
+
+
+def test_missing_routes_stop_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        Host(configuration("")).stop()
+    assert "the setting routes is missing" in caplog.text
+
+
+def test_an_unknown_setting_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(PluginLoadError):
+        start(tmp_path, GOOD, proceses=1)
+
+
+def test_a_missing_certificate_also_stops_the_start_with_a_bridge_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        start(tmp_path, GOOD, processes=1, server_certfile="x.pem", server_keyfile="x.key")
+    assert "the bridge process cannot start" in caplog.text
+    assert "x.pem" in caplog.text
+
+
+def test_a_lossless_route_needs_the_spool(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lossless = """DEFINE ROUTE L WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:1" WITH ENABLE_CLIENT "true"
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/"
+        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+    """
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        start(tmp_path, lossless)
+    assert "routes.lot:1:1: error: route L has OVERLOAD_POLICY" in caplog.text

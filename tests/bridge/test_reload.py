@@ -1,0 +1,218 @@
+"""Hot reload: changed files take effect, faults change nothing, nothing is lost on the way."""
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.broker.reload import Reloader, fingerprint, load_apart
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.language.loader import LoadResult
+from tests.bridge.host import SECONDS, Host, configuration
+from tests.bridge.recorder import Recorder, recording
+
+
+def client_route(target: Recorder, name: str = "C", source: str = "in", destination: str = "out") -> str:
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD EVENT E
+            WITH SOURCE_TOPIC "{source}" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "{destination}"
+    """
+
+
+def server_route(path: str, name: str = "S", port: int = 0) -> str:
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "{path}" WITH DESTINATION_TOPIC "hook"
+    """
+
+
+class Reloading:
+    """A broker whose route files change; `reload` waits until the change has been taken or refused."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
+        self._done = threading.Semaphore(0)
+        reloader = self.host.plugin._reloader
+        reload = reloader.reload
+
+        async def reloaded() -> None:
+            await reload()
+            self._done.release()
+
+        reloader.reload = reloaded  # type: ignore[method-assign]
+
+    def write(self, name: str, text: str | None) -> None:
+        if text is None:
+            (self.folder / name).unlink()
+        else:
+            temporary = self.folder / "temporary"
+            temporary.write_text(text)
+            temporary.replace(self.folder / name)
+        assert self._done.acquire(timeout=SECONDS)
+
+    def await_status(self, path: str, wanted: int) -> None:
+        """Wait until the bridge process has the new routes too."""
+        for _ in range(1000):
+            if self.post(path) == wanted:
+                return
+        raise AssertionError(f"{path} never answered {wanted}")
+
+    def post(self, path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.host.http_port, timeout=SECONDS)
+        try:
+            connection.request("POST", path, b"1")
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+@pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
+def test_changed_added_and_removed_files_take_effect(tmp_path: Path, processes: int) -> None:
+    with recording() as target:
+        (tmp_path / "a.lot").write_text(client_route(target))
+        running = Reloading(tmp_path, processes=processes)
+        try:
+            client = running.host.client("out", "out2", "hook")
+            running.write("a.lot", client_route(target, destination="out2"))
+            client.publish("in", b"changed")
+            assert client.message() == ("out2", b"changed")
+            running.write("b.lot", server_route("/new"))
+            running.await_status("/new", 200)
+            assert client.message() == ("hook", b"1")
+            running.write("b.lot", server_route("/newer"))
+            running.await_status("/newer", 200)
+            assert running.post("/new") == 404
+            assert client.message() == ("hook", b"1")
+            running.write("b.lot", None)
+            assert running.host.plugin.server_ports == {}
+            client.publish("in", b"still")
+            assert client.message() == ("out2", b"still")
+        finally:
+            running.host.stop()
+
+
+def test_a_file_with_faults_changes_nothing_and_its_faults_are_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with recording() as target, caplog.at_level(logging.ERROR):
+        (tmp_path / "a.lot").write_text(client_route(target))
+        running = Reloading(tmp_path)
+        try:
+            client = running.host.client("out")
+            running.write("b.lot", "DEFINE ROUTE Bad WITH TYPE REST_API\n ADD REST_API_CONFIG\n  WITH NONSENSE '1'\n")
+            client.publish("in", b"as before")
+            assert client.message() == ("out", b"as before")
+            assert sum("unknown setting NONSENSE" in record.message for record in caplog.records) == 1
+            running.write("b.lot", client_route(target, name="B", source="in2"))
+            client.publish("in2", b"mended")
+            assert client.message() == ("out", b"mended")
+        finally:
+            running.host.stop()
+
+
+def test_a_taken_port_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with recording() as taken, caplog.at_level(logging.ERROR):
+        (tmp_path / "a.lot").write_text(server_route("/a"))
+        running = Reloading(tmp_path)
+        try:
+            running.write("a.lot", server_route("/b", port=taken.port))
+            assert "cannot listen" in caplog.text
+            assert running.post("/a") == 200
+        finally:
+            running.host.stop()
+
+
+def test_what_was_sent_before_a_reload_is_answered_by_the_old_definition(tmp_path: Path) -> None:
+    entered, let_go = threading.Event(), threading.Event()
+
+    with recording() as target:
+
+        def answer(seen: object) -> tuple[int, bytes]:
+            entered.set()
+            let_go.wait(SECONDS)
+            return 200, b"old"
+
+        target.answer = answer
+        (tmp_path / "a.lot").write_text(client_route(target))
+        running = Reloading(tmp_path)
+        try:
+            client = running.host.client("out", "out2")
+            client.publish("in", b"1")
+            assert entered.wait(SECONDS)
+            running.write("a.lot", client_route(target, destination="out2"))
+            let_go.set()
+            assert client.message() == ("out", b"old")
+            client.publish("in", b"2")
+            assert client.message() == ("out2", b"old")
+        finally:
+            running.host.stop()
+
+
+def test_the_status_of_a_removed_route_is_removed(tmp_path: Path) -> None:
+    with recording() as target:
+        (tmp_path / "a.lot").write_text(client_route(target, name="Gone"))
+        running = Reloading(tmp_path, status_seconds=60)
+        try:
+            client = running.host.client("$SYS/broker/routes/#")
+            topic, payload = client.message()
+            assert (topic, json.loads(payload)["name"]) == ("$SYS/broker/routes/Gone/status", "Gone")
+            running.write("a.lot", client_route(target, name="Came"))
+            assert client.message()[0] == "$SYS/broker/routes/Came/status"
+            assert "$SYS/broker/routes/Gone/status" not in running.host.broker.retained_messages
+        finally:
+            running.host.stop()
+
+
+def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(tmp_path: Path) -> None:
+    async def scenario() -> LoadResult:
+        applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
+        (tmp_path / "a.lot").write_text(server_route("/a"))
+        reloader = Reloader([str(tmp_path)], str(tmp_path), applied.set_result)
+        loop = asyncio.get_running_loop()
+        reloader.listen_to_sighup(loop)
+        running = loop.create_task(reloader.run(0))
+        os.kill(os.getpid(), 1)
+        try:
+            return await asyncio.wait_for(applied, SECONDS)
+        finally:
+            loop.remove_signal_handler(1)
+            running.cancel()
+
+    assert [route.name for route in asyncio.run(scenario()).routes] == ["S"]
+
+
+def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_loaded: LoadResult) -> None:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        await Reloader([str(tmp_path)], str(tmp_path), fail).reload()
+
+    asyncio.run(scenario())
+    assert "routes not reloaded" in caplog.text
+
+
+def test_a_loader_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        asyncio.run(load_apart([str(tmp_path / "nowhere")], str(tmp_path)))
+
+
+def test_the_fingerprint_changes_with_every_change(tmp_path: Path) -> None:
+    seen = {fingerprint([str(tmp_path)])}
+    for text in ("a", "ab", "b"):
+        path = tmp_path / "sub" / "x.lot"
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_text(text)
+        seen.add(fingerprint([str(tmp_path)]))
+    assert len(seen) == 4
+    assert fingerprint([str(tmp_path / "none")]) == frozenset()

@@ -1,0 +1,107 @@
+"""The spool: what is kept survives, what cannot be used is refused with a clear line."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.broker.spool import SCHEMA_VERSION, Spool, SpoolFull
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.model import Message
+
+
+def message(number: int) -> Message:
+    return Message(f"in/{number}", bytes([number % 256]) * number, 1000.0 + number)
+
+
+def test_what_is_kept_is_there_after_reopening_oldest_first(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    keys = [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(250)]
+    spool.permit(keys[0])
+    spool.forget(keys[1])
+    spool.close()
+    again = Spool(tmp_path / "spool.db")
+    kept = list(again.kept())
+    assert [one.key for one in kept] == [keys[0], *keys[2:]]
+    assert kept[1].message == message(2)
+    assert [(one.client_id, one.username) for one in kept[:2]] == [(None, None), ("me", "name")]
+    again.close()
+
+
+def test_what_is_kept_is_on_disk_at_once_and_what_is_forgotten_after_a_flush(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    key = spool.keep("R", "E", message(1), 0, None)
+    other = sqlite3.connect(tmp_path / "spool.db")
+    count = "SELECT count(*) FROM calls"
+    assert other.execute(count).fetchone() == (1,)
+    spool.forget(key)
+    assert other.execute(count).fetchone() == (1,)
+    spool.flush()
+    assert other.execute(count).fetchone() == (0,)
+    other.close()
+    spool.close()
+
+
+def test_a_spool_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    Spool(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="a newer version of amqtt-rest-bridge wrote it"):
+        Spool(path)
+
+
+def test_an_empty_file_of_an_older_version_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    path.touch()
+    spool = Spool(path)
+    spool.keep("R", "E", message(1), 0, None)
+    spool.close()
+
+
+@pytest.mark.parametrize(
+    "content", [pytest.param(b"no database" * 100, id="another format"), pytest.param(b"", id="cut off")]
+)
+def test_a_damaged_spool_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "spool.db"
+    spool = Spool(path)
+    for number in range(200):
+        spool.keep("R", "E", message(number), 0, None)
+    spool.close()
+    path.write_bytes(content or path.read_bytes()[:9000])
+    with pytest.raises(ConfigurationError, match="cannot use the spool .*move the file away"):
+        Spool(path)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot open the spool .*nowhere/spool.db"):
+        Spool(tmp_path / "nowhere" / "spool.db")
+
+
+def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    kept = [spool.keep("R", "E", message(number), 0, None) for number in range(10)]
+    pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
+    spool._connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a full disk
+    with pytest.raises(SpoolFull, match="full"):
+        for _ in range(100):
+            kept.append(spool.keep("R", "E", message(200), 0, None))
+    assert [one.key for one in spool.kept()] == kept
+    spool.close()
+
+
+def test_a_write_that_fails_is_logged_and_done_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    key = spool.keep("R", "E", message(1), 0, None)
+    other = sqlite3.connect(tmp_path / "spool.db", isolation_level=None)
+    spool._connection.execute("PRAGMA busy_timeout = 0")
+    other.execute("BEGIN IMMEDIATE")
+    spool.forget(key)
+    spool.flush()
+    assert "could not be written" in caplog.text
+    other.execute("ROLLBACK")
+    other.close()
+    spool.flush()
+    assert list(spool.kept()) == []
+    spool.close()

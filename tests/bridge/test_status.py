@@ -1,0 +1,118 @@
+"""Route status: what it says, when it is published."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
+from tests.bridge.host import hosting
+from tests.bridge.recorder import Recorder, recording
+
+
+def account(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED, workers: int = 4) -> RouteAccount:
+    return RouteAccount(Route("R", RestApiConfig(), route_config=RouteConfig(capacity, policy)), workers, 100.0)
+
+
+def run(account: RouteAccount, outcomes: str) -> str:
+    """Let calls end well (+) or fail (-) and give the health."""
+    for outcome in outcomes:
+        assert account.admit() is None
+        if outcome == "+":
+            account.success(0.01, 101.0)
+        else:
+            account.failure("timeout", "too slow", 102.0)
+    return account.health
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "health"),
+    [
+        pytest.param("", "Green", id="nothing yet"),
+        pytest.param("+" * 30, "Green", id="all well"),
+        pytest.param("-" + "+" * 19, "Yellow", id="an error among the last 20"),
+        pytest.param("-" + "+" * 20, "Green", id="an error before the last 20"),
+        pytest.param("+--", "Yellow", id="two in a row"),
+        pytest.param("+---", "Red", id="three in a row"),
+        pytest.param("---+", "Yellow", id="well again"),
+        pytest.param("-" * 25, "Red", id="all failed"),
+    ],
+)
+def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
+    assert run(account(), outcomes) == health
+
+
+def test_the_status_counts_every_message() -> None:
+    one = account(capacity=3, workers=2)
+    run(one, "++-")
+    for _ in range(3):
+        assert one.admit() is None
+    refusal = one.admit()
+    assert refusal is not None
+    one.refuse(refusal.code, refusal.message, 103.0)
+    one.wait(1)
+    status = one.status(110.5)
+    assert status["messages"] == {
+        "total": 7,
+        "succeeded": 2,
+        "failed": 1,
+        "retried": 1,
+        "refused": 1,
+        "queued": 1,
+        "in_flight": 2,
+    }
+    assert status["errors"] == {"total": 2, "consecutive": 2}
+    assert status["last_error"]["code"] == "overloaded"
+    assert status["last_success"] == "1970-01-01T00:01:41.000Z"
+    assert status["latency_ms"] == {"p50": 10.0, "p99": 10.0}
+    assert (status["uptime_s"], status["timestamp"]) == (10.5, "1970-01-01T00:01:50.500Z")
+    assert (status["name"], status["type"], status["connection"]) == ("R", "REST_API", "failing")
+
+
+def test_a_call_between_two_tries_holds_no_worker_of_a_realtime_route() -> None:
+    one = account(policy=OverloadPolicy.REALTIME, workers=1)
+    assert one.admit() is None
+    assert one.admit() is not None
+    one.wait(1)
+    assert one.admit() is None
+
+
+def test_requests_of_server_mode_count_too() -> None:
+    one = account()
+    assert not one.served(5, 0, "", "", 100.0)
+    assert one.served(0, 3, "reply_timeout", "no reply", 101.0)
+    assert one.health == "Red"
+    assert one.status(102.0)["messages"]["total"] == 8
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+def test_the_status_is_retained_and_published_again_when_the_health_changes(target: Recorder) -> None:
+    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "out"
+    """
+    with hosting(routes, status_seconds=60) as host:
+        client = host.client("$SYS/broker/routes/+/status")
+        topic, payload = client.message()
+        assert topic == "$SYS/broker/routes/R/status"
+        assert json.loads(payload)["health"] == "Green"
+        target.answer = lambda _: (500, b"")
+        client.publish("in", b"1")
+        assert json.loads(client.message()[1])["health"] == "Yellow"
+
+
+def test_the_status_is_published_every_so_often(target: Recorder) -> None:
+    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x"
+    """
+    with hosting(routes, status_seconds=0.05) as host:
+        client = host.client("$SYS/broker/routes/R/status")
+        uptimes = [json.loads(payload)["uptime_s"] for _, payload in client.messages(3)]
+    assert uptimes == sorted(uptimes)
