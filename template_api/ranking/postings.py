@@ -66,9 +66,14 @@ class Postings:
         """Tell whether a template has a term."""
         return any(posting.score(slot) > 0 for posting in self._of(term))
 
+    def idf(self, terms: Iterable[int]) -> float:
+        """Return the inverse document frequency of the commonest of some terms, always above 0."""
+        frequency = max(self.frequency(term) for term in terms)
+        return math.log(1 + (self.size - frequency + 0.5) / (frequency + 0.5))
+
     def ideal(self, terms: Iterable[int]) -> float:
         """Return the score that no template can exceed for a clause of these terms and weight 1, whatever its text."""
-        return self._idf(terms) * (K1 + 1)
+        return self.idf(terms) * (K1 + 1)
 
     def best(
         self, clauses: Iterable[Clause], count: int, positions: Sequence[int], accept: Container[int] | None
@@ -104,14 +109,9 @@ class Postings:
     def _of(self, term: int) -> Iterator[Posting]:
         return (part[term] for part in self.parts if term in part)
 
-    def _idf(self, terms: Iterable[int]) -> float:
-        """Return the inverse document frequency of the commonest of some terms, always above 0."""
-        frequency = max(self.frequency(term) for term in terms)
-        return math.log(1 + (self.size - frequency + 0.5) / (frequency + 0.5))
-
     def _weighted(self, clause: Clause) -> "_Weighted":
         postings = tuple(posting for term in clause.terms for posting in self._of(term))
-        return _Weighted(postings, clause.weight * self._idf(clause.terms))
+        return _Weighted(postings, clause.weight * self.idf(clause.terms))
 
 
 class _Weighted:

@@ -96,6 +96,27 @@ def test_of_equal_texts_the_one_whose_title_says_just_the_query_is_first() -> No
     assert keys(Ranking([longer, exact, *FILLER]), "pump control") == ["exact", "longer"]
 
 
+def test_a_title_with_the_word_as_asked_is_before_one_with_another_form() -> None:
+    ranking = Ranking([document("pumps", "pumps"), document("pump", "pump"), *FILLER])
+    assert keys(ranking, "pump") == ["pump", "pumps"]
+    assert keys(ranking, "pumps") == ["pumps", "pump"]
+
+
+def test_only_the_beginning_of_an_endless_title_is_compared() -> None:
+    """Else sixty titles of a megabyte would take seconds for every query."""
+    begins = document("begins", "pump " + " ".join(f"w{number}" for number in range(200)))
+    ends = document("ends", " ".join(f"v{number}" for number in range(200)) + " pump")
+    first, second = Ranking([ends, begins, *FILLER]).search("pump", 10).hits
+    assert (first.key, second.key) == ("begins", "ends")
+
+
+def test_of_titles_that_share_as_much_the_one_that_says_little_else_is_first() -> None:
+    """The other's title says more, its text is shorter: without the titles' part it would be first."""
+    broad = document("broad", "pump telemetry dashboard", content="pump text")
+    narrow = document("narrow", "the pump", content="pump text " + "more text of no matter " * 4)
+    assert keys(Ranking([broad, narrow, *FILLER]), "pump") == ["narrow", "broad"]
+
+
 def test_stop_words_are_dropped_beside_other_words(library: Ranking) -> None:
     assert keys(library, "what is the gateway to") == ["gateway"]
 

@@ -61,6 +61,35 @@ def test_the_word_as_typed_and_as_found_are_told(library: Ranking) -> None:
     assert hit.matched == (Match("web hook", "webhook"),)
 
 
+def test_words_run_together_are_parted_where_both_are_common() -> None:
+    contents = ["thermo stat"] + ["therm ostat"] * 5 + ["thermos"] * 9
+    library = Ranking(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    hits = library.search("thermostat x", 20).hits
+    assert {match.found for hit in hits for match in hit.matched} == {"therm", "ostat"}
+
+
+def test_words_are_not_parted_into_stop_words() -> None:
+    library = Ranking([Document("a", "", "", "", "into the wards", ""), Document("b", "", "", "", "other", "")])
+    assert keys(library, "intowards x") == []
+
+
+def test_the_commonest_of_equally_near_words_stand_for_one() -> None:
+    contents = ["lampa"] + [f"lamp{letter}" for letter in "zyx"] * 2
+    library = Ranking(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    found = {match.found for hit in library.search("lampq x1", 10).hits for match in hit.matched}
+    assert found == {"lampx", "lampy", "lampz"}
+
+
+def test_a_wrong_first_letter_is_as_likely_as_two_other_edits() -> None:
+    library = Ranking(Document(word, "", "", "", word, "") for word in ("barometer", "tarameder"))
+    assert sorted(keys(library, "tarometer x")) == ["barometer", "tarameder"]
+
+
+def test_a_word_one_edit_away_is_meant_rather_than_two_run_together() -> None:
+    library = Ranking(Document(word, "", "", "", word, "") for word in ("data", "bass", "database"))
+    assert keys(library, "databass x") == ["database"]
+
+
 def test_a_known_word_is_kept_however_near_another_one_is(library: Ranking) -> None:
     assert keys(library, "broken") == ["broken"]
     assert keys(library, "brokers") == ["broker"]
@@ -116,6 +145,7 @@ def test_a_word_before_the_last_may_not_be_cut_off(library: Ranking) -> None:
 def test_the_word_as_typed_is_before_its_correction() -> None:
     library = Ranking(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
     assert keys(library, "bridges webhok") == keys(library, "webhok bridges") == ["bridges", "webhook"]
+    assert keys(library, "web hook bridges") == ["bridges", "webhook"]
 
 
 def test_a_word_that_nothing_comes_near_is_ignored(library: Ranking) -> None:
