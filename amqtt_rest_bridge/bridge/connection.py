@@ -9,14 +9,13 @@ import logging
 import socket
 import ssl
 import time
-from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
-from wsgiref.types import WSGIApplication
+from functools import partial
+from typing import Any, Final
 
 from waitress.channel import HTTPChannel
 from waitress.task import WSGITask
-from waitress.utilities import build_http_date
 
+from amqtt_rest_bridge.bridge.answers import Made, answer_head, call, made_of
 from amqtt_rest_bridge.bridge.http_errors import RequestRefused, internal_error, overloaded, shutting_down
 from amqtt_rest_bridge.bridge.request_parser import RequestParser
 from amqtt_rest_bridge.bridge.server_mode import MustWait, new_request_id
@@ -32,14 +31,6 @@ _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing sta
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
 _Channel: Any = HTTPChannel
 _Task: Any = WSGITask
-
-
-class Made(NamedTuple):
-    """An answer as the application made it."""
-
-    status: str
-    headers: list[tuple[str, str]]
-    body: bytes
 
 
 class _AnswerTask(_Task):  # type: ignore[misc]  # see _Task
@@ -218,6 +209,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         if not hasattr(request, "environ"):
             request.served_at = time.monotonic()
             request.request_id = new_request_id()
+            request.app = self.server.app  # the same one when it has to be asked again
             request.environ = self._environ(request) if request.is_understood or request.error is None else {}
         environ = request.environ
         if not environ:
@@ -225,12 +217,12 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
             return True
         environ[NO_WAIT] = not may_wait
         try:
-            request.made = _call(self.server.app, environ)
+            request.made = call(request.app, environ)
         except MustWait:
             if self.server.waiting.run(partial(self._serve_waiting, request)):
                 return False
             environ[REFUSAL] = overloaded()
-            request.made = _call(self.server.app, environ)
+            request.made = call(request.app, environ)
         except Exception:
             log.exception("The application failed on request %s", request.request_id)
             request.made = made_of(internal_error(), request.request_id)
@@ -261,58 +253,3 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         if self.request is not None:
             self.began = time.monotonic()  # its bytes could not be read before
         self.server.log_access(self, request)
-
-
-def _call(app: WSGIApplication, environ: dict[str, Any]) -> Made:
-    """Call a WSGI application and take its whole answer (PEP 3333)."""
-    started: list[tuple[str, list[tuple[str, str]]]] = []
-
-    def start_response(status: str, headers: list[tuple[str, str]], _exc_info: Any = None, /) -> Any:
-        started.append((status, headers))
-
-    body = b"".join(app(environ, start_response))
-    status, headers = started[-1]
-    return Made(status, headers, body)
-
-
-def made_of(refusal: RequestRefused, request_id: str) -> Made:
-    """Make the answer to what the application cannot be asked about."""
-    headers = [*refusal.headers, ("Content-Type", "application/json"), ("X-Request-ID", request_id)]
-    return Made(refusal.status, headers, refusal.body)
-
-
-def answer_head(made: Made, version: str, *, close: bool) -> bytes:
-    """Write an answer's head.
-
-    waitress's own takes three times as long, and closes the connection after every 204 and 304 (3.0.2).
-    """
-    lines = [f"HTTP/{version} {made.status}"]
-    has_length = made.status[:3] in ("204", "304")
-    for name, value in made.headers:
-        if "\n" in value or "\r" in value:
-            raise ValueError(name)
-        lines.append(f"{_NAMES.get(name) or name.title()}: {value}")
-        has_length = has_length or name == "content-length"
-    if not has_length:
-        lines.append(f"Content-Length: {len(made.body)}")
-    lines.append(_date(int(time.time())))
-    if close:
-        lines.append("Connection: close")
-    elif version == "1.0":
-        lines.append("Connection: keep-alive")
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-_NAMES: Final = {
-    "content-type": "Content-Type",
-    "content-length": "Content-Length",
-    "x-request-id": "X-Request-ID",
-    "X-Request-ID": "X-Request-ID",
-    "etag": "ETag",
-    "www-authenticate": "WWW-Authenticate",
-}
-
-
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    return f"Date: {build_http_date(second)}"

@@ -5,6 +5,7 @@ import re
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -57,9 +58,15 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
     with served() as hooks, hooks.connect() as raw:
-        let_go = threading.Event()
-        hooks.outlet.on_wait = lambda _topic: b"reply" if let_go.wait(PATIENCE) else None
+        waits, let_go = threading.Event(), threading.Event()
+
+        def reply(_topic: str) -> bytes | None:
+            waits.set()
+            return b"reply" if let_go.wait(PATIENCE) else None
+
+        hooks.outlet.on_wait = reply
         raw.send(post("/ask") + post("/hook", b"1"))
+        assert waits.wait(PATIENCE)
         raw.send(get("/last"))  # comes while the first one waits
         with hooks.connect() as other:
             assert other.ask(get("/last"), "GET").status == 200
@@ -260,3 +267,32 @@ def test_many_callers_at_once_lose_nothing_and_repeat_nothing() -> None:
             statuses = [status for answers in threads.map(call, range(16)) for status in answers]
         assert statuses == [200] * 400
         assert sorted(hooks.bodies) == sorted(b"%d.%d" % (number, turn) for number in range(16) for turn in range(25))
+
+
+@pytest.mark.parametrize("value", ["a\r\nSet-Cookie: x", "a\nb", "\u2713"])
+def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    def app(_environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("X-Bad", value)])
+        return [b"x"]
+
+    with served() as hooks, hooks.connect() as raw:
+        hooks.listener.replace_app(app)
+        answer = raw.ask(post())
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
+        assert "Set-Cookie" not in answer.headers
+        assert answer.headers["X-Request-ID"] in caplog.text
+        hooks.use(hook_route())
+        assert raw.ask(post()).status == 200  # the connection lives on
+
+
+def test_an_application_that_fails_while_waiting_is_answered_too() -> None:
+    with served() as hooks, hooks.connect() as raw:
+
+        def fail(_topic: str) -> bytes | None:
+            raise ZeroDivisionError
+
+        hooks.outlet.on_wait = fail
+        answer = raw.ask(post("/ask"))
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
+        assert hooks.outlet.counted == [("Hooks", "internal_error")]
+        assert raw.ask(post()).status == 200
