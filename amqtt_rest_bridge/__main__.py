@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from amqtt_rest_bridge.commands import check, dry_run
+from amqtt_rest_bridge.commands import check, dry_run, serve, status
 from amqtt_rest_bridge.errors import BridgeError
 
-COMMANDS = (check, dry_run)
+COMMANDS = (check, dry_run, serve, status)
 
 _DESCRIPTION = """\
 An MQTT broker as an HTTP bridge: routes written in *.lot files send HTTP requests for MQTT messages (client mode) and

@@ -1,0 +1,136 @@
+"""What `rest-bridge serve` writes: log records as text or JSON, and the last line of its process. Any thread."""
+
+import json
+import logging
+import os
+import sys
+import threading
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, TextIO
+
+_TEXT: Final = "[%(asctime)s] :: %(levelname)s - %(message)s"  # as the amqtt command writes it
+_DEBUG_TEXT: Final = "[%(asctime)s] %(name)s:%(lineno)d :: %(levelname)s - %(message)s"
+_LOGGER: Final = "amqtt_rest_bridge.broker.launcher"
+
+
+class LogFormat(StrEnum):
+    """How log records are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TextFormatter(logging.Formatter):
+    """One record a line; what follows the first line is indented, so that no message can pass for another record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record; control characters that would steer a terminal are spelt out."""
+        lines = super().format(record).split("\n")
+        return "\n    ".join(line if line.isprintable() else _spelt_out(line) for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, and the exception if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        members = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            members["exception"] = self.formatException(record.exc_info)
+        return json.dumps(members, ensure_ascii=False)
+
+
+class Handler(logging.StreamHandler[TextIO]):
+    """Write records; while `holding`, an ERROR waits for the next record, so that the end can leave it out.
+
+    A plugin that cannot start logs its reason, which amqtt would swallow, and raises: the launcher's last line says the
+    same once more.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.holding = True
+        self._held: logging.LogRecord | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, after the one that waits."""
+        self.write_held()
+        if self.holding and record.levelno == logging.ERROR and not record.exc_info:
+            self._held = record
+        else:
+            super().emit(record)
+
+    def write_held(self, unless_in: str = "") -> None:
+        """Write the record that waits, but not one whose message is part of a text."""
+        held, self._held = self._held, None
+        if held is not None and " ".join(held.getMessage().split()) not in unless_in:
+            super().emit(held)
+
+    def stop_holding(self) -> None:
+        """Write every record at once from now on."""
+        self.holding = False
+        self.write_held()
+
+    def write_last(self, message: str) -> None:
+        """Write what ends the process: in text the message alone, in JSON a record as all others.
+
+        Needs no lock, since a signal may have come while its holder was writing.
+        """
+        line = message
+        if isinstance(self.formatter, JsonFormatter):
+            line = self.format(logging.LogRecord(_LOGGER, logging.CRITICAL, __file__, 0, message, None, None))
+        os.write(self.stream.fileno(), f"{line}\n".encode(errors="backslashreplace"))
+
+
+def configure(log_format: LogFormat, *, debug: bool = False, only_messages_to: TextIO | None = None) -> Handler:
+    """Send all records of this process to standard error; exceptions that nobody caught and warnings become records.
+
+    Args:
+        log_format: How they are written.
+        debug: Whether everything is logged, with its place in the code.
+        only_messages_to: Where they go instead, as text without time and level: for a command whose output they are.
+    """
+    handler = Handler(sys.stderr if only_messages_to is None else only_messages_to)
+    if log_format is LogFormat.JSON:
+        handler.setFormatter(JsonFormatter())
+    elif only_messages_to is not None:
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler.setFormatter(TextFormatter(_DEBUG_TEXT if debug else _TEXT))
+    handler.holding = only_messages_to is None
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("transitions").setLevel(logging.WARNING)
+    logging.getLogger("amqtt.broker").addFilter(_tells_something)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_thread
+    return handler
+
+
+def _tells_something(record: logging.LogRecord) -> bool:
+    """Leave out the stack that amqtt 0.12.1 logs when a listener cannot bind: the launcher says it in one line."""
+    return record.msg != "Broker startup failed"
+
+
+def _spelt_out(line: str) -> str:
+    return "".join([char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line])
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger(_LOGGER).critical("ended by an exception", exc_info=(kind, error, traceback))
+
+
+def _log_thread(caught: threading.ExceptHookArgs) -> None:
+    if caught.exc_value is not None:
+        name = caught.thread.name if caught.thread is not None else "?"
+        logging.getLogger(_LOGGER).error(
+            "thread %s ended", name, exc_info=(caught.exc_type, caught.exc_value, caught.exc_traceback)
+        )

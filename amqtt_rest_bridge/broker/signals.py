@@ -1,0 +1,66 @@
+"""SIGTERM and SIGINT for `rest-bridge serve`: the first begins the shutdown, a second one ends the process at once.
+
+The handlers run on the main thread between two bytecodes, so they write with one system call and take no lock; the
+watchdog is a thread of its own, since the loop may be what hangs.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+SHUTDOWN_SECONDS: Final = 10.0  # decisions section 1
+
+
+class Signals:
+    """What the process was told.
+
+    Args:
+        last_words: Writes the line that ends the process.
+        seconds: How long a shutdown may take.
+    """
+
+    def __init__(self, last_words: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:
+        self.received: signal.Signals | None = None
+        self._last_words = last_words
+        self._seconds = seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event = asyncio.Event()
+
+    def install(self) -> None:
+        """Take both signals from now on, whether a loop runs or not."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say which loop `wait` will run on."""
+        self._loop = loop
+
+    async def wait(self) -> signal.Signals | None:
+        """Wait for the first signal."""
+        if self.received is None:
+            await self._event.wait()
+        return self.received
+
+    def begin_shutdown(self) -> None:
+        """Give the shutdown its time; when it is over the process ends, whatever it is doing."""
+        watchdog = threading.Timer(self._seconds, self._overdue)
+        watchdog.daemon = True
+        watchdog.start()
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number)
+        if self.received is not None:
+            self._last_words(f"rest-bridge: error: {name.name} while shutting down: ended at once")
+            os._exit(128 + number)
+        self.received = name
+        self.begin_shutdown()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def _overdue(self) -> None:
+        self._last_words(f"rest-bridge: error: not shut down within {self._seconds:.0f} s: ended at once")
+        os._exit(1)

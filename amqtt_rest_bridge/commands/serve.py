@@ -1,0 +1,125 @@
+"""`rest-bridge serve`: the broker with its plugins, run as a service."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from amqtt_rest_bridge.broker.logs import Handler, LogFormat, configure
+from amqtt_rest_bridge.broker.signals import Signals
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.commands.parsers import Subparsers
+
+log = logging.getLogger(__name__)
+
+_LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
+
+_DESCRIPTION = """\
+Run an MQTT broker with the plugins of a configuration file, the same file as for `amqtt -c`.
+
+What cannot work keeps the broker from starting, with one line that says why: a file that is missing or malformed, an
+unknown key or setting, a plugin that cannot be imported or started, errors in route files (each on a line of its own
+before), a port that is taken. Nothing is left running then.
+
+SIGTERM and SIGINT (Ctrl-C) shut down in good order: requests under way get 5 s to finish, the whole takes 10 s at most.
+A second signal ends the process at once. SIGHUP reads the route files again.
+
+Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message, exception).
+uvloop is used when it is installed: pip install 'amqtt-rest-bridge[fast]'.
+"""
+_EPILOG = """\
+exit status:
+  0        stopped by a signal, in good order (--check: the configuration is fine)
+  1        cannot start, failed while running, or was not shut down within 10 s (--check: there are errors)
+  2        the command is used wrongly
+  130,143  a second SIGINT or SIGTERM ended the process
+
+examples:
+  rest-bridge serve -c conf/broker.yaml
+  rest-bridge serve -c conf/broker.yaml --check        (before a restart, or in a pipeline)
+  rest-bridge serve -c conf/broker.yaml --log-format json 2>>broker.jsonl
+"""
+
+
+def add_to(subparsers: "Subparsers") -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="run the broker with its plugins",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="the broker's configuration")
+    parser.add_argument(
+        "--check", action="store_true",
+        help="look at configuration, plugins' settings and route files, print ok or what is wrong, and start nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT,
+        help="how log records are written (default: text)",
+    )  # fmt: skip
+    parser.add_argument("-d", "--debug", action="store_true", help="log everything, which slows the broker down")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal, or check; whatever is wrong ends as one line."""
+    output = sys.stdout if arguments.check else None
+    logs = configure(arguments.log_format, debug=arguments.debug, only_messages_to=output)
+    signals = Signals(logs.write_last)
+    signals.install()
+    try:
+        return _check(arguments.config) if arguments.check else _serve(arguments.config, signals, logs)
+    except BridgeError as error:
+        line = f"rest-bridge: error: {' '.join(str(error).split())}"
+        logs.write_held(unless_in=line)
+        logs.write_last(line)
+        return 1
+
+
+def _serve(path: Path, signals: Signals, logs: Handler) -> int:
+    # amqtt takes a second to import: after the signals are ours, and only for those who serve.
+    from amqtt_rest_bridge.broker import configuration, launcher, plugin_classes
+
+    read = configuration.read(path)
+    faults = [*configuration.broker_faults(read), *plugin_classes.listed_plugins(read)[1]]
+    errors = [fault for fault in faults if fault.severity is Severity.ERROR]
+    if errors:
+        raise ConfigurationError(_in_one_line(errors))
+    for warning in faults:
+        log.warning("%s", warning)
+    launcher.run(configuration.broker_config(read), signals, logs.stop_holding)
+    return 0
+
+
+def _check(path: Path) -> int:
+    from amqtt_rest_bridge.broker import configuration, plugin_classes
+    from amqtt_rest_bridge.broker.settings import Settings
+    from amqtt_rest_bridge.commands import bridge_check
+
+    read = configuration.read(path)
+    plugins, plugin_faults = plugin_classes.listed_plugins(read)
+    faults = [*configuration.broker_faults(read), *plugin_faults]
+    for fault in faults:
+        log.log(_LEVELS[fault.severity], "%s", fault)
+    sound = [
+        bridge_check.is_sound(plugin.settings, read.place(plugin.keys))
+        for plugin in plugins
+        if isinstance(plugin.settings, Settings)
+    ]
+    if not all(sound) or any(fault.severity is Severity.ERROR for fault in faults):
+        return 1
+    log.info("ok")
+    return 0
+
+
+def _in_one_line(errors: list[Fault]) -> str:
+    first, *others = errors
+    place = f"{first.path}:{first.position.line}:{first.position.column}"
+    hint = f" ({first.hint})" if first.hint else ""
+    more = f"; {len(others)} more, see --check" if others else ""
+    return f"{place}: {first.message}{hint}{more}"
