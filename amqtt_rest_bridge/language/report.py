@@ -38,12 +38,19 @@ class Report:
         self._add(Severity.NOTICE, offset, message, hint)
 
     def _add(self, severity: Severity, offset: int, message: str, hint: str | None) -> None:
+        # Names and texts of a file stand in messages: they must not break the log line they end in.
+        message, hint = visible(message), hint and visible(hint)
         self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
 
 
+def visible(text: str) -> str:
+    """Write out what cannot be seen, such as line breaks."""
+    return text if text.isprintable() else "".join([char if char.isprintable() else repr(char)[1:-1] for char in text])
+
+
 def on_one_line(text: str, limit: int = 60) -> str:
-    """Shorten a text for a message and write out what cannot be seen, such as line breaks."""
-    shown = "".join([char if char.isprintable() else repr(char)[1:-1] for char in text[: limit + 1]])
+    """Shorten a text for a message and write out what cannot be seen."""
+    shown = visible(text[: limit + 1])
     return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
 
 

@@ -39,7 +39,7 @@ def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent |
         destination_topic=destination,
         payload=None if reads else payload,
         reply_topic=None if reads else reply,
-        source_topic=values["SOURCE_TOPIC"] if reads else None,
+        source_topic=values.get("SOURCE_TOPIC") if reads else None,
         retain=values.get("RETAIN", False),
         signature=signature,
     )
