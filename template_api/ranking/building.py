@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from template_api.ranking.postings import K1, B, Posting, Postings
+from template_api.ranking.postings import K1, MOST_WEIGHT, WEIGHT_BITS, B, Posting, Postings
 from template_api.ranking.stemmer import stem
 from template_api.ranking.tokens import STOP_WORDS, words
 
-# Weights are whole numbers, so that one fits into a few bits beside the slot of its template.
 CONTENT_WEIGHT: Final = 2
-_WEIGHT_BITS: Final = 16
-_MOST_WEIGHT: Final = (1 << _WEIGHT_BITS) - 1
 _STOP_STEMS: Final = frozenset(map(stem, STOP_WORDS))
 
 
@@ -43,7 +40,7 @@ class PostingsBuilder:
     def __init__(self, terms: Terms, first_slot: int = 0) -> None:
         self._terms = terms
         self._first_slot = first_slot
-        # For each term, slot << _WEIGHT_BITS | weight: one append a posting, where building spends most of its time.
+        # For each term what a Posting takes: one append for each of its templates, where building spends most time.
         self._packed: list[array[int]] = []
         self._lengths = array("L")
 
@@ -58,10 +55,10 @@ class PostingsBuilder:
         for text, weight in others:
             for term in map(self._terms.__getitem__, words(text)):
                 weights[term] = weights.get(term, 0) + weight
-        if max(weights.values(), default=0) > _MOST_WEIGHT:
-            weights = {term: min(weight, _MOST_WEIGHT) for term, weight in weights.items()}
+        if max(weights.values(), default=0) > MOST_WEIGHT:
+            weights = {term: min(weight, MOST_WEIGHT) for term, weight in weights.items()}
         self._packed.extend(array("Q") for _ in range(len(self._terms.stems) - len(self._packed)))
-        packed, slot = self._packed, len(self._lengths) << _WEIGHT_BITS
+        packed, slot = self._packed, len(self._lengths) << WEIGHT_BITS
         for term, weight in weights.items():
             packed[term].append(slot | weight)
         stops = sum([weights[term] for term in weights.keys() & self._terms.stops])
@@ -70,16 +67,7 @@ class PostingsBuilder:
     def build(self, before: Postings | None = None) -> Postings:
         """Return the index of all templates added, after those of another one if given; the builder is used up."""
         average = before.average if before else sum(self._lengths) / max(1, len(self._lengths)) or 1.0
-        norms = [CONTENT_WEIGHT * K1 * (1 - B + B * length / average) for length in self._lengths]
-        part: dict[int, Posting] = {}
-        for term, packed in enumerate(self._packed):
-            if packed:
-                slots = array("I", [self._first_slot + (each >> _WEIGHT_BITS) for each in packed])
-                scores = array("f", [
-                    (K1 + 1) * (weight := each & _MOST_WEIGHT) / (weight + norms[each >> _WEIGHT_BITS])
-                    for each in packed
-                ])  # fmt: skip
-                del packed[:]
-                part[term] = Posting(slots, scores)
+        norms = array("d", [CONTENT_WEIGHT * K1 * (1 - B + B * length / average) for length in self._lengths])
+        part = {term: Posting(packed, norms, self._first_slot) for term, packed in enumerate(self._packed) if packed}
         size = self._first_slot + len(self._lengths)
         return Postings((*(before.parts if before else ()), part), average, size)
