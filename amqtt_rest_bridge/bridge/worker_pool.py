@@ -6,6 +6,7 @@ flight. The pool finds out which it is: it starts with one thread and adds anoth
 threads that run spend their time waiting (`_useful`), and it sends one home when there are more than that.
 """
 
+import _thread
 import logging
 import math
 import threading
@@ -16,6 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from amqtt_rest_bridge.bridge.timers import Timers
 
+Lock = _thread.LockType
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,9 @@ class WorkerPool(Generic[T]):
         self._on_rest = on_rest
         self._queue: deque[tuple[float, T]] = deque()
         self._lock = threading.Lock()
-        self._idle: list[threading.Semaphore] = []  # where threads sleep, most recently idle last
+        # Where threads sleep, most recently idle last: a lock that its owner holds and whoever wakes him releases. That
+        # is one system call; a Semaphore is Python on top of two locks.
+        self._idle: list[Lock] = []
         self._running = 0
         self._started = 0
         self._watched = False
@@ -133,7 +137,8 @@ class WorkerPool(Generic[T]):
         threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
 
     def _run(self) -> None:
-        sleeper = threading.Semaphore(0)
+        sleeper = threading.Lock()
+        sleeper.acquire()
         while True:
             try:
                 _, item = self._queue.popleft()
@@ -157,7 +162,7 @@ class WorkerPool(Generic[T]):
         self._wall += _SMOOTHING * (wall - self._wall)
         self._cpu += _SMOOTHING * (cpu - self._cpu)
 
-    def _rest(self, sleeper: threading.Semaphore, *, surplus: bool) -> bool:
+    def _rest(self, sleeper: Lock, *, surplus: bool) -> bool:
         """Wait for work; say whether to go on."""
         self._on_rest()
         with self._lock:

@@ -21,7 +21,7 @@ def _payload(number: int) -> bytes:
 
 
 def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[str, object]:
-    """Keep `outstanding` messages under way for some seconds, or until `limit` messages, then wait for the last ones."""
+    """Keep `outstanding` messages under way for some seconds, or until `limit` messages; wait for the last ones."""
     receiver, sender = Wire(port, "window-receiver"), Wire(port, "window-sender")
     receiver.subscribe("out")
     for number in range(outstanding):
@@ -65,7 +65,7 @@ def pair(port: int, seconds: float) -> dict[str, object]:
         two.send(publish_packet("pair/back", two.messages()[0][1]))
         one.messages()
         trips.append((time.perf_counter() - begun) * 1000)
-        time.sleep(max(0.0, 0.01 - (time.perf_counter() - begun)))
+        select.select([], [], [], max(0.0, 0.01 - (time.perf_counter() - begun)))
     return {"trips": trips}
 
 

@@ -139,9 +139,9 @@ def test_each_of_64_callers_at_once_gets_its_own_reply(processes: int) -> None:
         assert call(host, "POST", "/hook", b"meanwhile")[0] == 200  # 64 that wait delay nobody else
         assert client.message() == ("hook/in", b"meanwhile")
         for topic, payload in asked:
-            _, who, request_id = topic.split("/")
-            assert payload == f"from {who}".encode()
-            client.publish(f"answer/{request_id}", f"for {who}".encode(), qos=0)
+            _, asking, request_id = topic.split("/")
+            assert payload == f"from {asking}".encode()
+            client.publish(f"answer/{request_id}", f"for {asking}".encode(), qos=0)
         for who, answer in calls.items():
             status, _, body = answer.result()
             assert (status, body) == (200, f"for {who}".encode())

@@ -70,12 +70,12 @@ def test_a_damaged_spool_is_refused(tmp_path: Path, content: bytes) -> None:
         spool.keep("R", "E", message(number), 0, None)
     spool.close()
     path.write_bytes(content or path.read_bytes()[:9000])
-    with pytest.raises(ConfigurationError, match="cannot use the spool .*move the file away"):
+    with pytest.raises(ConfigurationError, match=r"cannot use the spool .*move the file away"):
         Spool(path)
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot open the spool .*nowhere/spool.db"):
+    with pytest.raises(ConfigurationError, match=r"cannot open the spool .*nowhere/spool\.db"):
         Spool(tmp_path / "nowhere" / "spool.db")
 
 
@@ -85,8 +85,8 @@ def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.
     pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
     spool._connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a full disk
     with pytest.raises(SpoolFull, match="full"):
-        for _ in range(100):
-            kept.append(spool.keep("R", "E", message(200), 0, None))
+        while True:
+            kept += [spool.keep("R", "E", message(200), 0, None)]
     assert [one.key for one in spool.kept()] == kept
     spool.close()
 
