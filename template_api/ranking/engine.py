@@ -27,6 +27,8 @@ _CORRECTED: Final = 0.9
 _REORDERED: Final = 60
 _TITLE_BONUS: Final = 0.2
 _TITLE_COVERED_BONUS: Final = 0.2
+# A template that was found scores more than nothing, however little it has of a long question.
+_LEAST_SCORE: Final = 1e-6
 # Comparing sixty titles stays quick, however long someone makes them.
 _TITLE_WORDS: Final = 50
 
@@ -174,7 +176,8 @@ class Ranking:
             found = next((option for option in each.options if self._postings.has(slot, option.term)), None)
             if found is not None:
                 matched.append(Match(each.typed, found.word))
-        return Hit(self._positions[slot], self._keys[slot], round(score / ideal, 6), tuple(matched))
+        share = max(round(score / ideal, 6), _LEAST_SCORE)
+        return Hit(self._positions[slot], self._keys[slot], share, tuple(matched))
 
 
 def _index(documents: Iterable[Document], base: Index | None) -> Index:

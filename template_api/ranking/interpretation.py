@@ -41,7 +41,9 @@ def interpret(text: str, vocabulary: Vocabulary) -> tuple[Wanted, ...]:
     found: dict[tuple[int, ...], Wanted] = {}
     for wanted in reader.read():
         before = found.get(wanted.terms)
-        found[wanted.terms] = wanted if before is None else replace(before, count=before.count + 1)
+        if before is not None:
+            wanted = replace(wanted if before.corrected else before, count=before.count + 1)
+        found[wanted.terms] = wanted
     return tuple(found.values())
 
 

@@ -165,6 +165,12 @@ def test_scores_are_above_0_at_most_1_and_best_first(library: Ranking) -> None:
         assert all(0 < score <= 1 for score in scores)
 
 
+def test_a_template_with_next_to_nothing_of_a_long_question_scores_more_than_0() -> None:
+    rare = " ".join(f"rare{number}" for number in range(2000))
+    ranking = Ranking([document("rare", content=rare), *(document(f"{n}", content="alpha") for n in range(1000))])
+    assert all(0 < hit.score <= 1 for hit in ranking.search(f"alpha {rare}", 30).hits)
+
+
 def test_a_text_that_says_nothing_but_the_query_comes_near_the_best_possible_score() -> None:
     perfect = document("perfect", "pump", labels="pump " * 50, content="pump " * 50)
     (hit,) = Ranking([perfect, *FILLER]).search("pump", 10).hits

@@ -162,3 +162,11 @@ def test_only_so_many_unknown_words_are_corrected() -> None:
     library = Ranking(Document(word, "", "", "", word, "") for word in words)
     misspelt = " ".join(word.replace("lamp", "lmap") for word in words)
     assert len(library.search(misspelt, 100).hits) == MOST_CORRECTED
+
+
+def test_a_word_typed_right_and_wrong_counts_as_typed_right(library: Ranking) -> None:
+    (wrong,) = library.search("webhok webhok x", 10).hits
+    for text in ("webhook webhok x", "webhok webhook x"):
+        (hit,) = library.search(text, 10).hits
+        assert hit.matched == (Match("webhook", "webhook"),)
+        assert hit.score > wrong.score
