@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,10 @@ class _Import:
         t = tables()["templates"].c
         rows = connection.execute(sa.select(t.id, t.slug, t.digest, t.source_status)).all()
         connection.rollback()
+        templates = tables()["templates"]
+        self._select = sa.select(t.id, t.status, t.source_status, t.published_at).where(t.id == sa.bindparam("known"))
+        self._insert = templates.insert()
+        self._update = templates.update().where(t.id == sa.bindparam("known"))
         self._known = {row.id: (row.digest, row.source_status) for row in rows}
         self._id_of_slug = {row.slug: row.id for row in rows}
 
@@ -143,15 +148,15 @@ class _Import:
         digest = source.digest()
         if self._known.get(id_) == (digest, source.status):
             return Outcome.UNCHANGED
-        for attempt in (1, 2):
-            try:
-                with self._connection.begin():
-                    return self._store(source, id_, digest)
-            except sa.exc.IntegrityError as exc:
-                self._names.clear()
-                if attempt == 2:  # so it was no race with another import
-                    raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
-        raise AssertionError  # pragma: no cover - the loop returns or raises
+        try:
+            return self._store(source, id_, digest, is_new=id_ not in self._known)
+        except sa.exc.IntegrityError:
+            self._names.clear()  # they may be those of the transaction that failed
+        try:  # another import may have been quicker
+            return self._store(source, id_, digest, is_new=False)
+        except sa.exc.IntegrityError as exc:
+            self._names.clear()
+            raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
 
     def _note(self, source: TemplateSource, id_: str) -> None:
         """Refuse a second template of the same id or slug in one import: each import would swap them."""
@@ -161,27 +166,27 @@ class _Import:
                 raise SourceError(source.where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
         self._seen.update(dict.fromkeys(names, source.where))
 
-    def _store(self, source: TemplateSource, id_: str, digest: str) -> Outcome:
-        connection, templates = self._connection, tables()["templates"]
-        version = _next_version(connection)
-        t = templates.c
-        row = connection.execute(
-            sa.select(t.id, t.status, t.source_status, t.published_at).where(t.id == id_)
-        ).one_or_none()
-        values = self._values(source, row) | {"digest": digest, "changed": version}
-        if row is None:
-            connection.execute(templates.insert(), {"id": id_, **values})
-        else:
-            connection.execute(templates.update().where(t.id == id_), values)
-            for link in ("template_tags", "template_routes"):
-                connection.execute(tables()[link].delete().where(tables()[link].c.template_id == id_))
-        facets = json.loads(values["facets"])
-        self._link("template_tags", id_, "tag_id", facets["tags"])
-        self._link("template_routes", id_, "route_id", facets["routes"])
-        _store_notebooks(connection, id_, source.notebooks, is_new=row is None)
+    def _store(self, source: TemplateSource, id_: str, digest: str, *, is_new: bool) -> Outcome:
+        """Write one template in one transaction; `is_new` saves looking for it."""
+        connection = self._connection
+        with connection.begin():
+            version = _next_version(connection)
+            row = None if is_new else connection.execute(self._select, {"known": id_}).one_or_none()
+            facets, values = self._values(source, row)
+            values |= {"digest": digest, "changed": version}
+            if row is None:
+                connection.execute(self._insert, {"id": id_, **values})
+            else:
+                connection.execute(self._update, {"known": id_, **values})
+                for link in ("template_tags", "template_routes"):
+                    connection.execute(tables()[link].delete().where(tables()[link].c.template_id == id_))
+            self._link("template_tags", id_, "tag_id", facets["tags"])
+            self._link("template_routes", id_, "route_id", facets["routes"])
+            _store_notebooks(connection, id_, source.notebooks, is_new=row is None)
         return Outcome.ADDED if row is None else Outcome.CHANGED
 
-    def _values(self, source: TemplateSource, row: Any) -> dict[str, Any]:
+    def _values(self, source: TemplateSource, row: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the facets of a template and the values of its row."""
         # A state that was set by command stays until the source itself says something new.
         status = source.status if row is None or row.source_status != source.status else row.status
         published_at = source.published_at or (row.published_at if row is not None else None)
@@ -193,7 +198,7 @@ class _Import:
             "routes": [self._named("routes", route) for route in source.routes],
             "broker_version": self._named("broker_versions", source.broker_version),
         }
-        return {
+        return facets, {
             "slug": source.slug,
             "title": source.title,
             "short_description": source.short_description,
@@ -254,9 +259,13 @@ class _Import:
 
 def _next_version(connection: Connection) -> Any:
     """Add one to the library's version, which also makes other writers wait, and return it."""
-    library = tables()["library"]
-    connection.execute(library.update().values(version=library.c.version + 1))
-    return connection.execute(sa.select(library.c.version)).scalar_one()
+    return connection.execute(_next_version_statement()).scalar_one()
+
+
+@cache
+def _next_version_statement() -> sa.UpdateBase:
+    version = tables()["library"].c.version
+    return tables()["library"].update().values(version=version + 1).returning(version)
 
 
 def _store_notebooks(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,9 +56,7 @@ class TemplateSource:
 
     def digest(self) -> str:
         """Return a text that is the same exactly when the template says the same, wherever its file is."""
-        said = asdict(self)
-        del said["where"]
-        return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=20).hexdigest()
+        return hashlib.blake2b(repr(replace(self, where="")).encode(), digest_size=20).hexdigest()
 
     def labels(self) -> str:
         """Return the names of all that the template is sorted by, for the search."""

@@ -136,6 +136,6 @@ def _ended(process: "subprocess.Popen[bytes]") -> int:
     try:
         return process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        log.warning("the template API did not stop within %d s and is killed", _STOP_SECONDS)
+        log.warning("the template API did not stop within %g s and is killed", _STOP_SECONDS)
         process.kill()
         return process.wait()

@@ -1,0 +1,123 @@
+"""The API as a child process: what the parent is told, and what it does when the child ends."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from template_api import supervisor as supervisor_module
+from template_api.config import Settings
+from template_api.errors import StartError
+from template_api.supervisor import Supervisor
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        yield bound
+
+
+def environment(url: str) -> dict[str, str]:
+    return Settings(database_url=url).environment("http://127.0.0.1")
+
+
+class Started(logging.Handler):
+    """Notices when the supervisor writes a certain line."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        self._line = line
+        self.seen = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._line in record.getMessage():
+            self.seen.set()
+
+
+@pytest.fixture
+def failed_again() -> Iterator[Started]:
+    handler = Started("cannot start again")
+    supervisor_module.log.addHandler(handler)
+    yield handler
+    supervisor_module.log.removeHandler(handler)
+
+
+def answers(listening: socket.socket) -> bool:
+    with socket.create_connection(listening.getsockname(), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        return connection.recv(100).startswith(b"HTTP/1.0 200")
+
+
+def test_a_child_that_cannot_start_tells_why(listening: socket.socket) -> None:
+    with pytest.raises(StartError, match="is not a database URL"):
+        Supervisor(listening, environment("nonsense")).start()
+
+
+def test_a_child_that_ends_without_a_word_is_told_by_its_status(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(StartError, match="ended with status 1"):
+        Supervisor(listening, environment("sqlite:///x.db")).start()
+
+
+def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor_module, "_STOP_SECONDS", 0.01)
+    with pytest.raises(StartError, match=r"was not ready within 0\.01 s"):
+        Supervisor(listening, environment("nonsense")).start()
+
+
+def test_a_child_is_started_again_until_it_can(
+    listening: socket.socket, tmp_path: Path, failed_again: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_PAUSES", (0,))
+    folder = tmp_path / "database"
+    folder.mkdir()
+    supervisor = Supervisor(listening, environment(f"sqlite:///{folder}/library.db"))
+    supervisor.start()
+    try:
+        first = supervisor.pid
+        assert first is not None
+        folder.rename(tmp_path / "away")
+        os.kill(first, signal.SIGKILL)
+        assert failed_again.seen.wait(30)
+        tmp_path.joinpath("away").rename(folder)
+        assert answers(listening)
+        assert supervisor.pid != first
+    finally:
+        supervisor.stop()
+
+
+def test_a_stop_during_the_pause_before_a_start_ends_at_once(
+    listening: socket.socket, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_PAUSES", (3600,))
+    ended = Started("is started again")
+    supervisor_module.log.addHandler(ended)
+    supervisor = Supervisor(listening, environment(sqlite_url))
+    supervisor.start()
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert ended.seen.wait(30)
+    supervisor.stop()
+    supervisor_module.log.removeHandler(ended)
+    assert listening.fileno() == -1
+
+
+def test_a_child_that_does_not_stop_is_killed(
+    listening: socket.socket, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = Supervisor(listening, environment(sqlite_url))
+    supervisor.start()
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    monkeypatch.setattr(supervisor_module, "_STOP_SECONDS", 0.1)
+    supervisor.stop()
+    assert "did not stop within 0.1 s and is killed" in caplog.text
