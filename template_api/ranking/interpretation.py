@@ -41,9 +41,10 @@ def interpret(text: str, vocabulary: Vocabulary) -> tuple[Wanted, ...]:
     found: dict[tuple[int, ...], Wanted] = {}
     for wanted in reader.read():
         before = found.get(wanted.terms)
-        if before is not None:
-            wanted = replace(wanted if before.corrected else before, count=before.count + 1)
-        found[wanted.terms] = wanted
+        if before is None:
+            found[wanted.terms] = wanted
+        else:
+            found[wanted.terms] = replace(wanted if before.corrected else before, count=before.count + 1)
     return tuple(found.values())
 
 
