@@ -14,8 +14,6 @@ from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
 
-LONGEST_TOPIC = 65_535  # bytes of UTF-8, MQTT 3.1.1 section 1.5.3
-
 _PROJECT = "amqtt-rest-bridge"
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 # Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
@@ -82,7 +80,7 @@ class PreparedEvent:
             headers = (*headers, _sign(self._signature, body or b""))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
-        destination = None if self._destination is None else _topic(self._destination.fill(values))
+        destination = None if self._destination is None else self._destination.fill(values)
         return Call(HttpRequest(self._method, url, headers, body), destination)
 
     def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
@@ -147,17 +145,6 @@ def _authorization(config: RestApiConfig) -> str | None:
 
 def _sign(signature: Signature, body: bytes) -> tuple[str, str]:
     return signature.header, "sha256=" + hmac.new(signature.secret.encode(), body, hashlib.sha256).hexdigest()
-
-
-def _topic(topic: str) -> str:
-    if not topic or len(topic.encode()) > LONGEST_TOPIC:
-        raise CallFailed(
-            FailureCode.INVALID_VALUE,
-            f"DESTINATION_TOPIC became {'empty' if not topic else 'longer than 65,535 bytes'}",
-            "Send another value.",
-            unsent=True,
-        )
-    return topic
 
 
 def _version() -> str:

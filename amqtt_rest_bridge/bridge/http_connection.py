@@ -114,7 +114,11 @@ class DeadlineSocket:
         if sum(map(len, parts)) <= _JOINED:
             parts = [b"".join(parts)]
         self._limit()
-        count = self._sock.send(parts[0])
+        try:
+            count = self._sock.send(parts[0])
+        except OSError:
+            self._hear_why()
+            raise
         self.sent = True
         try:
             for rest in (parts[0][count:], *parts[1:]):
@@ -126,6 +130,12 @@ class DeadlineSocket:
             self.cut_off = error
             self.kept = False
         self.flushed = True
+
+    def _hear_why(self) -> None:
+        """Let a TLS server that hung up say why: it refuses a client certificate only after our handshake is done."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            self._limit()
+            self._sock.recv(1)  # raises ssl.SSLError with the server's alert
 
     def receive_into(self, buffer: "WriteableBuffer") -> int:
         """Wait for bytes until the deadline; 0 at the end of the stream."""

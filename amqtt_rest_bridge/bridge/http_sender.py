@@ -8,16 +8,14 @@ import http.client as http_client
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from http.client import HTTPException
 from threading import Lock
 from time import monotonic
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from urllib3.connection import HTTPConnection
 from urllib3.util.connection import create_connection
-from urllib3.util.ssl_ import ssl_wrap_socket
 
 from amqtt_rest_bridge.bridge import http_failures, http_tls
 from amqtt_rest_bridge.bridge.client_results import describe_status
@@ -52,8 +50,7 @@ _NOT_HTTP = (HTTPException, NotHttp, MalformedResponse, MalformedContent)
 _FAILURES = (OSError, HeadTooLarge, ContentTooLarge, *_NOT_HTTP)  # what `exchange` raises
 
 
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
+class _Outgoing(NamedTuple):
     """A request on its way: what stands in its head, and the time of the clock by which its response must be there."""
 
     request: HttpRequest
@@ -153,7 +150,7 @@ class HttpSender:
             origin, target = resolved
             url = f"{origin}{target}"
             server = self._server if origin == self._server.origin else self._upgrade(origin)
-            received = self._attempt(server, replace(outgoing, target=target))
+            received = self._attempt(server, outgoing._replace(target=target))
         return received
 
     def _upgrade(self, origin: Origin) -> _Server:
@@ -169,7 +166,7 @@ class HttpSender:
         """Send a request over a kept connection, or over a new one when none is kept or the kept one proves closed."""
         if server.forwarded:
             target = server.prefix + outgoing.target  # RFC 9112 section 3.2.2
-            outgoing = replace(outgoing, target=target, headers=(*outgoing.headers, *server.proxy_headers))
+            outgoing = outgoing._replace(target=target, headers=(*outgoing.headers, *server.proxy_headers))
         kept = server.pool.take()
         if kept is not None:
             try:
@@ -271,7 +268,7 @@ class HttpSender:
             # The handshake as a whole is bounded by the socket's timeout.
             sock.settimeout(max(deadline - self._clock(), 0.001))
             name = server.origin.host.rstrip(".").partition("%")[0]
-            return ssl_wrap_socket(sock, server_hostname=name, ssl_context=self._context)
+            return self._context.wrap_socket(sock, server_hostname=name)
         except TimeoutError as error:
             raise http_failures.connecting_failed(server.where, error, self._seconds) from error
         except OSError as error:

@@ -39,6 +39,7 @@ def _shared_context(verify: bool) -> ssl.SSLContext:  # the key of the cache
 
 def _context(verify: bool, ca_file: str | None) -> ssl.SSLContext:  # private, called twice
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

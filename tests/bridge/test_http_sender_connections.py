@@ -1,6 +1,7 @@
 """What the sender sends, how it keeps and replaces connections, and how REQUEST_TIMEOUT ends what takes too long."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from amqtt_rest_bridge.bridge.http_resolver import Resolver
 from amqtt_rest_bridge.bridge.http_sender import HttpSender
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
-from tests.bridge.http_target import Peer, Script, Target, answering, closing, echo, reply
+from tests.bridge.http_target import AUTHORITY, Peer, Script, Target, answering, closing, echo, reply, server_tls
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -286,6 +287,28 @@ def test_response_to_a_body_that_was_refused_half_way_is_read() -> None:
 def test_body_that_was_refused_half_way_without_a_response_is_a_broken_connection() -> None:
     with pytest.raises(BrokenPipeError):
         send_to_refusing_server(b"")
+
+
+class BrokenTlsSocket(ssl.SSLSocket):
+    """A TLS socket whose connection is gone by the time something is sent."""
+
+    def send(self, data: "Buffer", flags: int = 0) -> int:
+        raise BrokenPipeError
+
+
+def test_tls_server_that_hung_up_before_the_request_is_asked_why() -> None:
+    """It refuses a client certificate only after our handshake is done: the reason waits to be read."""
+    with Target(lambda peer: None, tls=server_tls()) as target:
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        context.sslsocket_class = BrokenTlsSocket
+        plain = socket.create_connection(("127.0.0.1", target.port))
+        with context.wrap_socket(plain, server_hostname="localhost") as sock:
+            http = HTTPConnection("localhost")
+            wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
+            http.sock = cast(socket.socket, wire)
+            with pytest.raises(BrokenPipeError):  # here it closed in order, which says nothing more
+                exchange(Connection(http, wire), "POST", "/", (), None, 100)
+    assert not wire.sent
 
 
 def test_close_ends_idle_connections_and_those_in_use_after_their_call() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge import client_results
+from amqtt_rest_bridge.bridge import client_results, http_failures
 from amqtt_rest_bridge.bridge.http_origin import Origin
 from amqtt_rest_bridge.bridge.http_proxies import find_proxy
 from amqtt_rest_bridge.bridge.http_resolver import Resolver
@@ -133,6 +133,24 @@ def test_server_without_a_common_tls_version_is_a_tls_failure() -> None:
     with Target(echo, tls=context) as target:
         failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
     assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("UNSUPPORTED_PROTOCOL", "TLS 1.2"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "CLIENT_CERT_FILE"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "cipher"),
+        ("WRONG_VERSION_NUMBER", "http://"),
+        ("SOMETHING_NEW", "USE_SSL"),
+    ],
+)
+def test_reasons_of_openssl_become_hints(reason: str, hint: str) -> None:
+    error = ssl.SSLError(1, "")
+    error.reason = reason
+    failure = http_failures.tls_failed("https://host.test", error)
+    assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
+    assert hint in failure.hint
 
 
 def says(data: bytes) -> Script:
