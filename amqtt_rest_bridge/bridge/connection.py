@@ -24,7 +24,7 @@ from amqtt_rest_bridge.bridge.server_request import NO_WAIT, REFUSAL, REQUEST_ID
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 2.0
-_PATIENCE_SECONDS: Final = 1.0  # with what comes in part, when connections are scarce
+_PATIENCE_SECONDS: Final = 1.0  # with who sends nothing or only a part, when connections are scarce
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
 
@@ -61,6 +61,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
     def __init__(self, server: Any, sock: socket.socket, addr: Any, adj: Any, map: Any) -> None:  # noqa: A002  # waitress's
         self.began = time.monotonic()  # the handshake, then each request that came in part
         self.is_reading = False
+        self._has_served = False
         self._handshaking = isinstance(sock, ssl.SSLSocket)
         self._handshake_writes = False
         self._linger = False
@@ -70,14 +71,13 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
 
     @property
     def is_idle(self) -> bool:
-        """Say that nothing is under way, so that closing loses nothing."""
-        return not (self.requests or self.total_outbufs_len or self.request or self._handshaking)
+        """Say that it has served its purpose and nothing is under way, so that closing it loses nothing."""
+        return self._has_served and not (self.is_busy or self.request)
 
     @property
     def is_late(self) -> bool:
-        """Say that a peer has kept us waiting for the rest of a request or handshake."""
-        waits = not self.requests and (self._handshaking or self.request is not None)
-        return waits and time.monotonic() - self.began > _PATIENCE_SECONDS
+        """Say that a peer has kept us waiting for its handshake or request."""
+        return not self.is_busy and time.monotonic() - self.began > _PATIENCE_SECONDS
 
     @property
     def is_busy(self) -> bool:
@@ -249,6 +249,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
 
     def _answer(self, request: Any) -> None:
         self._linger = request.error is not None
+        self._has_served = True
         self.service()
         if self.request is not None:
             self.began = time.monotonic()  # its bytes could not be read before

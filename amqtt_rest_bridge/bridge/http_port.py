@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS: Final = 4096
 _ACCEPTS: Final = 16  # connections taken in a row before others get their turn
-_ROOM: Final = 32  # idle connections closed at once when there are too many
+_ROOM: Final = 8  # connections closed at once when there are too many
 
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
 _Server: Any = TcpWSGIServer
@@ -142,7 +142,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
-                    log.warning("Port %s accepts nothing for a second: %s", self.effective_port, error.strerror)
+                    log.warning("Port %s accepts nothing for a moment: %s", self.effective_port, error.strerror)
                     self.accepting = False  # until the next tick
                 return
             self._welcome(sock, address)

@@ -1,10 +1,14 @@
 """Hostile and broken input over real sockets: none of it is published, none of it delays others."""
 
+import contextlib
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -239,6 +243,51 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypa
         eventually(lambda: sum(1 for each in hooks.listener._server.active_channels.values() if each.request) == 2)
         assert hooks.ask(post()).status == 200
         assert slower.is_closed_by_peer()
+
+
+OUT_OF_DESCRIPTORS = """
+import resource, sys
+from amqtt_rest_bridge.bridge.http_listener import Limits
+from tests.bridge.http_listener_support import served
+with served(limits=Limits(connections=1000)) as hooks:
+    print(hooks.port, flush=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def scarce_port() -> Iterator[int]:
+    """A port whose process may open 40 files and no more."""
+    command = [sys.executable, "-c", OUT_OF_DESCRIPTORS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+def test_a_process_out_of_descriptors_still_serves_new_callers(scarce_port: int) -> None:
+    with contextlib.ExitStack() as connections:
+        statuses = [connections.enter_context(Raw(scarce_port)).ask(post()).status for _ in range(100)]
+    assert statuses == [200] * 100
+
+
+def test_out_of_descriptors_and_all_of_them_busy_new_callers_wait(scarce_port: int) -> None:
+    with contextlib.ExitStack() as connections:
+        busy = [connections.enter_context(Raw(scarce_port)).send(HEAD) for _ in range(60)]  # there is no room for all
+        late = connections.enter_context(Raw(scarce_port)).send(post())
+        assert [raw.ask(b"Content-Length: 1\r\n\r\na").status for raw in busy[:10]] == [200] * 10
+        assert late.answer().status == 200
+
+
+def test_a_caller_that_sends_on_after_the_refusal_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.bridge.connection.LINGER_SECONDS", 0.1)
+    with served(limits=Limits(slow_seconds=1.0)) as hooks, hooks.connect() as raw:
+        assert raw.ask(HEAD + b"Content-Length: 1000000\r\n\r\n").status == 413
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while True:
+                raw.send(b"x")
+                threading.Event().wait(0.01)
 
 
 def test_many_requests_in_one_piece_delay_nobody() -> None:
