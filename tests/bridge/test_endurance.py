@@ -1,0 +1,209 @@
+"""Load, and things that go wrong meanwhile: every message is accounted for, nothing grows."""
+
+import contextlib
+import http.client
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import rig
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.bridge.broker_process import BrokerProcess, eventually
+from tests.bridge.recorder import recording
+
+PER_SECOND = 200
+
+
+def routes(target: int, port: int, extra: str = "") -> str:
+    return f"""
+        DEFINE ROUTE Plain WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target}" WITH ENABLE_CLIENT "true"
+            ADD EVENT E
+                WITH SOURCE_TOPIC "plain" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                WITH DESTINATION_TOPIC "plain/out"
+        DEFINE ROUTE Lossless WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target}" WITH ENABLE_CLIENT "true"
+            ADD EVENT E
+                WITH SOURCE_TOPIC "lossless" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                WITH DESTINATION_TOPIC "lossless/out"
+            ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+        DEFINE ROUTE Hook WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
+            ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook/out"
+        {extra}
+    """
+
+
+class Traffic:
+    """200 messages a second to each client-mode route and 200 requests a second, until `stop`."""
+
+    def __init__(self, mqtt: int, http_port: int) -> None:
+        self.sent: Counter[str] = Counter()
+        self.answered = 0
+        self.results: Counter[tuple[str, bytes]] = Counter()
+        self.failures: Counter[str] = Counter()
+        self._over = threading.Event()
+        self._receiver = Wire(mqtt, "receiver", timeout=0.2)
+        for topic in ("plain/out", "lossless/out", "hook/out"):
+            self._receiver.subscribe(topic)
+        self._sender = Wire(mqtt, "sender")
+        self._http_port = http_port
+        self._senders = [
+            threading.Thread(target=self._publish),
+            threading.Thread(target=self._request),
+        ]
+        self._reading = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        for thread in (*self._senders, self._reader):
+            thread.start()
+
+    def ended(self, topic: str) -> int:
+        """Say how many messages of a topic have a result or a failure."""
+        return sum(count for (own, _), count in self.results.items() if own == topic) + self.failures[topic]
+
+    def all_ended(self, topic: str) -> Callable[[], bool]:
+        """Give a test for whether every message of a topic has its end."""
+        return lambda: self.ended(topic) >= self.sent[topic]
+
+    def stop_sending(self) -> None:
+        self._over.set()
+        for thread in self._senders:
+            thread.join()
+
+    def close(self) -> None:
+        self.stop_sending()
+        self._reading.set()
+        self._reader.join()
+        self._receiver.close()
+        self._sender.close()
+
+    def _paced(self, send: Callable[[int], None]) -> None:
+        started, number = monotonic(), 0
+        while not self._over.wait(max(0.0, started + number / PER_SECOND - monotonic())):
+            send(number)
+            number += 1
+
+    def _publish(self) -> None:
+        def send(number: int) -> None:
+            for topic in ("plain", "lossless"):
+                self._sender.send(publish_packet(topic, b"%d" % number, 1 + number % 60_000))
+                self.sent[topic] += 1
+
+        self._paced(send)
+
+    def _request(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=30)
+
+        def send(number: int) -> None:
+            try:
+                connection.request("POST", "/hook", b"%d" % number)
+                response = connection.getresponse()
+                response.read()
+                self.answered += response.status == 200
+            except (OSError, http.client.HTTPException):
+                connection.close()  # the bridge process was killed while it had this request
+
+        self._paced(send)
+        connection.close()
+
+    def _read(self) -> None:
+        while not self._reading.is_set():
+            with contextlib.suppress(TimeoutError):
+                for topic, payload in self._receiver.messages():
+                    own = topic.removesuffix("/out")
+                    if payload.startswith(b'{"error"'):
+                        self.failures[own] += 1
+                    else:
+                        self.results[own, payload] += 1
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[BrokerProcess, int, int]]:
+    with recording() as target:
+        port = rig.free_port()
+        broker = BrokerProcess(tmp_path, routes(target.port, port), spool=str(tmp_path / "spool.db"))
+        broker.start()
+        try:
+            yield broker, target.port, port
+        finally:
+            broker.close()
+
+
+def test_a_bridge_process_killed_again_and_again_costs_no_message_its_end(
+    running: tuple[BrokerProcess, int, int], kills: int
+) -> None:
+    broker, _, port = running
+    moments = random.Random(11)
+    traffic = Traffic(broker.port, port)
+    pause = threading.Event()
+    for _ in range(kills):
+        pause.wait(moments.uniform(0.3, 1.2))
+        for bridge in rig.children(broker.pid):
+            os.kill(bridge, signal.SIGKILL)
+        wanted = sum(traffic.results.values()) + 20
+        # The first restart is at once, those that follow soon wait 1, 2, 4 ... 30 s.
+        eventually(lambda wanted=wanted: sum(traffic.results.values()) > wanted, "no traffic after a kill", 60)  # type: ignore[misc]
+    traffic.stop_sending()
+    for topic in ("plain", "lossless"):
+        eventually(traffic.all_ended(topic), f"{topic}: a message has no end", 60)
+    traffic.close()
+    assert traffic.ended("plain") == traffic.sent["plain"]
+    assert traffic.failures["lossless"] == 0
+    assert len([1 for topic, _ in traffic.results if topic == "lossless"]) == traffic.sent["lossless"]
+    assert len([1 for topic, _ in traffic.results if topic == "hook"]) >= traffic.answered
+
+
+def test_reloads_under_load_lose_nothing_and_leave_nothing_behind(
+    running: tuple[BrokerProcess, int, int], reloads: int, tmp_path: Path
+) -> None:
+    broker, target, port = running
+    traffic = Traffic(broker.port, port)
+    file = tmp_path / "routes.lot"
+    log_size = len(broker.log)
+    processes = [broker.pid, *rig.children(broker.pid)]
+    figures: list[list[Any]] = []
+    for number in range(reloads):
+        other = f"""
+            DEFINE ROUTE Other WITH TYPE REST_API
+                ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+                ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/v{number}" WITH DESTINATION_TOPIC "other"
+        """
+        file.write_text(routes(target, port, other if number % 2 else ""))
+        before = broker.log.count("routes reloaded")
+        os.kill(broker.pid, signal.SIGHUP)
+        eventually(lambda before=before: broker.log.count("routes reloaded") > before, "no reload")  # type: ignore[misc]
+        if number % (reloads // 3) == 1:
+            figures.append([(rig.resident_mb(pid), *open_things(pid)) for pid in processes])
+    traffic.stop_sending()
+    for topic in ("plain", "lossless"):
+        eventually(traffic.all_ended(topic), f"{topic}: a message has no end")
+    eventually(lambda: traffic.ended("hook") >= traffic.answered, "an answered request was not published")
+    traffic.close()
+    assert not traffic.failures
+    assert set(traffic.results.values()) == {1}, "a message arrived twice"
+    assert "error" not in broker.log[log_size:].lower()
+    for first, last in zip(figures[0], figures[-1], strict=True):
+        assert last[0] - first[0] < 20, "memory grows"
+        assert last[1] <= first[1] + 2, "threads are left over"
+        assert last[2] <= first[2] + 2, "descriptors are left over"
+
+
+def open_things(pid: int) -> tuple[int, int]:
+    """Count a process's threads and open descriptors."""
+    return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # as short as it gets
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test its sizes: a fraction in the plain run, all of it with `-m long`."""
+    sizes = {"kills": (2, 20), "reloads": (6, 1000)}
+    for name, (few, many) in sizes.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, [pytest.param(few), pytest.param(many, marks=pytest.mark.long)])
