@@ -79,8 +79,9 @@ class ChannelLoop(dict[int, Any]):
         select, ready = self._selector.select, self._ready
         while self._running:
             for key, events in select(0 if ready else tick_seconds):
-                if self.get(key.fd) is key.data:  # not closed by what happened since
-                    self._serve(key.data, events)
+                channel: Channel = key.data
+                if channel is self.get(key.fd):  # not closed by what happened since
+                    self._serve(channel, events)
                 for _ in range(len(ready)):
                     self._do(ready.popleft())
                 self.refresh(key.fd)

@@ -1,6 +1,7 @@
 """What the tests of the listener share: a port that really listens, and a client that sends exactly what it is told."""
 
 import contextlib
+import json
 import socket
 import ssl
 import subprocess
@@ -30,6 +31,15 @@ class Answer:
     headers: Message
     body: bytes
     version: int
+
+
+def error_code_of(answer: Answer) -> str:
+    """Take the code out of an error, after checking the form that every error has."""
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["X-Request-ID"]
+    error = json.loads(answer.body)["error"]
+    assert set(error) == {"code", "message", "hint"}
+    return str(error["code"])
 
 
 class Raw:
