@@ -33,8 +33,13 @@ class Origin:
     @property
     def authority(self) -> str:
         """Give the Host field's value: IPv6 in brackets, without its zone; the port unless it is the scheme's own."""
+        return self.endpoint.removesuffix(f":{DEFAULT_PORTS[self.scheme]}")
+
+    @property
+    def endpoint(self) -> str:
+        """Give host and port, always both, as CONNECT asks for them (RFC 9110 section 9.3.6)."""
         host = f"[{self.host.partition('%')[0]}]" if ":" in self.host else self.host
-        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+        return f"{host}:{self.port}"
 
     def __str__(self) -> str:
         """Give the origin as the start of a URL."""

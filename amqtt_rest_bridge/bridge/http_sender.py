@@ -242,7 +242,7 @@ class HttpSender:
 
     def _open_tunnel(self, sock: socket.socket, server: _Server, deadline: float) -> None:
         """Ask the proxy for a tunnel to the server (RFC 9110 section 9.3.6)."""
-        authority = f"{server.origin.authority.removesuffix(':443')}:{server.origin.port}"
+        authority = server.origin.endpoint
         connection = self._over(sock, server.origin, deadline)
         http = connection.http
         try:

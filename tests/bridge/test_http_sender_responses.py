@@ -1,15 +1,24 @@
 """What the sender makes of responses, good and bad: every case is bytes on a real socket."""
 
 import gzip
+import socket
 import zlib
 from collections.abc import Callable
+from http.client import HTTPConnection
+from time import monotonic
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from amqtt_rest_bridge.bridge.http_connection import Connection, DeadlineSocket
+from amqtt_rest_bridge.bridge.http_exchange import FinalResponse, Received, exchange
 from amqtt_rest_bridge.bridge.http_sender import HttpSender
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, answering, closing, reply
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 LIMIT = 1_000
 
@@ -351,3 +360,43 @@ def test_responses_of_one_connection_are_told_apart() -> None:
         bodies = [sender.send(HttpRequest(Method.GET, base + "/")).body for _ in range(3)]
         sender.close()
         assert (bodies, target.connections) == ([b"one"] * 3, 1)
+
+
+class PiecesSocket(socket.socket):
+    """A socket on which a response arrives in given pieces, whatever the network would make of them."""
+
+    pieces: list[bytes]
+
+    def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
+        piece = self.pieces.pop(0) if self.pieces else b""
+        memoryview(buffer)[: len(piece)] = piece
+        return len(piece)
+
+
+def exchange_in_pieces(pieces: list[bytes]) -> Received:
+    ours, theirs = socket.socketpair()
+    with PiecesSocket(fileno=ours.detach()) as sock, theirs:
+        sock.pieces = pieces
+        http = HTTPConnection("pieces.test")
+        http.response_class = FinalResponse
+        wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
+        http.sock = cast(socket.socket, wire)
+        return exchange(Connection(http, wire), "GET", "/", (), None, LIMIT)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(reply(BODY, "200 OK", "X-A: b"), id="content-length"),
+        pytest.param(chunked(BODY[:5], BODY[5:], trailer=b"X: y\r\n"), id="chunked"),
+        pytest.param(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + reply(BODY), id="interim"),
+        pytest.param(reply(gzip.compress(BODY), "200 OK", "Content-Encoding: gzip"), id="gzip"),
+        pytest.param(b"HTTP/1.0 200 OK\nServer: x\n\n" + BODY, id="until the end"),
+    ],
+)
+def test_response_is_the_same_wherever_it_is_cut(response: bytes) -> None:
+    whole = exchange_in_pieces([response])
+    assert (whole.status, whole.body) == (200, BODY)
+    assert exchange_in_pieces([bytes([byte]) for byte in response]) == whole
+    for cut in range(1, len(response)):
+        assert exchange_in_pieces([response[:cut], response[cut:]]) == whole

@@ -359,6 +359,16 @@ def test_tls_goes_through_a_tunnel_and_the_proxy_sees_nothing_of_it() -> None:
     assert not target.requests[0].values("Proxy-Authorization")
 
 
+@pytest.mark.parametrize("host", ["target.test", "[fd00::1]"])
+@pytest.mark.parametrize("port", [443, 4430, 8443])
+def test_tunnel_is_asked_for_by_host_and_port(host: str, port: int) -> None:
+    with ConnectProxy(0, refuse=reply(b"", "403 Forbidden")) as proxy:
+        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}
+        failure_of(RestApiConfig(base_address=f"https://{host}:{port}"), environment)
+    assert proxy.requests[0].line == f"CONNECT {host}:{port} HTTP/1.1"
+    assert proxy.requests[0].values("Host") == [f"{host}:{port}"]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
