@@ -7,10 +7,10 @@ so that a dead name server can hold no worker beyond its deadline and no more th
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-LookUp = Callable[[str, int], list[str]]
+LookUp = Callable[[str, int], Sequence[str]]
 
 
 class Resolver:
@@ -19,9 +19,9 @@ class Resolver:
     def __init__(self, look_up: LookUp | None = None) -> None:
         self._look_up = look_up or _getaddrinfo
         self._lock = threading.Lock()
-        self._under_way: dict[tuple[str, int], Future[list[str]]] = {}
+        self._under_way: dict[tuple[str, int], Future[Sequence[str]]] = {}
 
-    def addresses(self, host: str, port: int, timeout: float) -> list[str]:
+    def addresses(self, host: str, port: int, timeout: float) -> Sequence[str]:
         """Give the addresses of a host in the system's order of preference; an address is its own.
 
         Raises:
@@ -29,7 +29,7 @@ class Resolver:
             OSError: the name cannot be resolved (`socket.gaierror`).
         """
         if _is_address(host):
-            return [host]
+            return (host,)
         with self._lock:
             future = self._under_way.get((host, port))
             if future is None:
@@ -39,7 +39,7 @@ class Resolver:
                 ).start()
         return future.result(timeout)
 
-    def _run(self, host: str, port: int, future: "Future[list[str]]") -> None:
+    def _run(self, host: str, port: int, future: "Future[Sequence[str]]") -> None:
         try:
             future.set_result(self._look_up(host, port))
         except (OSError, UnicodeError) as error:
@@ -49,9 +49,9 @@ class Resolver:
                 del self._under_way[host, port]
 
 
-def _getaddrinfo(host: str, port: int) -> list[str]:
+def _getaddrinfo(host: str, port: int) -> tuple[str, ...]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def _is_address(host: str) -> bool:

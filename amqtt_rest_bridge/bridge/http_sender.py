@@ -220,10 +220,10 @@ class HttpSender:
     def _dial(self, server: _Server, deadline: float) -> socket.socket:
         """Connect to the first address of a server, or of the proxy before it, that takes the connection."""
         origin = server.origin if server.proxy is None else server.proxy.origin
-        error: OSError = TimeoutError()
+        error: OSError = socket.gaierror("the name has no address")
         try:
-            addresses = self._resolver.addresses(origin.host, origin.port, deadline - self._clock())
-            addresses.sort(key=lambda address: address != server.address)  # the one that worked before goes first
+            found = self._resolver.addresses(origin.host, origin.port, deadline - self._clock())
+            addresses = sorted(found, key=lambda address: address != server.address)  # the one that worked goes first
             for number, address in enumerate(addresses, 1):
                 remaining = deadline - self._clock()
                 if remaining <= 0:

@@ -339,10 +339,16 @@ def test_refused_connection_says_so_and_that_nothing_was_sent() -> None:
     assert "secret" not in caught.value.message
 
 
-def test_unknown_host_name_says_so() -> None:
-    def look_up(host: str, port: int) -> list[str]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+def has_no_name(host: str, port: int) -> list[str]:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
+
+def has_no_address(host: str, port: int) -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize("look_up", [has_no_name, has_no_address])
+def test_unknown_host_name_says_so(look_up: Callable[[str, int], list[str]]) -> None:
     with sender_of("http://nowhere.test", resolver=Resolver(look_up)) as sender, pytest.raises(CallFailed) as caught:
         sender.send(HttpRequest(Method.POST, "http://nowhere.test/"))
     assert caught.value.message == "the host name of http://nowhere.test is not known"
