@@ -5,13 +5,10 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from amqtt_rest_bridge.commands.parsers import Subparsers
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.language import loader, sources
-
-if TYPE_CHECKING:
-    from amqtt_rest_bridge.commands.parsers import Subparsers
 
 SECRETS_DIR = "/run/secrets"
 
@@ -37,7 +34,7 @@ examples:
 """
 
 
-def add_to(subparsers: "Subparsers") -> None:
+def add_to(subparsers: Subparsers) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "check",

@@ -6,20 +6,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from amqtt_rest_bridge.bridge.client_mode import build_request
 from amqtt_rest_bridge.bridge.client_results import failure_of
 from amqtt_rest_bridge.bridge.http_sender import HttpSender
 from amqtt_rest_bridge.commands.check import add_secrets_dir
+from amqtt_rest_bridge.commands.parsers import Subparsers
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.masking import mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Route
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
-
-if TYPE_CHECKING:
-    from amqtt_rest_bridge.commands.parsers import Subparsers
 
 MAX_BYTES = 262_144
 """The plugin's defaults of max_body_bytes and max_response_bytes."""
@@ -41,7 +38,7 @@ examples:
 """
 
 
-def add_to(subparsers: "Subparsers") -> None:
+def add_to(subparsers: Subparsers) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "try",

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.language.suggest import closest, did_you_mean
 
 _STRAIGHT = "strings stand in straight quotes: \" or '"
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
-_SETTING_IN = re.compile(r"[A-Z]+\s+([A-Z_]+)", re.IGNORECASE)
+_NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 _PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
 _TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»"
 
@@ -48,11 +48,15 @@ class Block:
 
 @dataclass(slots=True)
 class Blocks:
-    """All blocks of a definition; REST_API_CONFIG and ROUTE_CONFIG are None when they are missing."""
+    """All blocks of a definition; REST_API_CONFIG and ROUTE_CONFIG are None when they are missing.
+
+    `broken` names blocks whose first line could not be read.
+    """
 
     config: Block | None = None
     route_config: Block | None = None
     events: list[Block] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
 
 
 class _Reader:
@@ -61,6 +65,7 @@ class _Reader:
     def __init__(self, report: Report) -> None:
         self.blocks = Blocks()
         self._report = report
+        self._events: dict[str, Block] = {}
         self._block: Block | None = None
         self._skipping = False  # inside a block that is not known, or known twice
         self._in_headers = False
@@ -78,10 +83,13 @@ class _Reader:
 
     def _read_broken(self, statement: Statement) -> None:
         text = statement.name.text
-        setting = _SETTING_IN.match(text)
-        if self._block is not None and setting is not None:
-            self._block.broken.add(setting[1].upper())
+        found = _NAME_IN.match(text)
         self._report.error(statement.offset, *_explain(text, self._last))
+        if found is not None and found[1].upper() == Verb.ADD and not self._in_headers:
+            self.blocks.broken.add(found[2].upper())
+            self._skip()
+        elif found is not None and self._block is not None:
+            self._block.broken.add(found[2].upper())
 
     def _read_setting(self, statement: Statement) -> None:
         self._in_headers = False
@@ -155,8 +163,8 @@ class _Reader:
         return self._in_headers and statement.name.is_string
 
     def _open_event(self, statement: Statement) -> None:
-        self._enter(Block(BlockKind.EVENT, statement.offset))
-        block = self._block
+        block = self._enter(Block(BlockKind.EVENT, statement.offset))
+        self.blocks.events.append(block)
         if not statement.pieces:
             self._report.error(statement.offset, "this event has no name", "write ADD EVENT MyEvent")
         elif statement.pieces[0].is_string and is_name(statement.pieces[0].text[1:-1]):
@@ -166,16 +174,15 @@ class _Reader:
             name = statement.pieces[0]
             message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
             self._report.error(name.offset, message, "write it bare, as in ADD EVENT My_Event-1")
-        elif block is not None:
-            block.name = statement.pieces[0].text
-            for other in self.blocks.events:
-                if other.name == block.name:
-                    first = self._report.position(other.offset)
-                    message = f"this route has two events {block.name}"
-                    self._report.error(statement.pieces[0].offset, message, f"the first is in line {first.line}")
-                    break
-        if block is not None:
-            self.blocks.events.append(block)
+        else:
+            self._name_event(block, statement.pieces[0])
+
+    def _name_event(self, block: Block, name: Piece) -> None:
+        first = self._events.setdefault(name.text, block)
+        if first is not block:
+            line = self._report.position(first.offset).line
+            self._report.error(name.offset, f"this route has two events {name.text}", f"the first is in line {line}")
+        block.name = name.text
 
     def _open_config(self, statement: Statement, name: str) -> None:
         if statement.pieces:
@@ -191,11 +198,11 @@ class _Reader:
             line = self._report.position(first.offset).line
             self._report.error(statement.offset, f"this route has two {name} blocks", f"the first is in line {line}")
             return
-        self._enter(Block(kind, statement.offset))
+        block = self._enter(Block(kind, statement.offset))
         if kind is BlockKind.CONFIG:
-            self.blocks.config = self._block
+            self.blocks.config = block
         else:
-            self.blocks.route_config = self._block
+            self.blocks.route_config = block
 
     def _read_header(self, statement: Statement, block: Block) -> None:
         if statement.pieces:
@@ -213,8 +220,9 @@ class _Reader:
         self._report.error(statement.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
         self._skip()
 
-    def _enter(self, block: Block) -> None:
+    def _enter(self, block: Block) -> Block:
         self._block, self._skipping, self._in_headers = block, False, False
+        return block
 
     def _skip(self) -> None:
         self._skipping, self._in_headers = True, False
@@ -259,6 +267,8 @@ def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | No
         return f"unexpected text: {shown}", "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>"
     if not before.pieces:
         return f"unexpected text: {shown}", None
+    if before.verb is Verb.ADD and before.name.text.upper() == BlockKind.EVENT:
+        return f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}", None
     hint = "a value with spaces needs quotes"
     if before.pieces[-1].text in ("=", ":"):
         hint = f"no {before.pieces[-1].text} stands between a name and its value"

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.language.client_events import read_client_event
 from amqtt_rest_bridge.language.config import read_config, read_route_config
 from amqtt_rest_bridge.language.definitions import Definition, split
 from amqtt_rest_bridge.language.events import mode_of
+from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.parser import parse
 from amqtt_rest_bridge.language.report import Report, in_order
 from amqtt_rest_bridge.language.server_events import read_server_event
@@ -69,12 +70,12 @@ class _Loader:
         if definition.name is not None:
             self._note_name(definition.name, definition.offset, report)
         blocks = read_blocks(parse(definition.body, definition.body_offset), report)
-        if blocks.config is None:
+        config_block = None
+        if blocks.config is not None:
+            config_block = TypedBlock(blocks.config, report, self._surroundings)
+        elif BlockKind.CONFIG not in blocks.broken:
             hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
             report.error(definition.offset, f"route {definition.name} has no REST_API_CONFIG", hint)
-            config_block = None
-        else:
-            config_block = TypedBlock(blocks.config, report, self._surroundings)
         return self._build(definition, blocks, config_block, report)
 
     def _build(

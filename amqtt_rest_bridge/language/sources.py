@@ -1,6 +1,7 @@
 """Files, folders and notebooks to texts. The language's only reading of route files; blocks while it reads."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,8 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            unreadable.append(f"{path}: {error.strerror or error}")
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
         else:
             sources += _read_content(str(path), content)
     if unreadable:
@@ -50,28 +51,34 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
 
 
 def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Source]) -> Iterator[Path]:
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in map(Path, paths):
         found = [path]
-        try:
-            if path.is_dir():
-                found = sorted(item for item in path.rglob("*") if _is_route_file(item, path))
-                if not found:
-                    message = "this folder holds no *.lot or *.lotnb file"
-                    sources.append(_faulty(str(path), Severity.WARNING, message))
-        except OSError as error:
-            unreadable.append(f"{path}: {error.strerror or error}")
-            continue
+        if path.is_dir():
+            found = _search(path, unreadable)
+            if not found:
+                message = "this folder holds no *.lot or *.lotnb file"
+                sources.append(_faulty(str(path), Severity.WARNING, message))
         for item in found:
-            if item.resolve() not in seen:
-                seen.add(item.resolve())
+            # Path.resolve raises for links in a circle, realpath for a NUL; opening the file tells of both.
+            real = str(item) if "\0" in str(item) else os.path.realpath(item)
+            if real not in seen:
+                seen.add(real)
                 yield item
 
 
-def _is_route_file(path: Path, folder: Path) -> bool:
-    """Leave out what editors and version control keep beside the files, which begins with a dot."""
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return path.suffix in SUFFIXES and not hidden and path.is_file()
+def _search(folder: Path, unreadable: list[str]) -> list[Path]:
+    """Find the route files of a folder; names that begin with a dot belong to editors and version control."""
+
+    def note(error: OSError) -> None:
+        unreadable.append(f"{error.filename}: {error.strerror}")
+
+    found: list[Path] = []
+    for inner, folders, files in os.walk(folder, onerror=note):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(inner, name) for name in files if not name.startswith("."))
+        found += [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
+    return sorted(found)
 
 
 def _read_content(path: str, content: bytes) -> Iterator[Source]:

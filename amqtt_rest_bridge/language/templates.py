@@ -107,7 +107,7 @@ def _meant(name: str, mode: Mode) -> str | None:
         if first.root == "topic":
             return "topic.1"
     for count in range(min(2, len(parts)), 0, -1):
-        found = closest(".".join(parts[:count]), known)
+        found = closest(".".join(parts[:count]), [own for own in known if own.count(".") == count - 1])
         if found is not None:
             return _completed(found, known[found], parts[count:])
     return None
@@ -115,7 +115,9 @@ def _meant(name: str, mode: Mode) -> str | None:
 
 def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
     if tail and kind.root == "payload":
-        return _meant(".".join([found, *tail]), Mode.SERVER if found == "body" else Mode.CLIENT) or found
+        return ".".join([found, "json", *tail])
+    if tail and kind.root == "topic":
+        return "topic.1"
     if tail and kind.argument is None:
         return found
     return ".".join([found, *(tail or ([] if kind.alone else ["x"]))])

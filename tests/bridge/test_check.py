@@ -1,0 +1,132 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+
+from .language_support import BASIC, write_secrets
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(*arguments: str) -> int:
+    return main(["check", *arguments])
+
+
+def test_good_files_give_0_and_a_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC)
+    assert check("a.lot") == 0
+    assert capsys.readouterr().out == "1 usable route, no faults\n"
+
+
+def test_errors_give_1_and_stand_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
+    text = BASIC.replace("POST", "GET").replace("ROUTE R", "ROUTE S")
+    (folder / "b.lot").write_text(f"DEFINE MODEL X\n{text}WITH BODY '{{}}'")
+    assert check(".") == 1
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out.splitlines() == [
+        "a.lot:7:14: error: unknown setting METOD",
+        "hint: did you mean METHOD?",
+        "b.lot:1:1: notice: DEFINE MODEL X is skipped: only routes are read here",
+        "b.lot:10:11: warning: a GET with a BODY: many servers refuse or ignore it",
+        "hint: write POST, or leave BODY out",
+        "1 usable route, 1 error, 1 warning, 1 notice",
+    ]
+
+
+def test_warnings_and_notices_give_0(folder: Path) -> None:
+    (folder / "a.lot").write_text("DEFINE MODEL X\n" + BASIC + "WITH PAYLOAD '{}'")
+    assert check("a.lot") == 0
+
+
+def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD") + "DEFINE X\n")
+    assert check("--json", "a.lot") == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "path": "a.lot",
+            "line": 7,
+            "column": 14,
+            "severity": "error",
+            "message": "unknown setting METOD",
+            "hint": "did you mean METHOD?",
+        },
+        {
+            "path": "a.lot",
+            "line": 9,
+            "column": 1,
+            "severity": "notice",
+            "message": "DEFINE X is skipped: only routes are read here",
+            "hint": None,
+        },
+    ]
+
+
+def test_json_of_a_good_file_is_an_empty_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC)
+    assert check("a.lot", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_path_that_cannot_be_read_gives_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC)
+    assert check("a.lot", "none.lot") == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "rest-bridge check: cannot read none.lot: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"], ["check", "--no-such", "x"], ["chek", "x"]])
+def test_wrong_usage_gives_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    assert "usage: rest-bridge" in capsys.readouterr().err
+
+
+def test_secrets_dir_and_environment_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_secrets(folder / "secrets")
+    (folder / "a.lot").write_text(BASIC.replace('"in"', 'GET ENV "CHECKED_TOPIC" + GET SECRET "api-key"'))
+    assert check("a.lot", "--secrets-dir", "secrets") == 1
+    monkeypatch.setenv("CHECKED_TOPIC", "x/")
+    assert check("a.lot", "--secrets-dir", "secrets") == 0
+    assert check("a.lot") == 1
+
+
+@pytest.mark.parametrize("command", [[], ["check"], ["try"]])
+def test_help_is_worth_reading(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([*command, "--help"])
+    assert raised.value.code == 0
+    text = capsys.readouterr().out
+    wanted = ["exit status:", "examples:", "notebook", "--secrets-dir"] if command else ["check", "try", "*.lot"]
+    assert all(word in text for word in wanted)
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_module_runs_as_a_program(folder: Path) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
+    program = [sys.executable, "-m", "amqtt_rest_bridge", "check", "a.lot"]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("a.lot:7:14: error: unknown setting METOD\n")
+
+
+def test_reader_that_has_seen_enough_is_no_fault(folder: Path) -> None:
+    (folder / "a.lot").write_text(BASIC + "WITH NOTHING '1'\n" * 5000)
+    program = [sys.executable, "-m", "amqtt_rest_bridge", "check", "a.lot"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run(program, cwd=folder, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")

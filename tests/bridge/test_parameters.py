@@ -1,0 +1,165 @@
+"""Every setting of the language reaches the model with its type, and its documented default is the model's."""
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    Method,
+    OverloadPolicy,
+    ResponseFormat,
+    RestApiConfig,
+    Route,
+    RouteConfig,
+    ServerEvent,
+    Signature,
+)
+from amqtt_rest_bridge.placeholders import Mode, Place, parse
+
+from .language_support import CASES, load_text
+
+CONFIG = {"BASE_ADDRESS": '"http://h"', "ENABLE_CLIENT": '"true"', "ENABLE_SERVER": '"true"'}
+CLIENT_EVENT = {"SOURCE_TOPIC": '"in"', "METHOD": '"POST"', "ENDPOINT": '"/x"'}
+SERVER_EVENT = {"METHOD": '"POST"', "ENDPOINT": '"/x/{id}"', "DESTINATION_TOPIC": '"d"'}
+
+
+def load_route(
+    config: dict[str, str], client: dict[str, str], server: dict[str, str], route_config: dict[str, str]
+) -> Route:
+    text = "DEFINE ROUTE R WITH TYPE REST_API\n"
+    blocks = {"REST_API_CONFIG": config, "ROUTE_CONFIG": route_config, "EVENT C": client, "EVENT S": server}
+    for name, settings in blocks.items():
+        text += f"ADD {name}\n" + "".join(f"WITH {key} {value}\n" for key, value in settings.items())
+    loaded = load_text(text)
+    assert not loaded.has_errors, loaded.faults
+    return loaded.routes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("BASE_ADDRESS", '"https://other/v1/"', "https://other/v1"),
+        ("ENABLE_CLIENT", '"TRUE"', True),
+        ("REQUEST_TIMEOUT", "'7'", 7),
+        ("DEFAULT_CONTENT_TYPE", '"text/plain"', "text/plain"),
+        ("ENABLE_SERVER", "true", True),
+        ("SERVER_PORT", "9", 9),
+        ("USE_SSL", '"false"', False),
+        ("IGNORE_CERT_ERRORS", '"true"', True),
+        ("ENABLE_CORS", '"true"', True),
+        ("CORS_ORIGINS", '" https://A:443 ,http://b:8000,*, null"', ("https://a", "http://b:8000", "*", "null")),
+        ("AUTHORIZATION", '"Bearer x"', "Bearer x"),
+        ("CA_FILE", f'"{CASES}/files/ca.pem"', f"{CASES}/files/ca.pem"),
+        ("CLIENT_CERT_FILE", f'"{CASES}/files/client.pem"', f"{CASES}/files/client.pem"),
+        ("RETRIES", "'0'", 0),
+    ],
+)
+def test_setting_of_config_reaches_the_model(name: str, written: str, value: object) -> None:
+    route = load_route(CONFIG | {name: written}, CLIENT_EVENT, SERVER_EVENT, {})
+    assert getattr(route.config, name.lower()) == value
+
+
+def test_settings_of_config_that_go_together_reach_the_model() -> None:
+    pairs = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
+    files = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
+    written = {name: f'"{value}"' for name, value in (pairs | files).items()}
+    config = load_route(CONFIG | written, CLIENT_EVENT, SERVER_EVENT, {}).config
+    assert {name: getattr(config, name.lower()) for name in pairs | files} == pairs | files
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [
+        ({"SOURCE_TOPIC": '"a/#"'}, "source_topic", "a/#"),
+        ({"DESTINATION_TOPIC": '"d/{topic}"'}, "destination_topic", parse("d/{topic}", Place.TOPIC, Mode.CLIENT)),
+        ({"METHOD": "patch"}, "method", Method.PATCH),
+        ({"ENDPOINT": '"/{payload}"'}, "endpoint", parse("/{payload}", Place.ENDPOINT, Mode.CLIENT)),
+        ({"BODY": "'[{value.json.a}]'"}, "body", parse("[{value.json.a}]", Place.JSON, Mode.CLIENT)),
+        (
+            {"HEADERS": "\nADD X-A '{topic}'\nADD X-B b"},
+            "headers",
+            (("X-A", parse("{topic}", Place.HEADER, Mode.CLIENT)), ("X-B", parse("b", Place.HEADER, Mode.CLIENT))),
+        ),
+        ({"RESPONSE_FORMAT": '"envelope"'}, "response_format", ResponseFormat.ENVELOPE),
+        ({"RETAIN": '"true"'}, "retain", True),
+        ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
+        ({"ORDERED": '"true"'}, "ordered", True),
+        ({"SIGNATURE_SECRET": '"s"'}, "signature", Signature("s")),
+        ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
+    ],
+)
+def test_setting_of_a_client_event_reaches_the_model(written: dict[str, str], field: str, value: object) -> None:
+    route = load_route(CONFIG, CLIENT_EVENT | written, SERVER_EVENT, {})
+    assert getattr(route.client_events[0], field) == value
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [
+        ({"DESTINATION_TOPIC": '"d/{path.id}"'}, "destination_topic", parse("d/{path.id}", Place.TOPIC, Mode.SERVER)),
+        ({"METHOD": "delete"}, "method", Method.DELETE),
+        ({"ENDPOINT": '"/y"'}, "endpoint", "/y"),
+        ({"PAYLOAD": "'[{body.json.a}]'"}, "payload", parse("[{body.json.a}]", Place.JSON, Mode.SERVER)),
+        ({"REPLY_TOPIC": '"r/{request_id}"'}, "reply_topic", parse("r/{request_id}", Place.TOPIC, Mode.SERVER)),
+        ({"RETAIN": '"true"'}, "retain", True),
+        ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
+    ],
+)
+def test_setting_of_a_server_event_reaches_the_model(written: dict[str, str], field: str, value: object) -> None:
+    route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT | written, {})
+    assert getattr(route.server_events[0], field) == value
+
+
+def test_source_topic_makes_a_get_of_server_mode_read() -> None:
+    text = """DEFINE ROUTE R WITH TYPE REST_API ADD REST_API_CONFIG WITH ENABLE_SERVER true
+    ADD EVENT E WITH METHOD GET WITH ENDPOINT "/x" WITH SOURCE_TOPIC "a/+" """
+    event = load_text(text).routes[0].server_events[0]
+    assert (event.source_topic, event.destination_topic) == ("a/+", None)
+
+
+def test_settings_of_route_config_reach_the_model() -> None:
+    written = {"OVERLOAD_CAPACITY": "'5'", "OVERLOAD_POLICY": "REALTIME"}
+    route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT, written)
+    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME)
+
+
+ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]
+MODELS: dict[str, Any] = {
+    field.name.upper(): field.default
+    for model in (ServerEvent, ClientEvent, RouteConfig, RestApiConfig)
+    for field in fields(model)
+} | {"SIGNATURE_SECRET": None, "SIGNATURE_HEADER": "X-Hub-Signature-256"}
+NEEDED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
+
+
+@pytest.mark.parametrize("row", ALL)
+def test_documented_default_is_the_models(row: Parameter) -> None:
+    default = MODELS[row.name]
+    if row.name == "CORS_ORIGINS":
+        default = ",".join(default)
+    if isinstance(default, bool):
+        default = str(default).lower()
+    if default is MISSING or default in (None, ()):
+        assert row.default is None
+        assert row.name not in NEEDED or default is MISSING or row.name == "SOURCE_TOPIC"
+    else:
+        assert row.default == str(default)
+
+
+@pytest.mark.parametrize("row", ALL)
+def test_every_row_is_documented(row: Parameter) -> None:
+    assert row.meaning
+    assert row.allowed
+    assert (row.kind is Kind.INTEGER) == (row.high > 0)
+    assert (row.kind is Kind.CHOICE) == bool(row.choices)
+    assert row.applies in Applies
+
+
+def test_the_plain_languages_settings_are_no_extensions() -> None:
+    plain = {kind: [row.name for row in block.values() if not row.extension] for kind, block in PARAMETERS.items()}
+    assert len(plain[BlockKind.CONFIG]) == 12
+    assert plain[BlockKind.EVENT] == ["SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT", "BODY", "HEADERS"]
+    assert plain[BlockKind.ROUTE_CONFIG] == []

@@ -1,0 +1,177 @@
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+
+from .language_support import write_secrets
+
+ROUTE = """\
+DEFINE ROUTE Weather WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH BASE_ADDRESS "http://127.0.0.1:{port}/v1"
+        WITH ENABLE_CLIENT "true"
+        WITH USERNAME "operator"
+        WITH PASSWORD "pass word"
+    ADD EVENT Ask
+        WITH SOURCE_TOPIC "weather/+/ask"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/{path}/{{topic.2}}?key={{secret.api-key}}"
+        WITH BODY '{{"city": "{{payload}}", "key": {{secret.api-key}}}}'
+        WITH DESTINATION_TOPIC "weather/{{topic.2}}/answer"
+        WITH ERROR_TOPIC "weather/errors"
+        WITH HEADERS
+            ADD X-Token "abc"
+            ADD X-Topic "{{topic}}"
+    ADD EVENT Other
+        WITH SOURCE_TOPIC "other/{env}"
+        WITH METHOD "GET"
+        WITH ENDPOINT "/{{value.json.a}}"
+"""
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(404 if "missing" in self.path else 200)
+        answer = b"\xff\xfe" if "binary" in self.path else b'you sent "%s"\n\x1b[31mred' % body
+        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("Set-Cookie", "session=1")
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's own name for it
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    write_secrets(tmp_path / "secrets")
+    return tmp_path
+
+
+def attempt(folder: Path, *arguments: str, port: int = 1, path: str = "x") -> int:
+    (folder / "a.lot").write_text(ROUTE.format(port=port, path=path, env="#"))
+    return main(["try", *sorted(file.name for file in folder.glob("*.lot")), "--secrets-dir", "secrets", *arguments])
+
+
+def test_request_is_shown_exactly_with_credentials_masked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert attempt(folder, "--topic", "weather/a b/ask", "--payload", 'Ulm "west"') == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out.splitlines() == [
+        "# route Weather, event Ask (a.lot:1)",
+        "POST http://127.0.0.1:1/v1/x/a%20b?key=***",
+        "Host: 127.0.0.1:1",
+        f"User-Agent: amqtt-rest-bridge/{version('amqtt-rest-bridge')}",
+        "Accept-Encoding: gzip, deflate",
+        "X-Token: ***",
+        "X-Topic: weather/a b/ask",
+        "Content-Type: application/json",
+        "Authorization: Basic ***",
+        "Content-Length: 38",
+        "",
+        '{"city": "Ulm \\"west\\"", "key": "***"}',
+        "",
+        "# nothing was sent; the response would go to weather/a b/answer",
+        "",
+    ]
+
+
+def test_call_that_cannot_be_made_says_why_and_gives_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert attempt(folder, "--topic", "other/x", "--payload", '{"b": 1}') == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "# route Weather, event Other (a.lot:1)",
+        "# fails with placeholder_unresolved: {value.json.a} has no value: the payload has no field a",
+        "# hint: Send that field, or correct the name in the route; names are case-sensitive.",
+        "# the failure would go to no topic",
+        "",
+    ]
+
+
+def test_topic_that_triggers_nothing_names_those_that_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert attempt(folder, "--topic", "nowhere") == 0
+    assert capsys.readouterr().out == (
+        "a message on nowhere triggers no client event; they listen on: other/#, weather/+/ask\n"
+    )
+
+
+def test_faulty_route_files_give_1_and_their_faults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "b.lot").write_text("DEFINE ROUTE")
+    assert attempt(folder, "--topic", "weather/x/ask") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("b.lot:1:1: error: DEFINE ROUTE cannot be read")
+
+
+def test_warnings_do_not_keep_from_trying(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "b.lot").write_text("DEFINE ROUTE N WITH TYPE REST_API ADD REST_API_CONFIG\nDEFINE ACTION x")
+    assert attempt(folder, "--topic", "weather/x/ask") == 0
+    output = capsys.readouterr()
+    assert "warning: route N does nothing" in output.err
+    assert "notice" not in output.err
+
+
+@pytest.mark.parametrize("topic", ["a/#", "", "a\tb"])
+def test_topic_that_is_no_topic_name_gives_2(folder: Path, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert attempt(folder, "--topic", topic) == 2
+    assert capsys.readouterr().err.startswith("rest-bridge try: --topic ")
+
+
+def test_payload_comes_from_a_file_byte_for_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "p").write_bytes(b"Ulm\xff")
+    assert attempt(folder, "--topic", "weather/x/ask", "--payload-file", "p") == 1
+    assert "the payload is not UTF-8 text" in capsys.readouterr().out
+    assert attempt(folder, "--topic", "weather/x/ask", "--payload-file", "none") == 2
+
+
+def test_send_sends_the_request_and_shows_the_response(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attempt(folder, "--topic", "weather/x/ask", "--payload", "Ulm", "--send", port=port) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "200 OK" in lines
+    assert "Set-Cookie: ***" in lines
+    assert 'you sent "{"city": "Ulm", "key": "***"}"' in lines
+    assert "\ufffd[31mred" in lines
+    assert lines[-2].endswith("ms; the broker would publish this to weather/x/answer")
+
+
+def test_send_shows_bytes_that_are_no_text_by_their_number(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path="binary") == 0
+    assert "(2 bytes that are not text)" in capsys.readouterr().out
+
+
+def test_status_of_400_and_above_gives_1_and_names_the_failure(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path="missing") == 1
+    output = capsys.readouterr().out
+    assert "404 Not Found" in output
+    assert "# fails with http_status: " in output
+    assert "# the failure would go to weather/errors" in output
+
+
+def test_server_that_is_not_there_gives_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        closed = server.server_port
+    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=closed) == 1
+    assert "# fails with connection_failed: " in capsys.readouterr().out
