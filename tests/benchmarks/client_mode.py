@@ -44,6 +44,14 @@ def load(mode: str, *numbers: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+def counting(port: int, seconds: float) -> subprocess.Popen[str]:
+    """Start a process that counts what arrives on `out`, and wait until it has subscribed."""
+    running = load("count", port, seconds)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    return running
+
+
 def result(running: subprocess.Popen[str]) -> dict[str, Any]:
     """Wait for what a load process measured."""
     output, _ = running.communicate()

@@ -3,8 +3,12 @@
 `window PORT SECONDS OUTSTANDING`: keeps messages under way from `in` to `out`; counts, loses and doubles are noticed.
 `pair PORT SECONDS`: one client sends to another that sends back; round trips.
 `rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
+`count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
+`post PORT SECONDS PER_SECOND`: posts to `/hook` at a rate over one kept connection; the time of each answer.
+`connect PORT COUNT`: opens a connection, posts once, closes; so many times.
 """
 
+import http.client
 import json
 import select
 import struct
@@ -94,11 +98,65 @@ def rate(port: int, seconds: float, per_second: float) -> dict[str, object]:
     return {"latencies": latencies, "failed": failed, "sent": sent}
 
 
-if __name__ == "__main__":
-    mode, numbers = sys.argv[1], [float(text) for text in sys.argv[2:]]
+def count(port: int, seconds: float) -> dict[str, object]:
+    """Count messages on `out` for some seconds from the first one, or until none comes for two seconds."""
+    receiver = Wire(port, "count-receiver")
+    receiver.subscribe("out")
+    print("ready", flush=True)
+    received = len(receiver.messages())
+    started = last = time.perf_counter()
+    receiver.sock.settimeout(2.0)
+    while last - started < seconds:
+        try:
+            received += len(receiver.messages())
+        except TimeoutError:
+            break
+        last = time.perf_counter()
+    return {"received": received, "seconds": last - started}
+
+
+def post(port: int, seconds: float, per_second: float) -> dict[str, object]:
+    """Post at a rate over one kept connection and take the time of each answer in milliseconds."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    latencies = []
+    started = time.perf_counter()
+    for number in range(int(seconds * per_second)):
+        select.select([], [], [], max(0.0, started + number / per_second - time.perf_counter()))
+        begun = time.perf_counter()
+        connection.request("POST", "/hook", b"x" * _PAYLOAD)
+        connection.getresponse().read()
+        latencies.append((time.perf_counter() - begun) * 1000)
+    connection.close()
+    return {"latencies": latencies}
+
+
+def connect(port: int, count: int) -> dict[str, object]:
+    """Open a connection for each of many requests."""
+    for _ in range(count):
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("POST", "/hook", b"x" * _PAYLOAD)
+        connection.getresponse().read()
+        connection.close()
+    return {"connections": count}
+
+
+def main(mode: str, numbers: list[float]) -> dict[str, object]:
+    """Run one mode."""
     port = int(numbers[0])
-    if mode == "window":
-        result = window(port, numbers[1], int(numbers[2]), int(numbers[3]) if len(numbers) > 3 else 0)
-    else:
-        result = pair(port, numbers[1]) if mode == "pair" else rate(port, numbers[1], numbers[2])
-    print(json.dumps(result))
+    match mode:
+        case "window":
+            return window(port, numbers[1], int(numbers[2]), int(numbers[3]) if len(numbers) > 3 else 0)
+        case "pair":
+            return pair(port, numbers[1])
+        case "rate":
+            return rate(port, numbers[1], numbers[2])
+        case "count":
+            return count(port, numbers[1])
+        case "post":
+            return post(port, numbers[1], numbers[2])
+        case _:
+            return connect(port, int(numbers[1]))
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], [float(text) for text in sys.argv[2:]])))
