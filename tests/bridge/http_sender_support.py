@@ -1,0 +1,49 @@
+"""What the tests of the sender share: senders with given settings."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from amqtt_rest_bridge.bridge.http_resolver import Resolver
+from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from tests.bridge.http_target import (
+    Target,
+)
+
+
+@contextmanager
+def sender_of(base: str, *, seconds: int = 5, limit: int = 300_000, **others: object) -> Iterator[HttpSender]:
+    config = RestApiConfig(base_address=base, request_timeout=seconds)
+    sender = HttpSender(config, max_response_bytes=limit, environment={}, **others)  # type: ignore[arg-type]
+    yield sender
+    sender.close()
+
+
+def base_of(target: Target) -> str:
+    return f"http://127.0.0.1:{target.port}"
+
+
+@contextmanager
+def sender_by(config: RestApiConfig, environment: dict[str, str] | None = None) -> Iterator[HttpSender]:
+    resolver = Resolver(lambda host, port: ["127.0.0.1"])
+    sender = HttpSender(
+        replace(config, request_timeout=5), max_response_bytes=1_000, environment=environment or {}, resolver=resolver
+    )
+    yield sender
+    sender.close()
+
+
+def get(config: RestApiConfig, path: str = "/", environment: dict[str, str] | None = None) -> HttpResponse:
+    with sender_by(config, environment) as sender:
+        return sender.send(HttpRequest(Method.GET, f"{config.base_address}{path}"))
+
+
+def failure_of(config: RestApiConfig, environment: dict[str, str] | None = None) -> CallFailed:
+    with pytest.raises(CallFailed) as caught:
+        get(config, environment=environment)
+    assert caught.value.hint
+    return caught.value
