@@ -65,17 +65,27 @@ class Posting:
             return held
         first_slot, norms = self._first_slot, self._norms
         slots = array("I", [first_slot + (each >> WEIGHT_BITS) for each in held])
-        scores = array("f", [
+        # The arithmetic of _score, without a call for each template.
+        scores = array("d", [
             (K1 + 1) * (weight := each & MOST_WEIGHT) / (weight + norms[each >> WEIGHT_BITS]) for each in held
         ])  # fmt: skip
         self._held = slots, scores
         return slots, scores
 
     def score(self, slot: int) -> float:
-        """Return the score in one template, 0 when it lacks the term."""
-        slots, scores = self.scored()
-        at = bisect_left(slots, slot)
-        return scores[at] if at < len(slots) and slots[at] == slot else 0.0
+        """Return the score in one template, 0 when it lacks the term; does not work out those in others."""
+        held = self._held
+        if isinstance(held, tuple):
+            slots, scores = held
+            at = bisect_left(slots, slot)
+            return scores[at] if at < len(slots) and slots[at] == slot else 0.0
+        relative = slot - self._first_slot
+        at = bisect_left(held, relative << WEIGHT_BITS) if relative >= 0 else len(held)
+        return self._score(held[at]) if at < len(held) and held[at] >> WEIGHT_BITS == relative else 0.0
+
+    def _score(self, packed: int) -> float:
+        weight = packed & MOST_WEIGHT
+        return (K1 + 1) * weight / (weight + self._norms[packed >> WEIGHT_BITS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,3 +77,18 @@ def test_a_word_said_beyond_all_measure_keeps_its_template() -> None:
     assert slot == 0
     assert score > 0
     assert not postings.has(1, terms["pump"])
+
+
+def test_a_score_looked_up_is_the_one_worked_out_with_all_others() -> None:
+    postings, terms = built(3, 200)
+    (part,) = postings.parts
+    posting = part[terms[WORDS[5]]]
+    looked_up = [posting.score(slot) for slot in range(201)]
+    slots, scores = posting.scored()
+    assert [score for score in looked_up if score] == list(scores)
+    assert [slot for slot, score in enumerate(looked_up) if score] == list(slots)
+    assert [posting.score(slot) for slot in range(201)] == looked_up
+    later = PostingsBuilder(terms, 200)
+    later.add(WORDS[5], [])
+    posting = later.build(postings).parts[1][terms[WORDS[5]]]
+    assert [slot for slot in range(202) if posting.score(slot)] == [200]
