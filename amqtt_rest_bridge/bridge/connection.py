@@ -60,6 +60,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
 
     def __init__(self, server: Any, sock: socket.socket, addr: Any, adj: Any, map: Any) -> None:  # noqa: A002  # waitress's
         self.began = time.monotonic()  # the handshake, then each request that came in part
+        self.active_at = self.began  # waitress's own `last_activity` jumps with the clock
         self.is_reading = False
         self._has_served = False
         self._handshaking = isinstance(sock, ssl.SSLSocket)
@@ -113,7 +114,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
             self._lingering_bytes += len(data)
             data = data if self._lingering_bytes < _LINGER_BYTES else b""
         elif data:
-            self.last_activity = time.time()
+            self.active_at = time.monotonic()
             self._take(data)
         if not data:
             self.abandon()
@@ -123,7 +124,10 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         if self._handshaking:
             self._shake_hands()
         else:
+            waited = self.total_outbufs_len
             super().handle_write()
+            if self.total_outbufs_len < waited:
+                self.active_at = time.monotonic()
 
     def handle_close(self) -> None:
         """Close; after a refusal first only our side, so that a peer that still sends can read the answer."""
@@ -171,7 +175,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         elif self._handshaking or (self.request is not None and not self.total_outbufs_len):
             if now - self.began > slow_seconds:
                 self._give_up(timeout)
-        elif time.time() - self.last_activity > (slow_seconds if self.total_outbufs_len else idle_seconds):
+        elif now - self.active_at > (slow_seconds if self.total_outbufs_len else idle_seconds):
             self.abandon()
 
     def _give_up(self, timeout: RequestRefused) -> None:
@@ -251,6 +255,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         self._linger = request.error is not None
         self._has_served = True
         self.service()
+        self.active_at = time.monotonic()
         if self.request is not None:
             self.began = time.monotonic()  # its bytes could not be read before
         self.server.log_access(self, request)

@@ -196,7 +196,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         connections = self.active_channels.values()
         idle = [connection for connection in connections if connection.is_idle]
         late = [connection for connection in connections if connection.is_late] if not idle else []
-        for connection in nsmallest(_ROOM, idle, key=lambda each: each.last_activity):
+        for connection in nsmallest(_ROOM, idle, key=lambda each: each.active_at):
             connection.abandon()
         for connection in nsmallest(_ROOM, late, key=lambda each: each.began):
             connection.abandon()
