@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program's name; those of the process when None.
 
     Returns:
-        The exit status: 0 done, 1 failed, 2 usage.
+        The exit status: 0 done, 1 failed, 2 usage, 130 interrupted from the terminal.
     """
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.run
@@ -77,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TemplateApiError as exc:
         print(f"template-api: {exc}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # what was imported until then stays
+        print("template-api: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -61,6 +61,8 @@ def serve(settings: Settings, options: Options) -> None:
                 link.sendall(str(exc).encode("utf-8", "replace") + b"\n")
             raise
         _stop_on_signals(server, supervised=link is not None)
+        public_url = settings.public_url(server.port)
+        log.info("template API on http://%s:%d, public address %s", settings.host, server.port, public_url)
         if link is not None:
             link.sendall(b"ready\n")
             threading.Thread(target=_stop_with_link, args=(link, server), name="link", daemon=True).start()
@@ -79,7 +81,6 @@ def _server(settings: Settings, options: Options, opened: ExitStack) -> Server:
     port = listening.getsockname()[1]
     server = Server(create_app(library, settings.public_url(port), access_log), listening, options.threads)
     library.follow()
-    log.info("template API on http://%s:%d, public address %s", settings.host, port, settings.public_url(port))
     return server
 
 

@@ -70,6 +70,8 @@ class Server:
         """Serve until `stop`, then let running requests finish, 5 s at most."""
         while not self._stopping.is_set():
             wasyncore.loop(timeout=1, map=self._map, use_poll=True, count=1)
+        # Who has connected already is accepted and heard: closing the socket at once would reset them.
+        wasyncore.loop(timeout=0, map=self._map, use_poll=True, count=3)
         wasyncore.dispatcher.close(self._server)
         deadline = time.monotonic() + _GRACE_SECONDS
         while self._busy() and time.monotonic() < deadline:

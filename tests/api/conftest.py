@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 import uuid
@@ -303,23 +304,35 @@ def serving(folder: Path, *arguments: str, environment: Mapping[str, str] | None
     """Run `template-api serve` on a free port until the block ends."""
     log = folder / f"serve-{uuid.uuid4().hex}.log"
     command = [sys.executable, "-m", "template_api", "serve", "--port", "0", *arguments]
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            command, stdout=sink, stderr=sink, text=True, cwd=folder, env={**os.environ, **(environment or {})}
-        )
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **(environment or {})}
+    ) as process:
+        ready = threading.Event()
+        reader = threading.Thread(target=_keep_log, args=(process, log, ready))
+        reader.start()
         try:
-            yield Served(process, _served_port(process, log), log)
+            assert ready.wait(60), "the API did not start"
+            address = log.read_text().partition(READY)[2].partition(",")[0]
+            yield Served(process, int(address.rpartition(":")[2]), log)
         finally:
             process.terminate()
             process.wait(20)
+            reader.join()
 
 
-def _served_port(process: "subprocess.Popen[str]", log: Path) -> int:
-    marker = "template API on http://"
-    while marker not in log.read_text():
-        assert process.poll() is None, log.read_text()
-    address = log.read_text().partition(marker)[2].partition(",")[0]
-    return int(address.rpartition(":")[2])
+READY = "template API on http://"
+
+
+def _keep_log(process: "subprocess.Popen[str]", log: Path, ready: threading.Event) -> None:
+    """Copy what the process writes to a file, and tell when it is ready or has ended."""
+    assert process.stderr is not None
+    with log.open("w") as kept:
+        for line in process.stderr:
+            kept.write(line)
+            kept.flush()
+            if READY in line:
+                ready.set()
+    ready.set()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from template_api.__main__ import main
+from template_api.progress import Progress
 
 Make = Callable[..., dict[str, Any]]
 
@@ -127,3 +128,14 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.startswith("template-api ")
+
+
+def test_ctrl_c_during_an_import_ends_with_one_line(
+    library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_progress: Progress, _reading: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "show", interrupt)
+    assert main(["import", str(library)]) == 130
+    assert capsys.readouterr().err == "template-api: interrupted\n"

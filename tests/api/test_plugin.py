@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -116,18 +117,14 @@ def test_a_taken_port_stops_the_start_with_a_logged_reason(tmp_path: Path, caplo
 def test_a_killed_broker_leaves_no_api_process_behind(tmp_path: Path) -> None:
     config = tmp_path / "broker.yaml"
     config.write_text(yaml.safe_dump(configuration(tmp_path)))
-    log = tmp_path / "log"
-    with log.open("w") as sink:
-        amqtt = Path(sys.executable).with_name("amqtt")
-        broker = subprocess.Popen([amqtt, "-c", config], stdout=sink, stderr=sink, cwd=tmp_path)
-    try:
-        while "template API on" not in log.read_text():
-            assert broker.poll() is None, log.read_text()
+    amqtt = Path(sys.executable).with_name("amqtt")
+    with subprocess.Popen([amqtt, "-c", config], stderr=subprocess.PIPE, text=True, cwd=tmp_path) as broker:
+        assert broker.stderr is not None
+        assert any("template API on" in line for line in broker.stderr)
         children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
         [child] = [int(pid) for pid in children]
-    finally:
+        ended = os.pidfd_open(child)
         broker.kill()
-        broker.wait()
-    while alive(child):
-        pass
-    assert "template API stopped" in log.read_text()
+        assert select.select([ended], [], [], 20)[0] == [ended]
+        os.close(ended)
+        assert "template API stopped" in broker.stderr.read()
