@@ -4,10 +4,11 @@ urllib3's connections are used directly, without its pools: half the time (see `
 and a deadline can be put below them that bounds a call as a whole (`http_connection`).
 """
 
+import errno
 import http.client as http_client
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from threading import Lock
 from time import monotonic
@@ -220,25 +221,29 @@ class HttpSender:
     def _dial(self, server: _Server, deadline: float) -> socket.socket:
         """Connect to the first address of a server, or of the proxy before it, that takes the connection."""
         origin = server.origin if server.proxy is None else server.proxy.origin
-        error: OSError = socket.gaierror("the name has no address")
         try:
             found = self._resolver.addresses(origin.host, origin.port, deadline - self._clock())
             addresses = sorted(found, key=lambda address: address != server.address)  # the one that worked goes first
-            for number, address in enumerate(addresses, 1):
-                remaining = deadline - self._clock()
-                if remaining <= 0:
-                    raise TimeoutError
-                timeout = remaining if number == len(addresses) else min(remaining, _PATIENCE)
-                try:
-                    sock = create_connection((address, origin.port), timeout, socket_options=_SOCKET_OPTIONS)
-                except OSError as refused:
-                    error = refused
-                else:
-                    server.address = address
-                    return sock
-        except OSError as failed:
-            error = failed
-        raise http_failures.connecting_failed(server.where, error, self._seconds) from error
+            sock, server.address = self._dial_one_of(addresses, origin.port, deadline)
+        except OSError as error:
+            raise http_failures.connecting_failed(server.where, error, self._seconds) from error
+        return sock
+
+    def _dial_one_of(self, addresses: Sequence[str], port: int, deadline: float) -> tuple[socket.socket, str]:
+        error: OSError = socket.gaierror("the name has no address")
+        for number, address in enumerate(addresses, 1):
+            remaining = deadline - self._clock()
+            if remaining <= 0:
+                raise TimeoutError
+            timeout = remaining if number == len(addresses) else min(remaining, _PATIENCE)
+            try:
+                return create_connection((address, port), timeout, socket_options=_SOCKET_OPTIONS), address
+            except socket.gaierror:  # urllib3's answer to an IPv6 address on a system without IPv6
+                if isinstance(error, socket.gaierror):
+                    error = OSError(errno.EAFNOSUPPORT, "")
+            except OSError as refused:
+                error = refused
+        raise error
 
     def _open_tunnel(self, sock: socket.socket, server: _Server, deadline: float) -> None:
         """Ask the proxy for a tunnel to the server (RFC 9110 section 9.3.6)."""

@@ -55,6 +55,19 @@ def test_next_address_of_a_name_is_tried_and_the_good_one_remembered() -> None:
         assert target.connections == 3
 
 
+@pytest.mark.parametrize(
+    ("addresses", "said"),
+    [(["127.0.0.1", "::1"], "refused"), (["::1", "127.0.0.1"], "refused"), (["::1"], "Address family not supported")],
+)
+def test_ipv6_address_on_a_system_without_ipv6_does_not_hide_the_reason(
+    addresses: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("urllib3.util.connection.HAS_IPV6", False)
+    base = f"http://two.test:{refused_port()}"
+    with sender_of(base, resolver=Resolver(lambda *_: addresses)) as sender, pytest.raises(CallFailed, match=said):
+        sender.send(HttpRequest(Method.GET, base + "/"))
+
+
 def test_system_resolver_knows_localhost() -> None:
     with Target(echo) as target, sender_of(f"http://localhost:{target.port}") as sender:
         assert sender.send(HttpRequest(Method.GET, f"http://localhost:{target.port}/")).status == 200
