@@ -105,4 +105,6 @@ def _words(kind: Any) -> str:
         return " or ".join(_words(argument) for argument in arguments)
     if get_origin(kind) is list:
         return f"a list of {_words(arguments[0])}"
+    if get_origin(kind) is dict:
+        return _WORDS[dict]
     return str(getattr(kind, "__name__", kind))

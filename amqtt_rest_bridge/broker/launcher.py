@@ -89,6 +89,7 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
             raise error.__cause__ from error
         raise CannotStart(reason(error.__cause__ or error)) from error
     if signals.received is not None and broker.transitions.state == "new":
+        log.info("%s: stopped before the start", signals.received.name)
         await _give_back(broker)
         return
     if not failed and signals.received is None:

@@ -1,7 +1,7 @@
 """The plugins of a configuration: their classes imported and their settings fitted, as amqtt would. Main thread."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from importlib import import_module
 from typing import Any, Final
@@ -70,11 +70,16 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
 
 
 def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:
-    """Give paths and settings, whether they are written as a mapping or as a list of names and mappings."""
-    for entry in plugins if isinstance(plugins, list) else [plugins or {}]:
-        listed: Mapping[Any, Any] = {entry: {}} if isinstance(entry, str) else entry
-        for path, settings in listed.items():
-            yield str(path), settings if settings is not None else {}
+    """Give paths and settings, whether they are written as a mapping or as a list of names and mappings.
+
+    Anything else is a fault of the configuration as a whole.
+    """
+    for entry in plugins if isinstance(plugins, list) else [plugins]:
+        if isinstance(entry, str) and isinstance(plugins, list):
+            yield entry, {}
+        elif isinstance(entry, dict):
+            for path, settings in entry.items():
+                yield str(path), settings if settings is not None else {}
 
 
 def _import(path: str) -> type[Any]:

@@ -163,6 +163,16 @@ async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
     logging.getLogger("amqtt").setLevel(logging.CRITICAL + 1)  # what goes wrong is said once, by us
     client = MQTTClient(config={"auto_reconnect": False, "plugins": {}})
     try:
+        await _connect(client, address)
+        yield _Feed(client, address)
+    finally:
+        with contextlib.suppress(Exception):
+            await client.disconnect()
+        await _close_connection(client)
+
+
+async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
+    try:
         async with asyncio.timeout(CONNECT_SECONDS):
             await client.connect(address.url)
             granted = await client.subscribe([(TOPIC_FILTER, 0)])
@@ -173,11 +183,14 @@ async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
         raise BrokerUnavailable(f"cannot connect to {address.shown}: {_why(error)}") from error
     if _REFUSED in granted:
         raise BrokerUnavailable(f"{address.shown} does not allow us to subscribe to {TOPIC_FILTER}")
-    try:
-        yield _Feed(client, address)
-    finally:
+
+
+async def _close_connection(client: MQTTClient) -> None:
+    """Close what amqtt 0.12.1 leaves open when the broker refuses the connection or does not answer."""
+    writer = client._handler.writer if client._handler is not None else None
+    if writer is not None:
         with contextlib.suppress(Exception):
-            await client.disconnect()
+            await writer.close()
 
 
 def _raise_if_interrupted() -> None:

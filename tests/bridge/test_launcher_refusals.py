@@ -1,0 +1,186 @@
+"""What keeps `rest-bridge serve` from starting: one line, exit status 1, nothing left running."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.launcher_support import ANONYMOUS, BRIDGE, SERVER_ROUTE, Workplace, taken_port
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+def refusal(place: Workplace, *arguments: str) -> str:
+    """Serve in vain and give the last line; whatever was written, no stack is in it."""
+    ended = place.run("serve", "-c", "broker.yaml", *arguments)
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert sum("rest-bridge: error: " in line for line in lines) == 1
+    return lines[-1]
+
+
+def test_missing_file_is_refused(place: Workplace) -> None:
+    (place.folder / "broker.yaml").unlink()
+    assert refusal(place) == "rest-bridge: error: cannot read the configuration broker.yaml: No such file or directory"
+
+
+def test_several_faults_are_one_line_that_says_where_the_others_are(place: Workplace) -> None:
+    place.configure((BRIDGE, "  amqtt_rest_bridge.plugin.RestBridgePlugin: {wrkers: 1, routs: x, spool: 3}\n"))
+    assert refusal(place).endswith("unknown setting wrkers (did you mean workers?); 2 more, see --check")
+
+
+def test_reason_of_a_plugin_that_cannot_start_is_given_once(place: Workplace) -> None:
+    place.configure(("routes: routes.lot", "routes: nowhere.lot"))
+    ended = place.run("serve", "-c", "broker.yaml")
+    reason = "cannot read nowhere.lot: No such file or directory"
+    assert ended.stderr.splitlines()[-1] == f"rest-bridge: error: RestBridgePlugin cannot start: {reason}"
+    assert ended.stderr.count(reason) == 1
+
+
+def test_exception_of_a_constructor_is_told(place: Workplace) -> None:
+    place.add_plugin("    def __init__(self, context):\n        raise KeyError('name')\n")
+    assert refusal(place) == "rest-bridge: error: OwnPlugin cannot start: KeyError: 'name'"
+
+
+@pytest.mark.parametrize("hook", ["on_broker_pre_start", "on_broker_post_start"])
+def test_exception_of_a_start_hook_keeps_the_broker_from_serving(place: Workplace, hook: str) -> None:
+    place.add_plugin(f"    async def {hook}(self):\n        raise ValueError('no database')\n")
+    assert refusal(place) == "rest-bridge: error: OwnPlugin cannot start: no database"
+
+
+def test_plugins_before_the_one_that_fails_are_closed(place: Workplace) -> None:
+    place.configure(("processes: 0", "processes: 1"))
+    place.add_plugin(
+        "    def __init__(self, context):\n"
+        "        children = open(f'/proc/self/task/{os.getpid()}/children').read().split()\n"
+        "        raise ValueError(f'children {children}')\n"
+    )
+    last = refusal(place)
+    (child,) = re.findall(r"\d+", last)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_plugin_that_cannot_be_closed_does_not_hide_the_reason(place: Workplace) -> None:
+    place.write("other_plugin.py", "from amqtt.plugins.base import BasePlugin\n\n\nclass Other(BasePlugin):\n"
+                "    async def close(self):\n        raise RuntimeError('stuck')\n")  # fmt: skip
+    place.configure((BRIDGE, "  other_plugin.Other: {}\n"))
+    place.add_plugin("    def __init__(self, context):\n        raise ValueError('not today')\n")
+    ended = place.run("serve", "-c", "broker.yaml")
+    assert "plugin Other did not close" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "rest-bridge: error: OwnPlugin cannot start: not today"
+
+
+def test_every_fault_of_route_files_is_a_line_before_the_last(place: Workplace) -> None:
+    place.write("routes.lot", SERVER_ROUTE.replace("SERVER_PORT '0'", "SERVER_PRT '0'").replace('"POST"', '"POTS"'))
+    ended = place.run("serve", "-c", "broker.yaml")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "rest-bridge: error: RestBridgePlugin cannot start: the route files have 2 errors, listed above"
+    )
+    assert re.search(r":: ERROR - routes\.lot:5:\d+: error: .*SERVER_PRT", ended.stderr)
+    assert re.search(r":: ERROR - routes\.lot:7:\d+: error: .*POTS", ended.stderr)
+
+
+def test_taken_mqtt_port_is_named_with_its_listener(place: Workplace) -> None:
+    with taken_port() as port:
+        place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
+        assert refusal(place) == (
+            f"rest-bridge: error: listener default cannot listen on 127.0.0.1:{port}: Address already in use"
+        )
+
+
+def test_taken_port_of_another_listener_is_named(place: Workplace) -> None:
+    with taken_port() as port:
+        place.configure(("plugins:", f"  web: {{type: ws, bind: '127.0.0.1:{port}'}}\nplugins:"))
+        assert f"listener web cannot listen on 127.0.0.1:{port}: Address already in use" in refusal(place)
+
+
+def test_mqtt_port_that_server_mode_has_taken_is_named(place: Workplace) -> None:
+    with taken_port() as port:
+        pass
+    place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
+    place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
+    assert refusal(place).endswith(f"listener default cannot listen on 127.0.0.1:{port}: Address already in use")
+
+
+def test_taken_port_of_server_mode_is_named(place: Workplace) -> None:
+    with taken_port() as port:
+        place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
+        last = refusal(place)
+    assert last.startswith(f"rest-bridge: error: RestBridgePlugin cannot start: cannot listen on 127.0.0.1 port {port}")
+    assert "Address already in use" in last
+
+
+def test_last_line_is_json_too_when_the_log_is(place: Workplace) -> None:
+    place.configure(("routes: routes.lot", "routes: nowhere.lot"))
+    ended = place.run("serve", "-c", "broker.yaml", "--log-format", "json")
+    records = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert records[-1]["level"] == "CRITICAL"
+    assert records[-1]["message"].startswith("rest-bridge: error: RestBridgePlugin cannot start: cannot read")
+
+
+def test_wrong_usage_exits_with_2(place: Workplace) -> None:
+    ended = place.run("serve", "--log-format", "xml", "-c", "broker.yaml")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("usage: rest-bridge")
+
+
+def check(place: Workplace, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return place.run("serve", "-c", "broker.yaml", "--check", *arguments)
+
+
+def test_check_says_ok_and_starts_nothing(place: Workplace) -> None:
+    with taken_port() as port:  # which a start would need
+        place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
+        place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
+        ended = check(place)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
+
+
+def test_check_says_ok_of_the_configuration_that_the_project_ships() -> None:
+    root = Workplace.__new__(Workplace)
+    root.folder = Path(__file__).parents[2]
+    ended = root.run("serve", "-c", "conf/broker.yaml", "--check")
+    assert ended.stdout.splitlines()[-1] == "ok"
+    assert ended.returncode == 0
+
+
+def test_check_prints_every_fault(place: Workplace) -> None:
+    place.configure(
+        ("type: tcp", "type: tpc"),
+        (ANONYMOUS, "  nowhere.Plugin: {}\n"),
+        ("processes: 0", "processes: 99"),
+    )
+    place.write("routes.lot", SERVER_ROUTE.replace("SERVER_PORT '0'", "SERVER_PRT '0'"))
+    ended = check(place)
+    assert ended.returncode == 1
+    expected = [
+        "broker.yaml:3:5: error: listener default: type must be tcp, ws or external",
+        "broker.yaml:6:3: error: plugin nowhere.Plugin cannot be imported: No module named 'nowhere'",
+        "broker.yaml:7:3: error: the setting processes is 99; allowed is 0 to 64",
+        "routes.lot:5:14: error: unknown setting SERVER_PRT",
+    ]
+    lines = ended.stdout.splitlines()
+    assert [line for line in lines if ": error: " in line][:3] == expected[:3]
+    assert any(line.startswith(expected[3].partition(" unknown")[0]) and "SERVER_PRT" in line for line in lines)
+
+
+def test_check_prints_json_when_the_log_format_is(place: Workplace) -> None:
+    (record,) = map(json.loads, check(place, "--log-format", "json").stdout.splitlines())
+    assert record["message"] == "ok"
+
+
+def test_check_of_a_malformed_file_is_one_line(place: Workplace) -> None:
+    place.write("broker.yaml", "a: b: c\n")
+    ended = check(place)
+    assert ended.returncode == 1
+    assert ended.stdout == "rest-bridge: error: broker.yaml:1:5: mapping values are not allowed here\n"
+
+

@@ -1,0 +1,265 @@
+"""`rest-bridge serve` while it runs and when it ends: signals, event loop, logs."""
+
+import importlib.util
+import json
+import re
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.mqtt_wire import Wire
+from tests.bridge.launcher_support import BRIDGE, Workplace, accepts
+
+STUCK_AT_SHUTDOWN = """\
+    async def on_broker_pre_shutdown(self):
+        log.info("stuck now")
+        await asyncio.Event().wait()
+"""
+BLOCKING_THE_LOOP = """\
+    async def on_broker_post_start(self):
+        asyncio.get_running_loop().call_later(0.01, self.block)
+
+    def block(self):
+        log.info("blocking now")
+        threading.Event().wait()
+"""
+NAMING_ITS_LOOP = """\
+    async def on_broker_post_start(self):
+        log.info("loop %s", asyncio.get_running_loop())
+"""
+SHORT_GRACE = """\
+import amqtt_rest_bridge.broker.signals as signals
+
+signals.Signals.__init__.__defaults__ = (0.3,)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+def test_messages_go_through_a_served_broker(place: Workplace) -> None:
+    with place.serving() as running:
+        http = int(running.line("server mode listens on http://127.0.0.1:").rpartition(":")[2])
+        client = Wire(running.port, "tester")
+        client.subscribe("webhook/received")
+        request = urllib.request.Request(f"http://127.0.0.1:{http}/webhook", data=b"hello", method="POST")
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert response.status == 200
+        assert client.messages() == [("webhook/received", b"hello")]
+        client.close()
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_signal_shuts_down_in_good_order(place: Workplace, number: signal.Signals, processes: int) -> None:
+    place.configure(("processes: 0", f"processes: {processes}"))
+    with place.serving() as running:
+        port = running.port
+        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+        running.send(number)
+        assert running.end() == 0
+    assert any(f"{number.name}: shutting down" in line for line in running.lines)
+    assert running.lines[-1].endswith("Broker closed")
+    assert not accepts(port)
+    assert len(children) >= processes
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+
+
+def test_shutdown_does_not_wait_for_clients_that_stay(place: Workplace) -> None:
+    with place.serving() as running:
+        port = running.port
+        client = Wire(port, "stays")
+        silent = socket.create_connection(("127.0.0.1", port))
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+        silent.close()
+        client.sock.close()
+
+
+def test_shutdown_that_hangs_ends_when_its_time_is_over(place: Workplace) -> None:
+    place.write("sitecustomize.py", SHORT_GRACE)
+    place.configure((BRIDGE, ""))
+    place.add_plugin(STUCK_AT_SHUTDOWN)
+    with place.serving() as running:
+        port = running.port
+        running.send(signal.SIGTERM)
+        assert running.end() == 1
+    assert running.lines[-1].startswith("rest-bridge: error: not shut down within")
+    assert not accepts(port)
+
+
+def test_shutdown_of_a_broker_whose_loop_hangs_ends_when_its_time_is_over(place: Workplace) -> None:
+    place.write("sitecustomize.py", SHORT_GRACE)
+    place.configure((BRIDGE, ""))
+    place.add_plugin(BLOCKING_THE_LOOP)
+    with place.serving("--log-format", "json") as running:
+        running.line("blocking now")
+        running.send(signal.SIGTERM)
+        assert running.end() == 1
+    assert "not shut down within" in json.loads(running.lines[-1])["message"]
+
+
+def test_second_signal_ends_the_process_at_once(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(STUCK_AT_SHUTDOWN)
+    with place.serving() as running:
+        assert running.port
+        running.send(signal.SIGINT)
+        running.line("stuck now")
+        running.send(signal.SIGTERM)
+        assert running.end() == 128 + signal.SIGTERM
+    assert running.lines[-1] == "rest-bridge: error: SIGTERM while shutting down: ended at once"
+
+
+STARTING = [
+    pytest.param("pass", id="start-goes-well"),
+    pytest.param("raise ValueError('stopped')", id="start-fails"),
+]
+
+
+@pytest.mark.parametrize("statement", STARTING)
+def test_signal_during_the_start_ends_it_in_good_order(place: Workplace, statement: str) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(
+        "    def __init__(self, context):\n"
+        "        super().__init__(context)\n"
+        f"        os.kill(os.getpid(), 15)\n        {statement}\n"
+        "    async def close(self):\n        log.info('closed')\n"
+    )
+    with place.serving() as running:
+        assert running.end() == 0
+    assert not any("ready" in line for line in running.lines)
+    assert any(line.endswith("SIGTERM: stopped before the start") for line in running.lines)
+    assert any(line.endswith(":: INFO - closed") for line in running.lines) == ("raise" not in statement)
+
+
+def test_broker_that_ceases_to_forward_ends(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(
+        "    async def on_broker_client_connected(self, *, client_id, client_session):\n"
+        "        self.context._broker_instance._broadcast_task.cancel()\n"
+    )
+    with place.serving() as running:
+        client = Wire(running.port, "victim")
+        assert running.end() == 1
+        client.sock.close()
+    assert running.lines[-1] == (
+        "rest-bridge: error: the broker has ceased to forward messages; the log says why"
+    )
+
+
+def test_shutdown_that_fails_is_an_error(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin("    async def close(self):\n        raise ValueError('cannot let go')\n")
+    with place.serving() as running:
+        assert running.port
+        running.send(signal.SIGTERM)
+        assert running.end() == 1
+    assert running.lines[-1] == "rest-bridge: error: the shutdown failed: cannot let go"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("uvloop") is None, reason="needs the extra [fast]")
+def test_uvloop_is_used_when_it_is_installed(place: Workplace) -> None:
+    place.add_plugin(NAMING_ITS_LOOP)
+    with place.serving() as running:
+        running.line("event loop: uvloop ")
+        running.line("loop <uvloop.Loop ")
+        running.send(signal.SIGINT)
+        assert running.end() == 0
+
+
+def test_loop_of_asyncio_is_used_without_uvloop(place: Workplace) -> None:
+    place.write("uvloop.py", "raise ImportError('not here')")
+    place.add_plugin(NAMING_ITS_LOOP)
+    with place.serving("--debug") as running:
+        running.line("event loop: asyncio; the extra [fast] installs uvloop")
+        running.line("loop <_UnixSelectorEventLoop ")
+        running.send(signal.SIGINT)
+        assert running.end() == 0
+
+
+SPEAKING = r"""
+    async def on_broker_post_start(self):
+        log.info("first\nsecond \x1b[31m")
+        try:
+            raise ValueError("inside")
+        except ValueError:
+            log.exception("it failed")
+        log.error("an error that waits for no other record")
+        log.info("a secret place: %s", "déjà\u2028vu")
+        threading.Thread(target=self.fail, name="worker").start()
+
+    def fail(self):
+        raise ValueError("in a thread")
+"""
+
+
+def test_text_log_looks_like_that_of_amqtt_and_no_message_like_two(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(SPEAKING)
+    with place.serving() as running:
+        running.line("thread worker ended")
+        running.line("ready: ")
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    text = "\n".join(running.lines)
+    assert re.search(r"\n\[\d{4}(-\d\d){2} (\d\d:){2}\d\d,\d{3}\] :: INFO - first\n    second \\x1b\[31m\n", text)
+    assert "\n    ValueError: inside\n" in text
+    assert "\n    ValueError: in a thread\n" in text
+    assert all(line.startswith(("[", "    ")) for line in running.lines)
+
+
+def test_json_log_has_one_object_a_line(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(SPEAKING)
+    with place.serving("--log-format", "json") as running:
+        running.line("thread worker ended")
+        running.line("ready: ")
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    records = [json.loads(line) for line in running.lines]
+    assert all(set(record) - {"exception"} == {"time", "level", "logger", "message"} for record in records)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record["time"]) for record in records)
+    by_message = {record["message"]: record for record in records}
+    assert by_message["first\nsecond \x1b[31m"]["logger"] == "own_plugin"
+    assert by_message["it failed"]["level"] == "ERROR"
+    assert by_message["it failed"]["exception"].endswith("ValueError: inside")
+    assert by_message["thread worker ended"]["exception"].endswith("ValueError: in a thread")
+
+
+def test_debug_log_names_the_place_in_the_code(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    with place.serving("-d") as running:
+        assert running.port
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    assert any(re.search(r"\] amqtt\.broker:\d+ :: DEBUG - Broker started", line) for line in running.lines)
+
+
+def test_warning_of_the_configuration_is_logged(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    text = (place.folder / "broker.yaml").read_text()
+    place.write("broker.yaml", text.replace("authentication.AnonymousAuthPlugin: {allow_anonymous: true}",
+                                            "logging_amqtt.EventLoggerPlugin:"))  # fmt: skip
+    with place.serving() as running:
+        running.line(":: WARNING - broker.yaml:5:1: warning: no authentication plugin is listed")
+        assert running.port
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+
+
+def test_every_listener_is_named_when_the_broker_is_ready(place: Workplace) -> None:
+    others = "  six: {bind: '[::1]:0'}\n  web: {type: ws, bind: '127.0.0.1:0'}\n"
+    place.configure((BRIDGE, ""), ("plugins:", f"{others}plugins:"))
+    with place.serving() as running:
+        line = running.line("ready: MQTT on ")
+        assert re.search(r"MQTT on 127\.0\.0\.1:\d+ \(default\), \[::1\]:\d+ \(six\), 127\.0\.0\.1:\d+ \(web\)$", line)
+        running.send(signal.SIGTERM)
+        assert running.end() == 0

@@ -1,0 +1,374 @@
+"""`rest-bridge status` against a real broker, printed once and on a terminal."""
+
+import contextlib
+import json
+import logging
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amqtt.contexts import Action, BaseContext
+from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
+from amqtt.session import Session
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.broker import status_client
+from amqtt_rest_bridge.broker.status_client import BrokerUnavailable, follow, parse_address, snapshot
+from amqtt_rest_bridge.errors import ConfigurationError
+from tests.bridge.host import Host, hosting
+from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
+from tests.bridge.test_status_table import status
+
+SECONDS = 30.0
+HERE = "tests.bridge.test_status_table_command"
+
+
+class Gate(BaseAuthPlugin):
+    """Lets one user in."""
+
+    async def authenticate(self, *, session: Session) -> bool | None:
+        return (session.username, session.password) == ("mon:itor", "s/cr@t")
+
+
+class NoSubscriptions(BaseTopicPlugin):
+    """Forbids every subscription."""
+
+    def __init__(self, context: BaseContext) -> None:
+        super().__init__(context)
+
+    async def topic_filtering(
+        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+    ) -> bool | None:
+        return action is not Action.SUBSCRIBE
+
+
+@pytest.fixture(autouse=True)
+def _amqtt_speaks_again() -> Iterator[None]:
+    """Undo what the command does to the log of its own process."""
+    level = logging.getLogger("amqtt").level
+    yield
+    logging.getLogger("amqtt").setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with hosting(SERVER_ROUTE) as running:
+        yield running
+
+
+@pytest.fixture
+def retained(host: Host) -> Iterator[dict[str, bytes]]:
+    """Retain what a test wants; all of it is taken back at the end."""
+    topics = {f"$SYS/broker/routes/{name}/status": json.dumps(status(name)).encode() for name in ("b", "a")}
+    topics["$SYS/broker/routes/broken/status"] = b"no json"
+    topics["$SYS/broker/uptime"] = b"3"
+    for topic, payload in topics.items():
+        host.wait(host.broker.retain_message(None, topic, payload))
+    yield topics
+    for topic in list(host.broker.retained_messages):
+        host.wait(host.broker.retain_message(None, topic, b""))
+
+
+def url(host: Host, credentials: str = "") -> str:
+    return f"mqtt://{credentials}127.0.0.1:{host.mqtt_port}"
+
+
+def test_retained_statuses_are_printed_once(
+    host: Host, retained: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--broker", url(host)]) == 0
+    title, first, second = capsys.readouterr().out.splitlines()
+    assert title.startswith("ROUTE ")
+    assert first.startswith("a ")
+    assert second.startswith("b ")
+
+
+def test_json_is_a_list_of_the_payloads(
+    host: Host, retained: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--broker", url(host), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [status("a"), status("b")]
+
+
+def test_routes_without_a_status_are_an_empty_list(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--broker", url(host), "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
+    assert main(["status", "--broker", url(host)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("no route has a status yet")
+
+
+def test_every_one_of_many_statuses_is_there(host: Host, retained: dict[str, bytes]) -> None:
+    for number in range(500):
+        topic = f"$SYS/broker/routes/r{number}/status"
+        host.wait(host.broker.retain_message(None, topic, json.dumps(status(f"r{number}")).encode()))
+    assert len(snapshot(parse_address(url(host)))) == 502
+
+
+def test_seconds_are_how_long_it_listens(host: Host) -> None:
+    topic, payload = "$SYS/broker/routes/late/status", json.dumps(status("late")).encode()
+    stop = threading.Event()
+
+    def publish() -> None:
+        while not stop.wait(0.02):
+            host.wait(host.broker.internal_message_broadcast(topic, payload))
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        assert [one["name"] for one in snapshot(parse_address(url(host)), 0.5)] == ["late"]
+    finally:
+        stop.set()
+        publishing.join()
+
+
+def test_status_that_the_plugin_publishes_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with hosting(SERVER_ROUTE, status_seconds=1) as reporting:
+        client = reporting.client("$SYS/broker/routes/+/status")
+        client.message()
+        assert main(["status", "--broker", url(reporting), "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["name"], one["type"], one["health"]) == ("Intake", "REST_API", "Green")
+
+
+class _SeenEnoughError(Exception):
+    """The test has seen what it waited for."""
+
+
+def test_table_follows_changes_and_removals(host: Host, retained: dict[str, bytes]) -> None:
+    seen: list[list[str]] = []
+
+    def show(statuses: list[dict[str, Any]]) -> None:
+        seen.append(sorted(one["name"] for one in statuses))
+        topic = "$SYS/broker/routes/a/status"
+        if len(seen) == 1:
+            host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/new/status", b'{"name": "new"}'))
+        elif "new" in seen[-1] and "a" in seen[-1]:
+            host.wait(host.broker.internal_message_broadcast(topic, b""))
+        elif "new" in seen[-1]:
+            raise _SeenEnoughError
+
+    with pytest.raises(_SeenEnoughError):
+        follow(parse_address(url(host)), SECONDS, show)
+    assert seen[0] == ["a", "b"]
+    assert seen[-1] == ["b", "new"]
+
+
+def test_table_ends_after_its_seconds(host: Host, retained: dict[str, bytes]) -> None:
+    shown: list[int] = []
+    follow(parse_address(url(host)), 0.2, lambda statuses: shown.append(len(statuses)))
+    assert shown[-1] == 2
+
+
+def test_end_of_the_broker_ends_the_table() -> None:
+    with hosting(SERVER_ROUTE) as ending:
+        stops = threading.Thread(target=ending.stop)
+        address = parse_address(url(ending))
+        with pytest.raises(BrokerUnavailable, match=f"^{address.shown} closed the connection$"):
+            follow(address, SECONDS, lambda _: stops.start() if stops.ident is None else None)
+        stops.join()
+        ending.stop = lambda: None  # type: ignore[method-assign]  # it has
+
+
+def test_credentials_of_the_url_are_used_decoded() -> None:
+    with hosting(SERVER_ROUTE, {f"{HERE}.Gate": {}}) as gated:
+        assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))) == []
+
+
+def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
+    with hosting(SERVER_ROUTE, {f"{HERE}.Gate": {}}) as gated:
+        assert main(["status", "--broker", url(gated, "monitor:geheim@")]) == 1
+        printed = capsys.readouterr()
+        shown = url(gated)
+    assert printed.err == (
+        f"rest-bridge status: cannot connect to {shown}: "
+        "not authorized: give a user name and password as mqtt://USER:PASSWORD@HOST\n"
+    )
+
+
+def test_forbidden_subscription_is_told() -> None:
+    with (
+        hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
+        pytest.raises(BrokerUnavailable, match=r"does not allow us to subscribe to \$SYS/broker/routes/\+/status$"),
+    ):
+        snapshot(parse_address(url(strict)))
+
+
+def test_broker_that_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with taken_port() as port:
+        pass
+    assert main(["status", "--broker", f"mqtt://u:geheim@127.0.0.1:{port}"]) == 1
+    assert capsys.readouterr().err == (
+        f"rest-bridge status: cannot connect to mqtt://127.0.0.1:{port}: connection refused; is the broker running?\n"
+    )
+
+
+@contextlib.contextmanager
+def answering(answer: bytes | None) -> Iterator[int]:
+    """Run a server that gives every connection an answer and closes it, or (None) never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    held.append(connection)
+                    if answer is not None:
+                        connection.recv(1000)
+                        connection.sendall(answer)
+                        connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield int(listening.getsockname()[1])
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+ANSWERS = [
+    pytest.param(b"", "mqtt", "it closed the connection; is it an MQTT broker?", id="nothing"),
+    pytest.param(b"\x20\x02\x00\x04", "mqtt", "wrong user name or password", id="wrong-password"),
+    pytest.param(b"\x20\x02\x00\x03", "mqtt", "it is not available", id="not-available"),
+    pytest.param(b"\x20\x02\x00\x63", "mqtt", "it answers with code 99", id="unknown-code"),
+    pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "mqtts", "", id="no-tls"),
+    pytest.param(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "ws", "", id="no-websocket"),
+]
+
+
+@pytest.mark.parametrize(("answer", "scheme", "why"), ANSWERS)
+def test_peer_that_is_no_broker_for_us_is_told(answer: bytes, scheme: str, why: str) -> None:
+    with answering(answer) as port, pytest.raises(BrokerUnavailable) as caught:
+        snapshot(parse_address(f"{scheme}://127.0.0.1:{port}"))
+    assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{port}: {why}")
+    assert "\n" not in str(caught.value)
+
+
+def test_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_client, "CONNECT_SECONDS", 0.2)
+    with answering(None) as port, pytest.raises(BrokerUnavailable, match=r"no answer within 0 s$"):
+        snapshot(parse_address(f"mqtt://127.0.0.1:{port}"))
+
+
+ADDRESSES = [
+    pytest.param("mqtt://host", "mqtt://host:1883", id="default-port"),
+    pytest.param("mqtts://host", "mqtts://host:8883", id="tls"),
+    pytest.param("ws://u:p@host/mqtt", "ws://host:80", id="websocket"),
+    pytest.param("mqtt://u:p@[::1]:1", "mqtt://[::1]:1", id="ipv6"),
+]
+
+
+@pytest.mark.parametrize(("given", "shown"), ADDRESSES)
+def test_address_is_shown_without_credentials(given: str, shown: str) -> None:
+    address = parse_address(given)
+    assert (address.url, address.shown) == (given, shown)
+    assert ":p@" not in repr(address)
+
+
+@pytest.mark.parametrize("given", ["", "host", "127.0.0.1:1883", "http://host", "mqtt://", "mqtt://u:geheim@h:x"])
+def test_address_that_is_none_is_refused_without_repeating_it(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--broker is no broker's address; write mqtt://\[USER"):
+        parse_address(given)
+    assert main(["status", "--broker", given]) == 2
+    assert "geheim" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan", "86401"])
+def test_seconds_that_cannot_be_are_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["status", "--seconds", seconds])
+    assert caught.value.code == 2
+    assert f"'{seconds}' is no number of seconds above 0" in capsys.readouterr().err
+
+
+class Terminal:
+    """A terminal of 20 lines and 90 columns in which `rest-bridge status` runs."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "amqtt_rest_bridge", "status", *arguments],
+            stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2],
+            env=os.environ | {"COLUMNS": "90", "LINES": "20", "TERM": "xterm"} | environment,
+        )  # fmt: skip
+        os.close(theirs)
+        self.text = ""
+
+    def expect(self, pattern: str) -> None:
+        """Wait until the terminal has got something."""
+        while not re.search(pattern, self.text):
+            assert self._read(), f"ended without {pattern!r}: {self.text!r}"
+
+    def end(self) -> int:
+        """Read to the end and give the exit status."""
+        while self._read():
+            pass
+        os.close(self._ours)
+        return self.process.wait(SECONDS)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._ours], [], [], SECONDS)
+        assert ready, f"nothing more comes: {self.text!r}"
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            return False
+        self.text += data.decode()
+        return bool(data)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_terminal_shows_the_table_in_place_until_interrupted(
+    host: Host, retained: dict[str, bytes], number: signal.Signals
+) -> None:
+    terminal = Terminal("--broker", url(host, "u:geheim@"))
+    terminal.expect(r"\x1b\[Hmqtt://127\.0\.0\.1:\d+  \d\d:\d\d:\d\d  2 routes: 2 Green  \(Ctrl-C ends\)\x1b\[K\r\n")
+    terminal.expect(r"a +\x1b\[32mGreen\x1b\[0m  ")
+    host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/a/status", b'{"name": "a", "health": "Red"}'))
+    terminal.expect(r"\x1b\[H.*2 routes: 1 Red, 1 Green")
+    terminal.expect(r"a +\x1b\[31mRed\x1b\[0m  ")
+    terminal.process.send_signal(number)
+    assert terminal.end() == 130
+    assert "geheim" not in terminal.text
+    assert terminal.text.startswith("\x1b[?1049h\x1b[?25l")
+    before, back, last = terminal.text.rpartition("\x1b[?25h\x1b[?1049l")
+    assert back
+    assert re.fullmatch(r"mqtt://.*\r\n\x1b\[1mROUTE .*\r\n(a .*\r\nb .*\r\n)", last)
+    assert all(len(re.sub(r"\x1b\[[\d?]*\w", "", line)) <= 90 for line in before.split("\r\n"))
+
+
+def test_terminal_without_colours_has_none(host: Host, retained: dict[str, bytes]) -> None:
+    terminal = Terminal("--broker", url(host), "--seconds", "0.1", NO_COLOR="1")
+    assert terminal.end() == 0
+    assert "a      Green " in terminal.text
+    assert "\x1b[32m" not in terminal.text
+
+
+def test_terminal_is_given_back_when_the_broker_cannot_be_reached() -> None:
+    with taken_port() as port:
+        pass
+    terminal = Terminal("--broker", f"mqtt://127.0.0.1:{port}")
+    assert terminal.end() == 1
+    assert terminal.text.endswith("connection refused; is the broker running?\r\n")
+    assert terminal.text.count("\x1b[?1049h") == terminal.text.count("\x1b[?1049l")
+
+
+def test_interrupt_while_connecting_ends_it() -> None:
+    with answering(None) as port:
+        terminal = Terminal("--broker", f"mqtt://127.0.0.1:{port}")
+        terminal.expect(r"\x1b\[\?1049h")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
