@@ -184,7 +184,7 @@ def outage() -> None:
             with started as (mqtt, _):
                 sent, good, bad, first = count(mqtt, per_second, seconds, lambda: bool(returned))
             delay = first - returned[0] if first is not None else float("inf")
-        rig.report(f"target gone for {gone:.0f} s: sent / results / failures", f"{sent} / {good} / {bad}", "all answered")
+        rig.report(f"target gone for {gone:.0f} s: sent / results / failures", f"{sent} / {good} / {bad}", "all ended")
         rig.report("  first success after it is back (s)", f"{delay:.2f}", "within 2")
 
 

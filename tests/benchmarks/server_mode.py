@@ -146,7 +146,7 @@ def memory(requests: int = 200_000, connections: int = 10_000) -> None:
 
 def tls() -> None:
     """HTTPS with keep-alive against HTTP."""
-    files: dict[str, Any] = {"server_certfile": str(CERTIFICATES / "server.pem"), "server_keyfile": str(CERTIFICATES / "server.pem")}
+    files: dict[str, Any] = dict.fromkeys(("server_certfile", "server_keyfile"), str(CERTIFICATES / "server.pem"))
     ratios = []
     for _ in range(RUNS):
         port = rig.free_port()
