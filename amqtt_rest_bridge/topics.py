@@ -3,10 +3,13 @@
 `TopicIndex.find` runs on the broker's loop once for every message that passes through it.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
@@ -14,9 +17,8 @@ MAX_TOPIC_BYTES = 65_535
 
 def check_topic_name(text: str) -> str | None:
     """Say why `text` cannot be a topic name (what a message is published to), or None if it can."""
-    for wildcard in "+#":
-        if wildcard in text:
-            return f"holds the wildcard {wildcard}, which only a topic filter may hold"
+    if "+" in text or "#" in text:
+        return f"holds the wildcard {'+' if '+' in text else '#'}, which only a topic filter may hold"
     return _check_text(text)
 
 
@@ -36,8 +38,10 @@ def _check_text(text: str) -> str | None:
         return "is empty"
     # Decision: MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
     # never stand in a topic on purpose and would break a log line, so they are refused here as well.
-    if any(char < " " or "\x7f" <= char <= "\x9f" for char in text):
+    if _CONTROL.search(text):
         return "holds a control character"
+    if text.isascii() and len(text) <= MAX_TOPIC_BYTES:
+        return None
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

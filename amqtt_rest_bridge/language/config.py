@@ -10,22 +10,24 @@ from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 
 
-def read_config(block: TypedBlock) -> RestApiConfig | None:
-    """Check the settings of REST_API_CONFIG; None when the modes cannot be known.
-
-    A config with other faults is still given, so that the events can be checked as well.
-    """
-    modes = ("ENABLE_CLIENT", "ENABLE_SERVER")
-    if block.failed.intersection(modes):
-        return None
-    client, server = (bool(block.values.get(mode, False)) for mode in modes)
+def read_config(block: TypedBlock) -> RestApiConfig:
+    """Check the settings of REST_API_CONFIG; a config with faults is still given, so that events can be checked."""
+    client, server = _is_on(block, "ENABLE_CLIENT"), _is_on(block, "ENABLE_SERVER")
     _check_address(block, needed=client)
     _check_texts(block)
     _check_credentials(block, client=client, server=server)
     _check_tls(block)
     _check_server(block, server=server)
     known = {name.lower(): value for name, value in block.values.items() if name not in block.failed}
-    return RestApiConfig(**known)
+    return RestApiConfig(**known | {"enable_client": client, "enable_server": server})
+
+
+def _is_on(block: TypedBlock, name: str) -> bool:
+    """Tell whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
+    if name not in block.failed:
+        return bool(block.values.get(name, False))
+    setting = block.block.settings.get(name)
+    return setting is None or setting.pieces[0].text.strip("'\"").lower() not in ("no", "off", "0", "")
 
 
 def read_route_config(block: TypedBlock) -> RouteConfig:

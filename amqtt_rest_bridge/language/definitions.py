@@ -46,6 +46,11 @@ class Definition:
     body: str
     body_offset: int
 
+    @property
+    def title(self) -> str:
+        """Give what a message calls it."""
+        return f"route {self.name}" if self.name is not None else "this route"
+
 
 def split(text: str, report: Report) -> Iterator[Definition]:
     """Give the definitions that are ours and report what is skipped or cannot be read."""

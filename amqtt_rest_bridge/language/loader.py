@@ -75,7 +75,7 @@ class _Loader:
             config_block = TypedBlock(blocks.config, report, self._surroundings)
         elif BlockKind.CONFIG not in blocks.broken:
             hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
-            report.error(definition.offset, f"route {definition.name} has no REST_API_CONFIG", hint)
+            report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
         return self._build(definition, blocks, config_block, report)
 
     def _build(
@@ -138,9 +138,9 @@ def _build_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | Serv
 def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:
     if not config.enable_client and not config.enable_server:
         hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
-        report.warning(definition.offset, f"route {definition.name} does nothing: both modes are off", hint)
+        report.warning(definition.offset, f"{definition.title} does nothing: both modes are off", hint)
     elif not blocks.events:
-        message = f"route {definition.name} does nothing: it has no event"
+        message = f"{definition.title} does nothing: it has no event"
         report.warning(definition.offset, message, "write ADD EVENT <name>")
 
 

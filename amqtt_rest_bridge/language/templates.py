@@ -28,7 +28,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
 
     `name` is the setting's or header's, for messages.
     """
-    _warn_of_misspelt(value, place, mode, report)
+    misspelt = _warn_of_misspelt(value, place, mode, report)
     try:
         template = parse(value.parts, place, mode)
         _check_literal(template, value)
@@ -38,7 +38,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
     except Refused as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
         return None
-    if place is Place.JSON:
+    if place is Place.JSON and not misspelt:
         _warn_of_broken_json(name, template, value, report)
     return template
 
@@ -67,7 +67,8 @@ def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, rep
         report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
 
 
-def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> None:
+def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> bool:
+    found = False
     for piece in value.pieces:
         if not piece.is_string and piece.text[:3].upper() == "GET":
             continue
@@ -75,6 +76,8 @@ def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) ->
             warning = _explain(name, place, mode)
             if warning is not None:
                 report.warning(piece.offset + offset, *warning)
+                found = True
+    return found
 
 
 def _explain(name: str, place: Place, mode: Mode) -> tuple[str, str | None] | None:

@@ -80,7 +80,7 @@ class Values:
         seconds, milliseconds = divmod(self._milliseconds, 1000)
         if root == "timestamp.unix":
             return JsonNumber(seconds)
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+        return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
 
 
 class MessageValues(Values):

@@ -1,0 +1,54 @@
+"""README's tables of settings and placeholders, made from the tables that the language is checked with.
+
+    python -m tests.bridge.readme_tables
+
+prints them; a test compares README with them.
+"""
+
+from collections.abc import Iterable
+
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
+from amqtt_rest_bridge.placeholders import PLACEHOLDERS
+
+_MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
+
+
+def setting_table(kind: BlockKind) -> str:
+    """Make the table of a block's settings; *ext* marks what goes beyond the plain language."""
+    rows = (
+        (_name(row), row.allowed, _default(row), _MODES[row.applies], row.meaning) for row in PARAMETERS[kind].values()
+    )
+    return _table(("Setting", "Value", "Default", "Mode", "Meaning"), rows)
+
+
+def placeholder_table() -> str:
+    """Make the table of placeholders."""
+    rows = (
+        (", ".join(f"`{written}`" for written in kind.written), " and ".join(kind.modes), kind.meaning)
+        for kind in PLACEHOLDERS
+    )
+    return _table(("Placeholder", "Mode", "Replaced by"), rows)
+
+
+def _name(row: Parameter) -> str:
+    return f"`{row.name}` *ext*" if row.extension else f"`{row.name}`"
+
+
+def _default(row: Parameter) -> str:
+    return f"`{row.default}`" if row.default is not None else ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def main() -> None:
+    """Print all tables with a heading each."""
+    for kind in BlockKind:
+        print(f"#### `{kind}`\n\n{setting_table(kind)}")
+    print(f"#### Placeholders\n\n{placeholder_table()}")
+
+
+if __name__ == "__main__":
+    main()

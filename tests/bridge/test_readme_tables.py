@@ -1,0 +1,48 @@
+"""README tells the truth about the language: its tables are the code's, its tour is what the commands print."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.language.parameters import BlockKind
+
+from .readme_tables import placeholder_table, setting_table
+
+README = Path(__file__).parents[2] / "README.md"
+
+pytestmark = pytest.mark.skipif(not README.exists(), reason="there is no README yet")
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("kind", list(BlockKind))
+def test_table_of_settings_is_the_codes(kind: BlockKind) -> None:
+    assert setting_table(kind) in README.read_text(encoding="utf-8"), "python -m tests.bridge.readme_tables makes it"
+
+
+def test_table_of_placeholders_is_the_codes() -> None:
+    assert placeholder_table() in README.read_text(encoding="utf-8"), "python -m tests.bridge.readme_tables makes it"
+
+
+def test_operators_tour_is_what_the_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, tour = README.read_text(encoding="utf-8").partition("## An operator's tour\n")
+    blocks = _BLOCK.findall(tour.partition("\n## ")[0])
+    assert [language for language, _ in blocks].count("console") >= 3
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "shop-token").write_text("t0p-s3cret\n")
+    monkeypatch.chdir(tmp_path)
+    for language, text in blocks:
+        if language == "lot":
+            Path("alerts.lot").write_text(text, encoding="utf-8")
+        elif language == "console":
+            command, _, expected = text.partition("\n")
+            program, *arguments = shlex.split(command.removeprefix("$ "))
+            assert program == "rest-bridge"
+            main(arguments)
+            output = capsys.readouterr()
+            assert output.out + output.err == expected
