@@ -50,11 +50,9 @@ class Fields:
         """Return the error that says what is wrong with a key."""
         return SourceError(self.where(key), f"{key} {reason}")
 
-    def text(self, key: str, *, required: bool = False) -> str | None:
+    def text(self, key: str) -> str | None:
         """Return a text without blanks around it, or None when it is absent or blank."""
         value = self._plain_text(key, self.members.get(key))
-        if required and not value:
-            raise self.fault(key, "is required and must not be blank")
         if len(value) > _LONGEST.get(key, len(value)):
             raise self.fault(key, f"must have at most {_LONGEST[key]} characters")
         return value or None

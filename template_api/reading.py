@@ -14,7 +14,7 @@ import yaml
 
 from template_api.errors import SourceError, StartError
 from template_api.fields import Fields
-from template_api.sources import NotebookSource, TemplateSource, notebook_source, template_source, unknown_keys
+from template_api.sources import NotebookSource, TemplateSource, notebook_source, template_source, warnings
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
@@ -69,11 +69,11 @@ def _template_files(folder: Path) -> list[Path]:
 def _read_folders(files: list[Path]) -> Iterator[Reading]:
     for number, file in enumerate(files, 1):
         try:
-            source, warnings = _read_folder(file)
+            source, warned = _read_folder(file)
         except SourceError as exc:
             yield Reading(None, exc, (), number, len(files))
         else:
-            yield Reading(source, None, warnings, number, len(files))
+            yield Reading(source, None, warned, number, len(files))
 
 
 def _read_folder(file: Path) -> tuple[TemplateSource, tuple[str, ...]]:
@@ -83,7 +83,7 @@ def _read_folder(file: Path) -> tuple[TemplateSource, tuple[str, ...]]:
     text = _text(content) if content.is_file() else ""
     notebooks = list(_folder_notebooks(fields, file.parent))
     source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
-    return source, tuple(unknown_keys(fields))
+    return source, tuple(warnings(fields))
 
 
 def _yaml_members(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -145,11 +145,11 @@ def _read_lines(file: Path) -> Iterator[Reading]:
             if not line.strip():
                 continue
             try:
-                source, warnings = _read_line(file, number, line)
+                source, warned = _read_line(file, number, line)
             except SourceError as exc:
                 yield Reading(None, exc, (), done, total)
             else:
-                yield Reading(source, None, warnings, done, total)
+                yield Reading(source, None, warned, done, total)
 
 
 def _read_line(file: Path, number: int, line: bytes) -> tuple[TemplateSource, tuple[str, ...]]:
@@ -165,7 +165,7 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[TemplateSource, tu
     if content is not None and not isinstance(content, str):
         raise fields.fault("content", "must be text")
     notebooks = list(_line_notebooks(fields))
-    return template_source(fields, content or "", notebooks), tuple(unknown_keys(fields, _LINE_KEYS))
+    return template_source(fields, content or "", notebooks), tuple(warnings(fields, _LINE_KEYS))
 
 
 def _line_notebooks(fields: Fields) -> Iterator[NotebookSource]:

@@ -87,7 +87,7 @@ def template_source(
         where=fields.where(),
         id=id_,
         slug=slug,
-        title=fields.text("title", required=True) or "",
+        title=_title(fields) or slug or id_ or "",
         short_description=fields.text("short_description") or fields.text("summary") or "",
         content=content,
         difficulty=fields.choice("difficulty", Difficulty),
@@ -103,8 +103,10 @@ def template_source(
     )
 
 
-def unknown_keys(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
-    """Yield a warning for each key that no template has, with the one that was probably meant."""
+def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what is odd but no fault: a blank title, and each key that no template has with what was probably meant."""
+    if _title(fields) is None:
+        yield f"{fields.where('title')}: warning: title is blank; the slug stands in for it"
     known = (*KEYS, *also)
     for key in fields.members:
         if key not in known:
@@ -146,6 +148,13 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     if slug is None:
         raise fields.fault("slug", "is required (or an id)")
     return None, slug
+
+
+def _title(fields: Fields) -> str | None:
+    """Return the title. Decision: none at all is a fault, a blank one is not, as collections hold such templates."""
+    if fields.members.get("title") is None:
+        raise fields.fault("title", "is required")
+    return fields.text("title")
 
 
 def _url(fields: Fields) -> str | None:

@@ -41,7 +41,7 @@ def test_import_reports_what_is_wrong_and_ends_with_1(library: Path, capsys: pyt
     printed = capsys.readouterr()
     assert printed.out == "2 added, 0 changed, 0 unchanged, 1 failed\n"
     assert printed.err == (
-        f"{library}:3: error: title is required and must not be blank\n"
+        f"{library}:3: error: title is required\n"
         "template-api: nothing was pruned, because a template failed\n"
     )
 

@@ -218,7 +218,6 @@ def test_the_state_of_an_unknown_template_cannot_be_set(store: "Store") -> None:
     [
         pytest.param("title: [a\n", "template.yaml:2: is not YAML", id="not YAML"),
         pytest.param("slug: x\n", "template.yaml:1: title is required", id="no title"),
-        pytest.param("slug: x\ntitle: ' '\n", "template.yaml:2: title is required", id="blank title"),
         pytest.param("title: {a: b}\n", "template.yaml:1: title must be text", id="title an object"),
         pytest.param("title: T\n\ndifficulty: hard\n", "template.yaml:3: difficulty must be one of", id="difficulty"),
         pytest.param("title: T\nstatus: live\n", "template.yaml:2: status must be one of published", id="status"),
@@ -342,6 +341,17 @@ DEFINE ROUTE B
     ]
     store.bring(make_template(routes=["rest-api"], notebooks=[{"filename": "a.lotnb", "cells": cells}]))
     assert [route["name"] for route in read_one(store)["routes"]] == ["rest-api", "KAFKA"]
+
+
+def test_a_blank_title_is_warned_of_and_the_slug_stands_in_for_it(
+    sqlite_store: "Store", tmp_path: Path, make_template: Make
+) -> None:
+    [reading] = read_templates(write_folder(tmp_path / "t", "slug: x\ntitle: ' '\n"))
+    assert reading.warnings == (f"{tmp_path}/t/template.yaml:2: warning: title is blank; the slug stands in for it",)
+    sqlite_store.bring(make_template("one", title=" "), {"id": UUID, "title": ""})
+    client = sqlite_store.client()
+    assert client.get("/api/templates/one").json["template"]["title"] == "one"
+    assert client.get(f"/api/templates/{UUID}").json["template"]["title"] == UUID
 
 
 def test_unknown_keys_are_warned_of_with_what_was_meant(tmp_path: Path) -> None:
