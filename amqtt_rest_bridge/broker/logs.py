@@ -68,10 +68,14 @@ class Handler(logging.StreamHandler[TextIO]):
         else:
             super().emit(record)
 
-    def write_held(self, unless_in: str = "") -> None:
-        """Write the record that waits, but not one whose message is part of a text."""
+    def write_held(self, last_line: str | None = None) -> None:
+        """Write the record that waits, but not when the process's last line gives the same reason."""
         held, self._held = self._held, None
-        if held is not None and " ".join(held.getMessage().split()) not in unless_in:
+        if held is None:
+            return
+        message = " ".join(held.getMessage().split())
+        reason = message.partition(": ")[2] or message  # of "the template API cannot start: reason"
+        if last_line is None or not last_line.endswith(reason):
             super().emit(held)
 
     def stop_holding(self) -> None:
@@ -90,22 +94,23 @@ class Handler(logging.StreamHandler[TextIO]):
         os.write(self.stream.fileno(), f"{line}\n".encode(errors="backslashreplace"))
 
 
-def configure(log_format: LogFormat, *, debug: bool = False, only_messages_to: TextIO | None = None) -> Handler:
-    """Send all records of this process to standard error; exceptions that nobody caught and warnings become records.
+def configure(log_format: LogFormat, stream: TextIO, *, debug: bool = False, only_messages: bool = False) -> Handler:
+    """Send all records of this process to a stream; exceptions that nobody caught and warnings become records.
 
     Args:
         log_format: How they are written.
+        stream: Where they go.
         debug: Whether everything is logged, with its place in the code.
-        only_messages_to: Where they go instead, as text without time and level: for a command whose output they are.
+        only_messages: Whether text has neither time nor level: for a command whose output the messages are.
     """
-    handler = Handler(sys.stderr if only_messages_to is None else only_messages_to)
+    handler = Handler(stream)
     if log_format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
-    elif only_messages_to is not None:
+    elif only_messages:
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler.setFormatter(TextFormatter(_DEBUG_TEXT if debug else _TEXT))
-    handler.holding = only_messages_to is None
+    handler.holding = not only_messages
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
     logging.getLogger("transitions").setLevel(logging.WARNING)
     logging.getLogger("amqtt.broker").addFilter(_tells_something)

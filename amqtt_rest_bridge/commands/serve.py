@@ -3,11 +3,13 @@
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from amqtt_rest_bridge.broker.logs import Handler, LogFormat, configure
 from amqtt_rest_bridge.broker.signals import Signals
+from amqtt_rest_bridge.broker.stray_output import StrayOutput
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
 
 if TYPE_CHECKING:
@@ -68,15 +70,32 @@ def add_to(subparsers: "Subparsers") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal, or check; whatever is wrong ends as one line."""
-    output = sys.stdout if arguments.check else None
-    logs = configure(arguments.log_format, debug=arguments.debug, only_messages_to=output)
+    log_format, debug, path = arguments.log_format, arguments.debug, arguments.config
+    if arguments.check:
+        logs = configure(log_format, sys.stdout, debug=debug, only_messages=True)
+        return _told(lambda: _check(path), logs)
+    stray = StrayOutput() if log_format is LogFormat.JSON else None
+    logs = configure(log_format, stray.stream if stray is not None else sys.stderr, debug=debug)
     signals = Signals(logs.write_last)
     signals.install()
+
+    def work() -> int:
+        try:
+            return _serve(path, signals, logs)
+        finally:
+            if stray is not None:
+                stray.end()
+
+    return _told(work, logs)
+
+
+def _told(work: Callable[[], int], logs: Handler) -> int:
+    """Do the work; what keeps it from being done is told in one line."""
     try:
-        return _check(arguments.config) if arguments.check else _serve(arguments.config, signals, logs)
+        return work()
     except BridgeError as error:
         line = f"rest-bridge: error: {' '.join(str(error).split())}"
-        logs.write_held(unless_in=line)
+        logs.write_held(line)
         logs.write_last(line)
         return 1
 

@@ -44,6 +44,18 @@ def test_reason_of_a_plugin_that_cannot_start_is_given_once(place: Workplace) ->
     assert ended.stderr.count(reason) == 1
 
 
+@pytest.mark.parametrize("logged", ["the database is gone", "the plugin cannot start: the database is gone"])
+def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(place: Workplace, logged: str) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(
+        "    def __init__(self, context):\n        log.error('another matter')\n"
+        f"        log.error({logged!r})\n        raise ValueError('the database is gone')\n"
+    )
+    lines = place.run("serve", "-c", "broker.yaml").stderr.splitlines()
+    assert lines[-1] == "rest-bridge: error: OwnPlugin cannot start: the database is gone"
+    assert lines[-2].endswith(":: ERROR - another matter")
+
+
 def test_exception_of_a_constructor_is_told(place: Workplace) -> None:
     place.add_plugin("    def __init__(self, context):\n        raise KeyError('name')\n")
     assert refusal(place) == "rest-bridge: error: OwnPlugin cannot start: KeyError: 'name'"

@@ -263,3 +263,37 @@ def test_every_listener_is_named_when_the_broker_is_ready(place: Workplace) -> N
         assert re.search(r"MQTT on 127\.0\.0\.1:\d+ \(default\), \[::1\]:\d+ \(six\), 127\.0\.0\.1:\d+ \(web\)$", line)
         running.send(signal.SIGTERM)
         assert running.end() == 0
+
+
+WRITING_PAST_THE_LOG = """\
+    async def on_broker_post_start(self):
+        print("[2026-01-31 12:00:00,000] :: ERROR - told by a child", file=sys.stderr)
+        os.write(2, b"[x] :: NOTHING - of ours\\n\\n")
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", "import os; os.write(2, b'caf\\\\xe9\\\\n')")
+        await child.wait()
+"""
+
+
+def test_json_log_takes_in_what_others_write_to_standard_error(place: Workplace) -> None:
+    place.configure((BRIDGE, ""))
+    place.add_plugin(WRITING_PAST_THE_LOG)
+    with place.serving("--log-format", "json") as running:
+        running.line("caf")
+        running.line("ready: ")
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    records = {record["message"]: record for record in map(json.loads, running.lines)}
+    assert records["told by a child"]["level"] == "ERROR"
+    assert records["[x] :: NOTHING - of ours"]["level"] == "WARNING"
+    assert records["caf\\xe9"]["logger"] == "amqtt_rest_bridge.broker.stray_output"
+
+
+def test_json_log_of_both_plugins_is_json_from_the_first_line_to_the_last(place: Workplace) -> None:
+    place.configure((BRIDGE, "  template_api.plugin.TemplateApiPlugin: {port: 0, database_url: 'sqlite:///library.db'}\n"))
+    with place.serving("--log-format", "json") as running:
+        running.line("template API on http://127.0.0.1:")
+        running.line("ready: ")
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    messages = [json.loads(line)["message"] for line in running.lines]
+    assert any(message.startswith("template API on ") for message in messages)
