@@ -70,9 +70,10 @@ def scarce_port() -> Iterator[int]:
     """A port whose process may open 40 files and no more."""
     command = [sys.executable, "-c", OUT_OF_DESCRIPTORS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         yield int(process.stdout.readline())
-        process.kill()
+        process.stdin.close()  # it ends
 
 
 def test_a_process_out_of_descriptors_still_serves_new_callers(scarce_port: int) -> None:

@@ -1,0 +1,132 @@
+"""The loop that waits for sockets, with channels that misbehave."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from amqtt_rest_bridge.bridge.channel_loop import ChannelLoop
+
+
+class Fake:
+    """A channel that reads what comes, as it is told to."""
+
+    accepting = False
+
+    def __init__(self, loop: ChannelLoop, sock: socket.socket, on_read: Callable[[], None]) -> None:
+        self.loop = loop
+        self.descriptor = sock.fileno()
+        self.on_read = on_read
+        self.closed = False
+        loop[self.descriptor] = self
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def handle_read_event(self) -> None:
+        self.on_read()
+
+    def handle_write_event(self) -> None:
+        raise AssertionError("it never wants to write")
+
+    def handle_close(self) -> None:
+        self.closed = True
+        del self.loop[self.descriptor]
+
+
+@pytest.fixture
+def ready() -> Iterator[list[socket.socket]]:
+    """Three sockets with something to read."""
+    pairs = [socket.socketpair() for _ in range(3)]
+    for theirs, _ in pairs:
+        theirs.send(b"x")
+    yield [ours for _, ours in pairs]
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+
+
+def nothing() -> None:
+    """Do nothing on a tick."""
+
+
+def broken(error: Exception) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise error
+
+    return raise_it
+
+
+def test_a_channel_that_fails_is_closed_and_the_others_are_served(
+    ready: list[socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = ChannelLoop()
+    served = []
+    fails = Fake(loop, ready[0], broken(ZeroDivisionError("ours")))
+    breaks = Fake(loop, ready[1], broken(ConnectionResetError("theirs")))
+
+    def serve() -> None:
+        served.append(1)
+        if fails.closed and breaks.closed:
+            loop.stop()
+
+    Fake(loop, ready[2], serve)
+    loop.run(nothing, 1.0)
+    loop.close()
+    assert served
+    assert "ZeroDivisionError" in caplog.text
+    assert "ConnectionResetError" not in caplog.text  # a peer that leaves is no fault of ours
+
+
+def test_a_channel_that_another_closed_meanwhile_is_not_served(ready: list[socket.socket]) -> None:
+    loop = ChannelLoop()
+    served: list[Fake] = []
+    channels: list[Fake] = []
+
+    def serve() -> None:
+        served.append(channels[0])
+        for other in channels:
+            if not other.closed:
+                other.handle_close()
+        loop.stop()
+
+    channels += [Fake(loop, sock, serve) for sock in ready]
+    loop.run(nothing, 1.0)
+    loop.close()
+    assert len(served) == 1
+
+
+def test_work_that_fails_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    loop = ChannelLoop()
+    loop.soon(broken(ZeroDivisionError("work")))
+    loop.soon(loop.stop)
+    loop.run(nothing, 1.0)
+    loop.close()
+    assert "Work on the listener's thread failed" in caplog.text
+
+
+def test_ticks_come_without_any_traffic() -> None:
+    loop = ChannelLoop()
+    ticks: list[int] = []
+
+    def tick() -> None:
+        ticks.append(1)
+        if len(ticks) == 3:
+            loop.stop()
+
+    loop.run(tick, 0.01)
+    loop.close()
+    assert len(ticks) == 3
+
+
+def test_closed_descriptors_are_forgotten(ready: list[socket.socket]) -> None:
+    loop = ChannelLoop()
+    channel = Fake(loop, ready[0], nothing)
+    channel.handle_close()
+    loop.refresh(channel.descriptor)
+    loop.refresh(None)
+    assert len(loop) == 0
+    loop.close()
