@@ -256,6 +256,8 @@ def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
         return f"+ does not stand between two values: {shown}", None
     if text[:1] in _TYPOGRAPHIC_QUOTES:
         return f"unexpected text: {shown}", _STRAIGHT
+    if text[:6].upper() == "DEFINE":
+        return f"unexpected text: {shown}", "a definition begins at the start of a line"
     if verb := closest(text.split()[0], ["WITH", "ADD"]):
         return f"unexpected text: {shown}", f"did you mean {verb}?"
     return _explain_behind(shown, before)
@@ -263,10 +265,8 @@ def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
 
 def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | None]:
     """Say what is wrong with a text by what it stands behind."""
-    if before is None:
+    if before is None or not before.pieces:
         return f"unexpected text: {shown}", "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>"
-    if not before.pieces:
-        return f"unexpected text: {shown}", None
     if before.verb is Verb.ADD and before.name.text.upper() == BlockKind.EVENT:
         return f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}", None
     hint = "a value with spaces needs quotes"

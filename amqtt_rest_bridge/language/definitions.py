@@ -34,6 +34,8 @@ _OTHER_TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 _TO_FIRST_ADD = re.compile(r"\A.*?(?=\bADD\s|\Z)", re.DOTALL | re.IGNORECASE)
+_STATEMENT_BEFORE = re.compile(r"\n[^\S\n]*(?:WITH|ADD)\s+[\w-]+\s*.\Z", re.IGNORECASE)
+_BEHIND_STRING = re.compile(r"\s|\Z|\+|//|--|/\*")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -143,8 +145,7 @@ def _unquoted(text: str | None) -> str | None:
 def _close(text: str, start: int, report: Report) -> tuple[str, int | None]:
     """Copy the body of one of our definitions, closing what is left open; give it and the next DEFINE.
 
-    A string left open ends with its line: its line break becomes the missing quote, so that no offset moves. It is
-    told from a string over several lines by what follows its seeming end: `"a<newline>WITH METHOD "POST"`.
+    A string left open ends with its line: its line break becomes the missing quote, so that no offset moves.
     """
     parts: list[str] = []
     done = here = start
@@ -165,12 +166,16 @@ def _close(text: str, start: int, report: Report) -> tuple[str, int | None]:
 
 
 def _runs_over(text: str, token: re.Match[str]) -> bool:
-    """Tell whether a string took in other lines because its own end is missing."""
+    """Tell whether a string took in other lines because its own end is missing.
+
+    Then its seeming end is where a later string begins: behind `WITH NAME`, and before that string's text.
+    """
     if token["string"] is None or "\n" not in token[0]:
         return False
-    following = text[token.end() : token.end() + 1]
-    return _NEXT_DEFINE.search(text, token.start() + 1, token.end()) is not None or not (
-        following.isspace() or following in ("", "+", "/", "-")
+    return (
+        _NEXT_DEFINE.search(text, token.start() + 1, token.end()) is not None
+        or _STATEMENT_BEFORE.search(token[0]) is not None
+        or _BEHIND_STRING.match(text, token.end()) is None
     )
 
 

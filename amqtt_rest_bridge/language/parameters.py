@@ -35,7 +35,7 @@ class Kind(StrEnum):
     ORIGINS = "origins, comma-separated"
     HEADER_NAME = "header name"
     HEADER_VALUE = "header value"
-    HEADERS = "lines ADD <name> <value>"
+    HEADERS = "ADD lines below it"
     FILE = "PEM file"
 
 

@@ -7,6 +7,7 @@ from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.masking import mask, mask_header
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.language.suggest import closest
+from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
 from amqtt_rest_bridge.placeholders import MessageValues
 
 from .language_support import BASIC, load_text, messages, write_secrets
@@ -135,6 +136,23 @@ def test_route_collects_what_must_be_masked(tmp_path: Path) -> None:
     loaded = load([Source("t.lot", text)], environment=environment, secrets_dir=write_secrets(tmp_path))
     assert not loaded.has_errors
     assert loaded.routes[0].secrets == {"password", "word", "spass", "sign", "k3y", "tok", "p2"}
+
+
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [(b"a", "a"), (b"a\n", "a"), (b"a\r\n", "a"), (b"a\n\n", "a\n"), (b" a ", " a "), (b"\xc3\xa9\n", "é"), (b"", "")],
+)
+def test_line_break_at_the_end_of_a_secret_is_no_part_of_it(content: bytes, read: str, tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(content)
+    assert Surroundings({}, tmp_path).secret("s") == read
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../s", "a/b", "a\\b", "a\0b", "none", "big"])
+def test_secret_that_cannot_be_had_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b"x" * 65_537)
+    (tmp_path / "s").write_bytes(b"x")
+    with pytest.raises(NotAvailable):
+        Surroundings({}, tmp_path).secret(name)
 
 
 def test_line_breaks_in_strings_are_lf_whatever_the_file_uses() -> None:
