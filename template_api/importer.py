@@ -5,10 +5,8 @@ A killed import leaves whole templates only, and the next import goes on from th
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,38 +19,13 @@ from template_api.fields import NamedSource, time_text
 from template_api.models import open_database, tables, translated, writing
 from template_api.reading import Reading, read_templates
 from template_api.records import Status
+from template_api.reports import Outcome, Report
 from template_api.sources import NotebookSource, TemplateSource
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
 
 _GONE = "gone"  # the source_status of a template that a pruning import did not find any more
-
-
-class Outcome(StrEnum):
-    """Say what an import did with one template."""
-
-    ADDED = "added"
-    CHANGED = "changed"
-    UNCHANGED = "unchanged"
-    FAILED = "failed"
-    HIDDEN = "hidden"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Count the outcomes of an import; `pruned` is False when pruning was asked for but something failed."""
-
-    counts: Mapping[Outcome, int]
-    pruned: bool
-
-    @property
-    def failed(self) -> int:
-        """How many templates could not be imported."""
-        return self.counts[Outcome.FAILED]
-
-    def __str__(self) -> str:
-        return ", ".join(f"{self.counts[each]} {each}" for each in Outcome if each != "hidden" or self.counts[each])
 
 
 def import_templates(
@@ -75,6 +48,33 @@ def import_templates(
     try:
         with translated(engine), engine.execution_options(writes=True).connect() as connection:
             return _Import(connection).run(readings, prune, observe)
+    finally:
+        engine.dispose()
+
+
+def fill_empty_library(
+    database_url: str, path: Path, observe: Callable[[Reading], None] = lambda _reading: None
+) -> Report | None:
+    """Import into a library that is empty, or whose first import was cut off; leave any other as it is.
+
+    Returns:
+        What the import did, or None when there was none.
+
+    Raises:
+        StartError, DatabaseUnavailableError: as `import_templates`.
+    """
+    engine = open_database(database_url)
+    library, templates = tables()["library"], tables()["templates"]
+    try:
+        with translated(engine), writing(engine) as connection:
+            empty = connection.execute(sa.select(templates.c.id).limit(1)).first() is None
+            if not empty and not connection.execute(sa.select(library.c.is_filling)).scalar_one():
+                return None
+            connection.execute(library.update().values(is_filling=True))
+        report = import_templates(database_url, path, observe=observe)
+        with translated(engine), writing(engine) as connection:
+            connection.execute(library.update().values(is_filling=False))
+        return report
     finally:
         engine.dispose()
 

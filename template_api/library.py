@@ -129,11 +129,6 @@ class TemplateLibrary:
         with translated(self._engine), self._engine.connect() as connection:
             connection.execute(self._statements.version)
 
-    def is_empty(self) -> bool:
-        """Tell whether the library holds no template in any state."""
-        with translated(self._engine), self._engine.connect() as connection:
-            return connection.execute(sa.select(tables()["templates"].c.id).limit(1)).first() is None
-
     def _summaries(self, ids: Sequence[str]) -> Mapping[str, Summary]:
         """Read the published ones among some templates: what was hidden a moment ago is not shown."""
         if not ids:

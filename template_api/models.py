@@ -130,7 +130,8 @@ class NotebookRow(Table, table=True):
 class LibraryRow(Table, table=True):
     """Hold the one row that says which schema and which version of the library this is.
 
-    Every transaction that changes what readers can see adds one to `version`.
+    Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
+    import runs, and stays so when it is cut off.
     """
 
     __tablename__ = "library"
@@ -138,6 +139,7 @@ class LibraryRow(Table, table=True):
     id: int = Field(primary_key=True)
     schema_version: int
     version: int
+    is_filling: bool = False
 
 
 def tables() -> Mapping[str, sa.Table]:
@@ -248,7 +250,7 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         found = connection.execute(sa.select(library.c.schema_version)).scalar()
     if found is None:
         Table.metadata.create_all(connection)
-        connection.execute(library.insert().values(id=1, schema_version=schema, version=1))
+        connection.execute(library.insert().values(id=1, schema_version=schema, version=1, is_filling=False))
         return
     if found > schema:
         raise StartError(

@@ -1,15 +1,18 @@
 """One API process from start to stop: first import, library, application, server, signals.
 
 Runs on the main thread. A process that a broker's plugin has started gets its listening socket and a *link*, a socket
-on which it reports `ready` or why it cannot start; when the other end closes, this process stops.
+on which it reports `busy` while it imports, then `ready` or why it cannot start. When the other end closes, it stops.
 """
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ from pathlib import Path
 from template_api.app import create_app
 from template_api.config import Settings
 from template_api.errors import SettingsError, TemplateApiError
-from template_api.importer import import_templates
+from template_api.importer import fill_empty_library
 from template_api.library import TemplateLibrary
 from template_api.reading import Reading
 from template_api.serving import DEFAULT_THREADS, Server
@@ -55,60 +58,76 @@ def serve(settings: Settings, options: Options) -> None:
         if options.link_fd is not None:
             link = opened.enter_context(socket.socket(fileno=options.link_fd))
         try:
-            server = _server(settings, options, opened)
+            server = _server(settings, options, opened, lambda: _send(link, "busy"))
         except TemplateApiError as exc:
-            if link is not None:
-                link.sendall(str(exc).encode("utf-8", "replace") + b"\n")
+            _send(link, str(exc))
             raise
         _stop_on_signals(server, supervised=link is not None)
         public_url = settings.public_url(server.port)
         log.info("template API on http://%s:%d, public address %s", settings.host, server.port, public_url)
         if link is not None:
-            link.sendall(b"ready\n")
+            _send(link, "ready")
             threading.Thread(target=_stop_with_link, args=(link, server), name="link", daemon=True).start()
         server.run()
     log.info("template API stopped")
 
 
-def _server(settings: Settings, options: Options, opened: ExitStack) -> Server:
+def _server(settings: Settings, options: Options, opened: ExitStack, tell: Callable[[], None]) -> Server:
     """Return the server, ready to run; what it needs is closed with `opened`."""
     if options.socket_fd is not None:
         listening = opened.enter_context(socket.socket(fileno=options.socket_fd))
     else:
         listening = opened.enter_context(listening_socket(settings.host, settings.port))
     access_log = _access_logger(options.access_log, opened)
-    library = opened.enter_context(closing(open_library(settings)))
+    library = opened.enter_context(closing(open_library(settings, tell)))
     port = listening.getsockname()[1]
     server = Server(create_app(library, settings.public_url(port), access_log), listening, options.threads)
     library.follow()
     return server
 
 
-def open_library(settings: Settings) -> TemplateLibrary:
+def open_library(settings: Settings, tell: Callable[[], None] = lambda: None) -> TemplateLibrary:
     """Open the library; bring `settings.library` into it first when it is empty.
+
+    Args:
+        settings: where both are.
+        tell: called every second while the import goes on.
 
     Raises:
         StartError: the database or the library folder cannot be used.
         DatabaseUnavailableError: the database does not answer.
     """
-    library = TemplateLibrary(settings.database_url)
-    if settings.library is not None and library.is_empty():
-        try:
-            # Decision: a template that cannot be read is logged and does not keep the others from being served.
-            report = import_templates(settings.database_url, Path(settings.library), observe=_log_reading)
-        except TemplateApiError:
-            library.close()
-            raise
-        log.info("library %s imported: %s", settings.library, report)
-        library.refresh()
-    return library
+    if settings.library is not None:
+        # Decision: a template that cannot be read is logged and does not keep the others from being served.
+        report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(tell))
+        if report is not None:
+            log.info("library %s imported: %s", settings.library, report)
+    return TemplateLibrary(settings.database_url)
 
 
-def _log_reading(reading: Reading) -> None:
-    for warning in reading.warnings:
-        log.warning("%s", warning)
-    if reading.fault is not None:
-        log.error("%s", reading.fault)
+class _Observer:
+    """Log what is wrong with templates, and tell once a second that the import goes on."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._told = time.monotonic()
+
+    def __call__(self, reading: Reading) -> None:
+        for warning in reading.warnings:
+            log.warning("%s", warning)
+        if reading.fault is not None:
+            log.error("%s", reading.fault)
+        if time.monotonic() - self._told >= 1:
+            self._told = time.monotonic()
+            log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
+            self._tell()
+
+
+def _send(link: socket.socket | None, word: str) -> None:
+    """Write a line to the supervisor, if there is one; when it has gone, the link's end will tell."""
+    if link is not None:
+        with contextlib.suppress(OSError):
+            link.sendall(word.encode("utf-8", "replace") + b"\n")
 
 
 def _stop_on_signals(server: Server, *, supervised: bool) -> None:

@@ -19,7 +19,8 @@ from template_api.errors import StartError
 log = logging.getLogger(__name__)
 
 READY = "ready"
-_START_SECONDS = 60  # the first import of a large library takes its time
+BUSY = "busy"
+_START_SECONDS = 60  # without a word; a child that imports says so every second
 _STOP_SECONDS = 8  # the child gives its requests 5
 _PAUSES = (0, 1, 2, 4, 8, 16, 30)  # seconds before each start again
 _STEADY_SECONDS = 60  # a child that ran for so long begins anew with the shortest pause
@@ -48,7 +49,9 @@ class Supervisor:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child, wait until it is ready, and watch it from then on. Blocks, 60 s at most.
+        """Start the child, wait until it is ready, and watch it from then on.
+
+        Blocks for about a second, longer while a library is imported, and for 60 s at most without a sign of life.
 
         Raises:
             StartError: it cannot start; the message says why.
@@ -89,20 +92,15 @@ class Supervisor:
             raise StartError(word or f"the template API's process ended with status {status}")
 
     def _first_word(self, link: socket.socket) -> str:
-        """Return the first line that the child writes, or an empty text when it ends without one."""
+        """Return the line that says how the start went, or an empty text when the child ends without one."""
         link.settimeout(_START_SECONDS)
-        received = b""
         try:
-            while not received.endswith(b"\n"):
-                chunk = link.recv(4096)
-                if not chunk:
-                    break
-                received += chunk
+            with link.makefile(encoding="utf-8", errors="replace") as lines:
+                return next((line.strip() for line in lines if line.strip() != BUSY), "")
         except TimeoutError:
-            return f"the template API was not ready within {_START_SECONDS} s"
-        except OSError:  # closed by `stop`
+            return f"the template API gave no sign for {_START_SECONDS} s"
+        except (OSError, ValueError):  # closed by `stop`
             return ""
-        return received.decode("utf-8", "replace").strip()
 
     def _watch(self) -> None:
         """Start the child again whenever it ends; runs in a thread until `stop`."""

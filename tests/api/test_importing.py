@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.errors import DatabaseUnavailableError, StartError, UnknownTemplateError
-from template_api.importer import import_templates, set_status, template_id
+from template_api.importer import fill_empty_library, import_templates, set_status, template_id
 from template_api.library import TemplateLibrary, listed_templates
 from template_api.progress import Progress
 from template_api.reading import Reading, read_templates
@@ -428,3 +428,18 @@ def test_a_file_that_is_no_database_is_refused_with_its_reason(tmp_path: Path, m
     file.write_text(json.dumps(make_template()))
     with pytest.raises(DatabaseUnavailableError, match="file is not a database"):
         import_templates(f"sqlite:///{database}", file)
+
+
+def test_a_first_import_that_was_cut_off_is_taken_up_again(store: "Store", tmp_path: Path, make_template: Make) -> None:
+    file = tmp_path / "library.jsonl"
+    file.write_text("".join(json.dumps(make_template(f"t{n}")) + "\n" for n in range(4)))
+
+    def cut_off(reading: Reading) -> None:
+        if reading.done > reading.total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill_empty_library(store.url, file, cut_off)
+    assert 0 < len(statuses(store.url)) < 4
+    assert str(fill_empty_library(store.url, file)) == "1 added, 0 changed, 3 unchanged, 0 failed"
+    assert fill_empty_library(store.url, file) is None
