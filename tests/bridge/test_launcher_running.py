@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.mqtt_wire import Wire
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.launcher_support import BRIDGE, Workplace, accepts
 
 STUCK_AT_SHUTDOWN = """\
@@ -297,3 +297,36 @@ def test_json_log_of_both_plugins_is_json_from_the_first_line_to_the_last(place:
         assert running.end() == 0
     messages = [json.loads(line)["message"] for line in running.lines]
     assert any(message.startswith("template API on ") for message in messages)
+
+
+CALLING_ROUTE = """
+DEFINE ROUTE Calls WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH BASE_ADDRESS "http://127.0.0.1:{port}"
+        WITH ENABLE_CLIENT "true"
+    ADD EVENT Ask
+        WITH SOURCE_TOPIC "in"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/ask"
+        WITH BODY "{{payload}}"
+        WITH DESTINATION_TOPIC "out"
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_request_under_way_is_finished_and_its_result_published_at_shutdown(place: Workplace, processes: int) -> None:
+    place.configure(("processes: 0", f"processes: {processes}"))
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        place.write("routes.lot", CALLING_ROUTE.format(port=target.getsockname()[1]))
+        with place.serving() as running:
+            client = Wire(running.port, "tester")
+            client.subscribe("out")
+            client.send(publish_packet("in", b"question"))
+            connection, _ = target.accept()
+            running.send(signal.SIGTERM)
+            running.line("SIGTERM: shutting down")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nanswer")
+            assert client.messages() == [("out", b"answer")]
+            assert running.end() == 0
+            connection.close()
+            client.sock.close()
