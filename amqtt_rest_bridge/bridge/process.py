@@ -5,6 +5,7 @@ The link is all it knows of the broker: when it closes, the process ends, so a k
 
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -17,8 +18,11 @@ from amqtt_rest_bridge.bridge.http_sender import HttpSender
 from amqtt_rest_bridge.bridge.outlet import Outlet
 from amqtt_rest_bridge.bridge.runner import Sender
 from amqtt_rest_bridge.bridge.server_mode import create_app
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+
+log = logging.getLogger(__name__)
 
 
 def run(sock: socket.socket) -> None:
@@ -60,7 +64,10 @@ class Port:
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
         """Serve these routes from the next request on; certificate files are read again."""
         self._listener.replace_app(self._app(routes))
-        self._listener.reload_tls()
+        try:
+            self._listener.reload_tls()
+        except ConfigurationError as error:
+            log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
 
     def stop(self, grace: float) -> None:
         """Refuse new requests, let running ones finish, close."""
@@ -82,9 +89,16 @@ class LinkHandler(logging.Handler):
         self._link.send((Op.LOG, record.levelno, record.name, self.format(record)))
 
 
+def _raise_descriptor_limit() -> None:
+    """Take as many file descriptors as the system gives: every caller of server mode needs one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main() -> None:
     """Run as a process: `python -m amqtt_rest_bridge.bridge.process DESCRIPTOR LEVEL`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the broker says when to stop
+    _raise_descriptor_limit()
     link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
     logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")
     Engine(link, Network()).run()

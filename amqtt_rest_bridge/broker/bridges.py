@@ -25,6 +25,7 @@ from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 log = logging.getLogger(__name__)
 
 READY_SECONDS: Final = 10.0
+_BUFFER: Final = 1 << 20  # bytes
 _FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
 _LONGEST_DELAY: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
@@ -100,6 +101,8 @@ class Bridge:
         self.stopped = False
         self._reports = reports
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # many small frames should fit while the other side is busy; the system has its limit
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         self._link = BrokerEnd(ours)
         self.pid, self._end = spawn(theirs)
         self._give_back = 0
