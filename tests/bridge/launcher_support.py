@@ -57,6 +57,11 @@ class Running:
         """Wait until it is ready and give its MQTT port."""
         return int(self.line("ready: MQTT on ").partition("127.0.0.1:")[2].split()[0])
 
+    def children(self) -> list[int]:
+        """Give the process ids of the processes that it has started."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal to this process alone."""
         self.process.send_signal(number)

@@ -2,16 +2,19 @@
 
 import importlib.util
 import json
+import os
 import re
+import select
 import signal
 import socket
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.launcher_support import BRIDGE, Workplace, accepts
+from tests.bridge.launcher_support import BRIDGE, SECONDS, Workplace, accepts
 
 STUCK_AT_SHUTDOWN = """\
     async def on_broker_pre_shutdown(self):
@@ -62,7 +65,7 @@ def test_signal_shuts_down_in_good_order(place: Workplace, number: signal.Signal
     place.configure(("processes: 0", f"processes: {processes}"))
     with place.serving() as running:
         port = running.port
-        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+        children = running.children()
         running.send(number)
         assert running.end() == 0
     assert any(f"{number.name}: shutting down" in line for line in running.lines)
@@ -106,15 +109,33 @@ def test_shutdown_of_a_broker_whose_loop_hangs_ends_when_its_time_is_over(place:
     assert "not shut down within" in json.loads(running.lines[-1])["message"]
 
 
-def test_second_signal_ends_the_process_at_once(place: Workplace) -> None:
+@pytest.mark.long
+def test_shutdown_that_hangs_has_ten_seconds(place: Workplace) -> None:
     place.configure((BRIDGE, ""))
     place.add_plugin(STUCK_AT_SHUTDOWN)
     with place.serving() as running:
         assert running.port
+        began = time.monotonic()
+        running.send(signal.SIGTERM)
+        assert running.end() == 1
+    assert 10 <= time.monotonic() - began < 12
+    assert running.lines[-1] == "rest-bridge: error: not shut down within 10 s: ended at once"
+
+
+def test_second_signal_ends_the_process_at_once_and_leaves_no_bridge_process(place: Workplace) -> None:
+    place.configure(("processes: 0", "processes: 1"))
+    place.add_plugin(STUCK_AT_SHUTDOWN)
+    with place.serving() as running:
+        assert running.port
+        children = [os.pidfd_open(child) for child in running.children()]
         running.send(signal.SIGINT)
         running.line("stuck now")
         running.send(signal.SIGTERM)
         assert running.end() == 128 + signal.SIGTERM
+    for child in children:
+        assert select.select([child], [], [], SECONDS)[0], "a child lives on"
+        os.close(child)
+    assert children
     assert running.lines[-1] == "rest-bridge: error: SIGTERM while shutting down: ended at once"
 
 
