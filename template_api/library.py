@@ -167,8 +167,8 @@ class TemplateLibrary:
         if version < catalogue.version or catalogue.pending > 2 * _MOST_PENDING:
             return self._load()
         with translated(self._engine), self._engine.connect() as connection:
-            since = {"since": catalogue.version}
-            rows = connection.execute(self._statements.changed, since).fetchmany(_MOST_PENDING + 1)
+            given = {"since": catalogue.version, "most": _MOST_PENDING + 1}
+            rows = connection.execute(self._statements.changed, given).all()
         if len(rows) > _MOST_PENDING:
             return self._load()
         began = time.monotonic()
@@ -227,7 +227,7 @@ class _Statements:
             t.cells_text,
         )  # fmt: skip
         self.published = indexed.where(published).order_by(t.published_at.desc(), t.id)
-        self.changed = indexed.where(t.changed > sa.bindparam("since"))
+        self.changed = indexed.where(t.changed > sa.bindparam("since")).limit(sa.bindparam("most"))
         self.some = sa.select(*shown).where(published, t.id.in_(sa.bindparam("ids", expanding=True)))
         self.one = sa.select(*shown).where(
             published, sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug"))

@@ -30,7 +30,7 @@ from template_api.library import TemplateLibrary
 from template_api.records import Status
 from tests.benchmarks.ranking import Texts, resident
 
-CONNECTIONS, SECONDS = 8, 4
+CONNECTIONS, SECONDS = 8, 2
 DRAFT = 3
 
 
@@ -158,7 +158,7 @@ def over_waitress(api: Process) -> None:
         with urlopen(f"http://127.0.0.1:{api.port}{path}") as answer:
             size = len(answer.read())
         constant = Process("tests.benchmarks.constant_bytes", "--size", str(size))
-        rates = [(api.rate(path), constant.rate("/")) for _ in range(3)]
+        rates = [(api.rate(path), constant.rate("/")) for _ in range(5)]
         constant.stop()
         ours, floor = (statistics.median(each) for each in zip(*rates, strict=True))
         print(f"{name + f', {size} bytes':<58}{ours:9.0f} /s; constant bytes {floor:7.0f} /s; ratio {ours / floor:.2f}")
