@@ -82,7 +82,8 @@ class Server:
     def stop(self) -> None:
         """Make `run` return; may be called from any thread and from a signal handler."""
         self._stopping.set()
-        self._server.pull_trigger()
+        with contextlib.suppress(OSError):  # it has stopped already
+            self._server.pull_trigger()
 
     def _busy(self) -> bool:
         channels: Iterable[Any] = list(self._server.active_channels.values())

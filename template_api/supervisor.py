@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 READY = "ready"
 BUSY = "busy"
-_START_SECONDS = 60  # without a word; a child that imports says so every second
+_START_SECONDS = 300  # without a word; indexing 100,000 templates takes a tenth of it
 _STOP_SECONDS = 8  # the child gives its requests 5
 _PAUSES = (0, 1, 2, 4, 8, 16, 30)  # seconds before each start again
 _STEADY_SECONDS = 60  # a child that ran for so long begins anew with the shortest pause
@@ -51,7 +51,7 @@ class Supervisor:
     def start(self) -> None:
         """Start the child, wait until it is ready, and watch it from then on.
 
-        Blocks for about a second, longer while a library is imported, and for 60 s at most without a sign of life.
+        Blocks for about a second, longer while a library is imported, and for 300 s at most without a sign of life.
 
         Raises:
             StartError: it cannot start; the message says why.

@@ -264,6 +264,18 @@ def test_a_fault_in_a_notebook_is_reported_with_its_file(tmp_path: Path, noteboo
     assert told in fault
 
 
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    folder.joinpath("template.yaml").symlink_to("nowhere")
+    assert faults(tmp_path) == [f"{folder}/template.yaml: cannot be read: No such file or directory"]
+
+
+def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="cannot be read: File name too long"):
+        read_templates(tmp_path / ("x" * 5000))
+
+
 def test_files_that_are_not_utf8_are_reported_with_their_line(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "t", "title: T\n")
     folder.joinpath("README.md").write_bytes(b"fine\n\xff")

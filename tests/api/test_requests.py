@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from falcon.testing import create_environ
 
+from template_api.app import create_app
 from template_api.errors import DatabaseUnavailableError
 from template_api.library import TemplateLibrary
 
@@ -378,3 +380,17 @@ def test_a_failure_answers_500_that_tells_nothing_of_the_inside_and_the_log_tell
     assert "secret" not in answered.text
     assert "secret" in caplog.text
     assert "id-7" in caplog.text
+
+
+def test_a_length_that_is_no_number_is_refused(client: "Client") -> None:
+    environ = create_environ("/api/search", method="POST", headers={"Content-Type": "application/json"})
+    environ["CONTENT_LENGTH"] = "many"  # the test client would not send it
+    statuses: list[str] = []
+
+    def start_response(status: str, _headers: list[tuple[str, str]], _fault: object = None) -> Callable[..., object]:
+        statuses.append(status)
+        return print
+
+    [body] = create_app(client.library)(environ, start_response)
+    assert statuses == ["400 Bad Request"]
+    assert json.loads(body)["code"] == "invalid_request"
