@@ -101,7 +101,7 @@ class Bridge:
         self.stopped = False
         self._reports = reports
         ours, theirs = socket.socketpair()
-        for end in (ours, theirs):  # many small frames should fit while the other side is busy; the system has its limit
+        for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         self._link = BrokerEnd(ours)
         self.pid, self._end = spawn(theirs)

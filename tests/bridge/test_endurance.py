@@ -175,7 +175,7 @@ def test_reloads_under_load_lose_nothing_and_leave_nothing_behind(
                 ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
                 ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/v{number}" WITH DESTINATION_TOPIC "other"
         """
-        file.write_text(routes(target, port, other if number % 2 else ""))
+        file.write_text(routes(target, port, "" if number % 2 else other))
         before = broker.log.count("routes reloaded")
         os.kill(broker.pid, signal.SIGHUP)
         eventually(lambda before=before: broker.log.count("routes reloaded") > before, "no reload")  # type: ignore[misc]
