@@ -63,9 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: a path cannot be read.
     """
-    loaded = loader.load(
-        sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir
-    )
+    loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
     if arguments.json:
         print(json.dumps([_as_object(fault) for fault in loaded.faults], indent=2, ensure_ascii=False))
     else:

@@ -66,9 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     message = Message(arguments.topic, _payload(arguments), time.time())
     if reason := check_topic_name(message.topic):
         raise ConfigurationError(f"--topic {message.topic!r} {reason}")
-    loaded = loader.load(
-        sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir
-    )
+    loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
     for fault in loaded.faults:
         if fault.severity is not Severity.NOTICE:
             print(fault, file=sys.stderr)

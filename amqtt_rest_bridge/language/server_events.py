@@ -72,9 +72,7 @@ def _read_segments(block: TypedBlock) -> tuple[str, ...] | None:
         return None
 
 
-def _template(
-    block: TypedBlock, name: str, place: Place, segments: tuple[str, ...] | None
-) -> PlaceholderText | None:
+def _template(block: TypedBlock, name: str, place: Place, segments: tuple[str, ...] | None) -> PlaceholderText | None:
     template = read_setting(block, name, place, Mode.SERVER)
     if template is None or segments is None:
         return template

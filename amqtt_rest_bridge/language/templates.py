@@ -55,9 +55,7 @@ def _check_literal(template: PlaceholderText, value: Value) -> None:
 
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
     """Warn when the body is no JSON whatever the placeholders bring."""
-    sample = "".join(
-        [piece if isinstance(piece, str) else "x" if piece.quoted else "0" for piece in template.pieces]
-    )
+    sample = "".join([piece if isinstance(piece, str) else "x" if piece.quoted else "0" for piece in template.pieces])
     try:
         if sample:
             json.loads(sample)

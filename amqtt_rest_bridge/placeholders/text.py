@@ -52,9 +52,7 @@ class PlaceholderText:
             CallFailed: `placeholder_unresolved`, a value is missing; `invalid_value`, one cannot stand here.
         """
         escape = ESCAPES[self.place]
-        text = "".join(
-            [piece if isinstance(piece, str) else escape(piece, values.get(piece)) for piece in self.pieces]
-        )
+        text = "".join([piece if isinstance(piece, str) else escape(piece, values.get(piece)) for piece in self.pieces])
         if not self.is_constant:
             if self.place is Place.ENDPOINT:
                 self._check_segments(text)

@@ -189,7 +189,7 @@ def test_did_you_mean(name: str, meant: str | None) -> None:
 
 def test_mask_hides_secrets_in_every_form() -> None:
     secrets = {"a b&c", 'say "x"', "a b", "xy", ""}
-    text = "a b&c a%20b%26c say \\\"x\\\" a b xy"
+    text = 'a b&c a%20b%26c say \\"x\\" a b xy'
     assert mask(text, secrets) == "*** *** *** *** xy"
 
 

@@ -1,0 +1,41 @@
+"""What the tests of placeholders share: a message, a request, and filling a text with either."""
+
+from types import MappingProxyType
+
+import pytest
+
+from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, RequestValues, Values, parse
+
+PAYLOAD = b"""{"text": "a \\"b\\"/c&d=e", "n": 21.50, "big": 12345678901234567890.123, "yes": true, "none": null,
+ "list": [1, {"x": "y"}], "a": {"b": [{"c": 1}]}, "a.b": {"c": 2}, "0": "zero", "empty": "", "e": "gr\xc3\xbc\xc3\x9f",
+ "half": "\\ud83c", "dots": "..", "line": "1\\n2"}"""
+
+
+def message(payload: bytes = PAYLOAD, topic: str = "plant/hall 7/temp") -> MessageValues:
+    return MessageValues(topic, payload, 1769860800.1234)
+
+
+def request(body: bytes = b'{"a": 1}') -> RequestValues:
+    return RequestValues(
+        method="POST",
+        path="/devices/7",
+        path_parameters={"device": "7/8"},
+        query={"a": ["1", "2"], "none": []},
+        headers=MappingProxyType({"x-key": "k"}),
+        body=body,
+        timestamp=0.0,
+        request_id="id-1",
+    )
+
+
+def fill(text: str, place: Place = Place.TEXT, values: Values | None = None) -> str:
+    mode = Mode.SERVER if isinstance(values, RequestValues) else Mode.CLIENT
+    return parse(text, place, mode).fill(values or message())
+
+
+def failure(text: str, place: Place = Place.TEXT, values: Values | None = None) -> CallFailed:
+    with pytest.raises(CallFailed) as raised:
+        fill(text, place, values)
+    assert raised.value.unsent
+    return raised.value
