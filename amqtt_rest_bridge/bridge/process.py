@@ -97,7 +97,9 @@ def _raise_descriptor_limit() -> None:
 
 def main() -> None:
     """Run as a process: `python -m amqtt_rest_bridge.bridge.process DESCRIPTOR LEVEL`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the broker says when to stop
+    # Ctrl-C, a hang-up and a supervisor's SIGTERM reach the whole group; the broker says when to stop.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     _raise_descriptor_limit()
     link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
     logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")

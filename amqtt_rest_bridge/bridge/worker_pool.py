@@ -23,7 +23,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 0.003  # an item may wait this long before another thread is considered
-_IDLE_SECONDS: Final = 30.0  # a thread without work this long ends
+_IDLE_SECONDS: Final = 10.0  # a thread without work this long ends
 _SMOOTHING: Final = 0.1  # weight of the newest call in the moving averages
 
 
