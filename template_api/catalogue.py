@@ -5,13 +5,19 @@ templates are not kept here, only the ranking's index over them.
 """
 
 from array import array
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from template_api.query import TemplateQuery
 from template_api.ranking import Document, Ranking
 from template_api.records import Word
+
+Facet = tuple[str, str]
+"""What filters ask for: the kind of a filter, named like its query parameter, and an id or word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +26,7 @@ class Entry:
 
     id: str
     published_at: str
-    category_id: str | None
-    difficulty: str | None
-    broker_version_id: str | None
-    tag_ids: tuple[str, ...]
-    route_ids: tuple[str, ...]
+    facets: tuple[Facet, ...]
 
 
 class Place(NamedTuple):
@@ -73,8 +75,8 @@ class Catalogue:
         """
         entries = [entry for entry in self._entries if entry.id not in changed and entry.id not in gone]
         entries.extend(entry for entry, _ in changed.values())
-        entries.sort(key=lambda entry: entry.id)
-        entries.sort(key=lambda entry: entry.published_at, reverse=True)
+        entries.sort(key=attrgetter("id"))
+        entries.sort(key=attrgetter("published_at"), reverse=True)
         documents = (document for _, document in changed.values())
         return Catalogue(version, entries, self._ranking.updated(documents, [entry.id for entry in entries]))
 
@@ -103,11 +105,11 @@ class Catalogue:
     def _accepted(self, query: TemplateQuery) -> set[int] | None:
         """Return the positions that pass every filter, or None when the query has none."""
         wanted: list[tuple[str, Iterable[str]]] = [
-            ("category", [query.category_id] if query.category_id else ()),
+            ("category_id", [query.category_id] if query.category_id else ()),
             ("difficulty", [query.difficulty] if query.difficulty else ()),
-            ("tag", query.tag_ids),
-            ("route", query.route_ids),
-            ("broker version", query.broker_version_ids),
+            ("tag_ids", query.tag_ids),
+            ("route_ids", query.route_ids),
+            ("broker_version_ids", query.broker_version_ids),
         ]
         sets = [self._having(kind, values) for kind, values in wanted if values]
         return set.intersection(*sorted(sets, key=len)) if sets else None
@@ -119,24 +121,10 @@ class Catalogue:
         return found
 
 
-def _positions_by_facet(entries: Sequence[Entry]) -> "dict[tuple[str, str], array[int]]":
-    """Invert the entries: for each facet and value, the positions that have it."""
-    positions: dict[tuple[str, str], array[int]] = {}
+def _positions_by_facet(entries: Sequence[Entry]) -> "dict[Facet, array[int]]":
+    """Invert the entries: for each facet, the positions that have it. At every change, so it must be quick."""
+    positions: defaultdict[Facet, array[int]] = defaultdict(partial(array, "I"))
     for position, entry in enumerate(entries):
-        for facet in _facets(entry):
-            found = positions.get(facet)
-            if found is None:
-                found = positions[facet] = array("I")
-            found.append(position)
+        for facet in entry.facets:
+            positions[facet].append(position)
     return positions
-
-
-def _facets(entry: Entry) -> Iterable[tuple[str, str]]:
-    single = (
-        ("category", entry.category_id),
-        ("difficulty", entry.difficulty),
-        ("broker version", entry.broker_version_id),
-    )
-    yield from ((kind, value) for kind, value in single if value is not None)
-    yield from (("tag", tag) for tag in entry.tag_ids)
-    yield from (("route", route) for route in entry.route_ids)

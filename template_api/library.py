@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from template_api.catalogue import Catalogue, Entry
+from template_api.catalogue import Catalogue, Entry, Facet
 from template_api.errors import DatabaseUnavailableError
 from template_api.models import open_database, tables, translated
 from template_api.query import TemplateQuery
@@ -43,6 +43,7 @@ class TemplateLibrary:
     def __init__(self, database_url: str) -> None:
         self._engine = open_database(database_url)
         self._statements = _Statements()
+        self._facets: dict[Facet, Facet] = {}
         self._refreshing = threading.Lock()
         self._stopping = threading.Event()
         self._follower: threading.Thread | None = None
@@ -172,7 +173,9 @@ class TemplateLibrary:
         if len(rows) > _MOST_PENDING:
             return self._load()
         began = time.monotonic()
-        published = {row.id: (_entry(row), _document(row)) for row in rows if row.status == Status.PUBLISHED.value}
+        published = {
+            row.id: (_entry(row, self._facets), _document(row)) for row in rows if row.status == Status.PUBLISHED.value
+        }
         gone = {row.id for row in rows} - set(published)
         catalogue = catalogue.updated(version, published, gone)
         log.info("library version %d: %d templates changed, read in %.2f s", version, len(rows), _since(began))
@@ -184,7 +187,7 @@ class TemplateLibrary:
             # The version first: rows that are newer than it are read again at the next look.
             version = connection.execute(self._statements.version).scalar_one()
             rows = connection.execution_options(yield_per=_FETCHED_ROWS).execute(self._statements.published)
-            catalogue = Catalogue.built(version, ((_entry(row), _document(row)) for row in rows))
+            catalogue = Catalogue.built(version, ((_entry(row, self._facets), _document(row)) for row in rows))
         log.info("library version %d: %d templates indexed in %.2f s", version, len(catalogue), _since(began))
         return catalogue
 
@@ -244,21 +247,19 @@ def _document(row: Any) -> Document:
     return Document(row.id, row.title, row.labels, row.short_description, row.content, row.cells_text)
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any, known: dict[Facet, Facet]) -> Entry:
+    """Return what order and filters look at; equal facets of different templates are one object in memory."""
     facets = json.loads(row.facets)
-    return Entry(
-        id=row.id,
-        published_at=row.published_at,
-        category_id=_id(facets["category"]),
-        difficulty=row.difficulty,
-        broker_version_id=_id(facets["broker_version"]),
-        tag_ids=tuple(tag["id"] for tag in facets["tags"]),
-        route_ids=tuple(route["id"] for route in facets["routes"]),
-    )
-
-
-def _id(facet: Mapping[str, str] | None) -> str | None:
-    return None if facet is None else facet["id"]
+    found = [
+        *(("tag_ids", tag["id"]) for tag in facets["tags"]),
+        *(("route_ids", route["id"]) for route in facets["routes"]),
+    ]
+    for kind, facet in (("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])):
+        if facet is not None:
+            found.append((kind, facet["id"]))
+    if row.difficulty is not None:
+        found.append(("difficulty", row.difficulty))
+    return Entry(row.id, row.published_at, tuple(known.setdefault(facet, facet) for facet in found))
 
 
 def _summary(row: Any) -> Summary:
