@@ -45,6 +45,9 @@ class PreparedEvent:
         self._method = event.method
         self._max_body_bytes = max_body_bytes
         self._endpoint = _Text(event.endpoint)
+        source = event.endpoint.source
+        self._slashes = len(source) - len(source.lstrip("/"))
+        self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
         self._destination = _Text(event.destination_topic) if event.destination_topic else None
         self._body = event.body
         self._signature = event.signature
@@ -68,7 +71,7 @@ class PreparedEvent:
             CallFailed: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
         """
         values = MessageValues(message.topic, message.payload, message.timestamp)
-        url = self._base + printable(self._endpoint.fill(values).lstrip("/").partition("#")[0])
+        url = self._base + printable(self._path(values).partition("#")[0])
         body = None if self._body is None else self._fill_body(self._body, values)
         headers = self._headers
         if headers is None:
@@ -82,6 +85,14 @@ class PreparedEvent:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         destination = None if self._destination is None else self._destination.fill(values)
         return Call(HttpRequest(self._method, url, headers, body), destination)
+
+    def _path(self, values: MessageValues) -> str:
+        """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS stands for.
+
+        Those are the literal ones, or a topic's own; an empty value must not make a segment disappear.
+        """
+        filled = self._endpoint.fill(values)
+        return filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
 
     def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
         body = text.fill_bytes(values)

@@ -87,6 +87,12 @@ def test_leading_slashes_of_a_topic_do_not_double() -> None:
     assert build(event(endpoint="{topic}"), message=message).request.url == "http://host.test:8000/api/home"
 
 
+@pytest.mark.parametrize("endpoint", ["/{payload}/b", "{payload}/b"])
+def test_an_empty_value_takes_no_segment_away(endpoint: str) -> None:
+    message = replace(MESSAGE, payload=b"")
+    assert build(event(endpoint=endpoint), message=message).request.url == "http://host.test:8000/api//b"
+
+
 def test_headers_are_complete_and_in_order() -> None:
     made = event(body='{"v": {value.json.v}}', headers=(("X-B", "1"), ("X-A", "{topic.2}"), ("X-B", "2")))
     call = build(made, replace(CONFIG, username="user", password="pass"))
