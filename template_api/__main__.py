@@ -14,7 +14,9 @@ from template_api.config import (
     DEFAULT_DATABASE_URL,
     DEFAULT_HOST,
     DEFAULT_PORT,
+    DEFAULT_THREADS,
     ENVIRONMENT_PREFIX,
+    MOST_THREADS,
     Settings,
     environment_settings,
     port_number,
@@ -131,7 +133,8 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     _add_database(serve)
     add("--library", metavar="PATH", help="folder or .jsonl file to import first, when the database is empty")
     add("--base-url", metavar="URL", help="public address, for the url of templates (default http://HOST:PORT)")
-    add("--threads", type=int, default=4, metavar="N", help="requests answered at once, 1 to 64 (default 4)")
+    threads = f"requests answered at once, 1 to {MOST_THREADS} (default {DEFAULT_THREADS})"
+    add("--threads", type=int, default=DEFAULT_THREADS, metavar="N", help=threads)
     add("--access-log", metavar="FILE", help="write one line of JSON for each request to FILE, - for standard output")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO")
     # The two ends that a process which runs this one hands over: see supervisor.py.

@@ -18,17 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from template_api.app import create_app
-from template_api.config import Settings
+from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
 from template_api.errors import SettingsError, TemplateApiError
 from template_api.importer import fill_empty_library
 from template_api.library import TemplateLibrary
 from template_api.reading import Reading
-from template_api.serving import DEFAULT_THREADS, Server
+from template_api.serving import Server
 from template_api.sockets import listening_socket
 
 log = logging.getLogger(__name__)
-
-_MOST_THREADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,8 @@ class Options:
     link_fd: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.threads <= _MOST_THREADS:
-            raise SettingsError(f"--threads must be a whole number from 1 to {_MOST_THREADS}, not {self.threads}")
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise SettingsError(f"--threads must be a whole number from 1 to {MOST_THREADS}, not {self.threads}")
 
 
 def serve(settings: Settings, options: Options) -> None:

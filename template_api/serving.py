@@ -19,12 +19,12 @@ from waitress.task import ErrorTask
 from waitress.utilities import BadRequest
 
 from template_api import errors
+from template_api.config import DEFAULT_THREADS
 from template_api.middleware import CORS_FIELDS, REQUEST_ID, new_request_id
 from template_api.replies import JSON, error_body
 from template_api.resources import MAX_BODY_BYTES
 
 MAX_HEADER_BYTES = 65536
-DEFAULT_THREADS = 4  # measured: 16 are slower than 4, as they take the interpreter from each other
 _REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
 _GRACE_SECONDS = 5  # what running requests get to finish in at a stop
 _CONNECTIONS = 1000
