@@ -26,14 +26,14 @@ Frame = tuple[Any, ...]
 _LENGTH: Final = struct.Struct("<I")
 _CHUNK: Final = 256 * 1024
 _MAX_DESCRIPTORS: Final = 250  # Linux passes at most 253 in one message (SCM_MAX_FD)
-_COALESCE_SECONDS: Final = 0.001
+_COALESCE_SECONDS: Final = 0.002
 
 
 class Op:
     """What a frame is. The comment gives the items behind the number; plain integers, as marshal wants them."""
 
     # broker to bridge
-    ROUTES: Final = 1  # pickled bridge settings and routes
+    ROUTES: Final = 1  # pickled bridge settings and routes, [port to serve, ...]
     LISTEN: Final = 2  # [port, ...]; their sockets travel beside it, one for each port, in this order
     CALLS: Final = 3  # [(call, event number, topic, payload, timestamp, idempotency key or None), ...]
     SEEN: Final = 4  # [(topic, payload), ...] for read events and replies
@@ -44,10 +44,11 @@ class Op:
     FAILED: Final = 21  # reason
     DONE: Final = 22  # [(call, status or None, failure code or None, message, seconds, [publication, ...]), ...]
     PUBLISH: Final = 23  # [(route, topic, payload, retain), ...]
-    WAITING: Final = 24  # event number, +1 when a call begins to wait for its next try, -1 when that try is due
+    WAITING: Final = 24  # call, +1 when it begins to wait for its next try, -1 when that try is due
     SERVED: Final = 25  # {route: (answered, refused, last code, last message)} since the last such frame
     LOG: Final = 26  # level, logger name, text
     STOPPED: Final = 27  # no items
+    RETURNED: Final = 28  # call that has not ended and whose event is gone from the bridge
 
 
 def credits_for(payload: bytes) -> int:
@@ -144,7 +145,10 @@ class BrokerEnd:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._decoder = _Decoder()
-        self._out: deque[tuple[bytes, list[int]]] = deque()  # bytes, descriptors that leave with the first of them
+        # Bytes, and descriptors that leave with the first of them.
+        self._out: deque[tuple[bytes | memoryview, list[int]]] = deque()
+        self.backlog = 0
+        """Bytes that wait until the bridge reads."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_frame: Callable[[Frame], None] = _ignore
         self._on_closed: Callable[[], None] = _nothing
@@ -182,7 +186,9 @@ class BrokerEnd:
         if self._loop is None:
             return
         # Duplicates, since the caller may close its sockets while the frame waits.
-        self._out.append((encode(frame), [os.dup(sock.fileno()) for sock in sockets]))
+        data = encode(frame)
+        self._out.append((data, [os.dup(sock.fileno()) for sock in sockets]))
+        self.backlog += len(data)
         if not self._writing:
             self._writable()
 
@@ -196,6 +202,7 @@ class BrokerEnd:
         for _, descriptors in self._out:
             _close_all(descriptors)
         self._out.clear()
+        self.backlog = 0
         self._sock.close()
 
     def _writable(self) -> None:
@@ -212,18 +219,20 @@ class BrokerEnd:
     def _send_some(self) -> None:
         data, descriptors = self._out.popleft()
         if not descriptors:
-            parts = [data]
-            while self._out and not self._out[0][1]:
+            parts, size = [data], len(data)
+            while size < _CHUNK and self._out and not self._out[0][1]:
                 parts.append(self._out.popleft()[0])
-            data = b"".join(parts)
+                size += len(parts[-1])
+            data = b"".join(parts) if len(parts) > 1 else data
         sent = 0
         try:
             sent = socket.send_fds(self._sock, [data], descriptors) if descriptors else self._sock.send(data)
             _close_all(descriptors)
             descriptors = []
         finally:
-            if sent < len(data):
-                self._out.appendleft((data[sent:], descriptors))
+            self.backlog -= sent
+            if sent < len(data):  # a view, since copying what a hanging bridge leaves would take the loop's time
+                self._out.appendleft((memoryview(data)[sent:], descriptors))
 
     def _wait_writable(self, wanted: bool) -> None:
         if self._loop is None or wanted == self._writing:

@@ -11,8 +11,8 @@ from typing import Any
 
 from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, Frame, Op, credits_for
 
-_BATCH = 16  # results that may wait for company
-_COMPANY_SECONDS = 0.001  # ... and for how long
+_BATCH = 32  # results that may wait for company
+_COMPANY_SECONDS = 0.002  # ... and for how long
 
 
 class _Entry:
@@ -36,6 +36,11 @@ class Outbox:
         self._entries: deque[_Entry] = deque()
         self._credits = INITIAL_CREDITS
         self._since = 0.0  # when the oldest entry was put in
+
+    @property
+    def waiting(self) -> bool:
+        """Say whether anything has not left yet."""
+        return bool(self._entries)
 
     def done(self, item: tuple[Any, ...], *, hurry: bool) -> None:
         """Hand in a call's result, an item of a DONE frame; with `hurry` it leaves at once, else soon."""
