@@ -21,6 +21,8 @@ LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
 DEFAULT_LIMIT = 20
 _CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small
+# What is blank, as the pattern of q in `openapi.json` has it: engines disagree on what \s means.
+_BLANKS = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _DIGITS = re.compile(r"[0-9]{1,9}")
 _SHOWN_LENGTH = 60
 
@@ -70,7 +72,7 @@ def body_query(body: bytes) -> TemplateQuery:
 
 def _list_query(query_string: str) -> TemplateQuery:
     given = _parameters(LIST_PATH, query_string)
-    text = given.get("q", "").strip()
+    text = given.get("q", "").strip(_BLANKS)
     # Without q the specification applies neither the tag, nor the route, nor the version filter.
     filters = {name: _ids(given.get(name, "").split(",")) for name in _ID_LISTS} if text else {}
     category_id = given.get("category_id")
@@ -87,7 +89,7 @@ def _search_query(query_string: str) -> TemplateQuery:
     given = _parameters(SEARCH_PATH, query_string)
     if "q" not in given:
         raise InvalidParameterError("q is required", "Add the search text as the query parameter q.")
-    return TemplateQuery(text=given["q"].strip(), limit=int(given.get("limit", DEFAULT_LIMIT)))
+    return TemplateQuery(text=given["q"].strip(_BLANKS), limit=int(given.get("limit", DEFAULT_LIMIT)))
 
 
 _ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
@@ -123,7 +125,7 @@ def _body_query(body: bytes) -> TemplateQuery:
     document = _json(body)
     for error in openapi.body_validator(SEARCH_PATH).iter_errors(document):
         raise InvalidBodyError(_fault(error))
-    text = document["query"].strip()
+    text = document["query"].strip(_BLANKS)
     filters = document.get("filters", {})
     ids = {name: _ids(filters.get(name) or ()) for name in _ID_LISTS}
     if not _is_unicode("".join([text, filters.get("category_id") or "", *itertools.chain(*ids.values())])):

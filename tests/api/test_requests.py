@@ -83,6 +83,20 @@ def test_a_filter_that_breaks_its_rule_is_refused_by_name(client: "Client", quer
     assert told in refused.json["error"]["message"]
 
 
+@pytest.mark.parametrize("blank", ["\t", "\u0085", "\u00a0", "\u1680", "\u2003", "\u2028", "\u3000 \n"])
+def test_every_kind_of_blank_is_blank(client: "Client", blank: str) -> None:
+    assert client.get("/api/search", params={"q": blank}).status_code == 400
+    assert len(client.slugs("/api/templates", q=blank)) == 2
+    assert len(client.post({"query": blank}).json["results"]) == 2
+
+
+@pytest.mark.parametrize("text", ["\x1c", "\x1f", "\u200b", "\ufeff", "\0"])
+def test_what_is_not_blank_is_a_text_that_matches_nothing(client: "Client", text: str) -> None:
+    assert client.slugs("/api/search", q=text) == []
+    assert client.slugs("/api/templates", q=text) == []
+    assert client.post({"query": text}).json["results"] == []
+
+
 @pytest.mark.parametrize("query", ["", "q=", "q=%20%09", "limit=5", "Q=x"])
 def test_a_search_needs_a_text(client: "Client", query: str) -> None:
     refused = client.get("/api/search", query_string=query)
