@@ -14,6 +14,7 @@ What crosses threads or processes is immutable.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -30,7 +31,8 @@ from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.bridge import process
-from amqtt_rest_bridge.broker.bridges import Bridges, spawn_process
+from amqtt_rest_bridge.broker.bridge_process import spawn_process
+from amqtt_rest_bridge.broker.bridges import Bridges
 from amqtt_rest_bridge.broker.dispatch import Dispatcher
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.ports import Ports
@@ -50,11 +52,12 @@ from amqtt_rest_bridge.broker.status import StatusReporter, status_topic
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.model import NumberedRoute, Route
+from amqtt_rest_bridge.model import NumberedRoute, Publication, Route
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 5.0  # decisions section 5: what running requests get at shutdown
+_PUBLISH_SECONDS: Final = 2.0  # ... and then what they gave, to be published
 _FLUSH_SECONDS: Final = 0.01  # how long ended calls of lossless routes may stay on disk
 
 
@@ -80,7 +83,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._spool: Spool | None = None
         try:
             check_settings(settings)
-            self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload)
+            self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload, self._check)
             routes = usable_routes(self._load(), settings)
             self._ports.open(server_ports(routes))
             self._spool = Spool(Path(settings.spool)) if settings.spool is not None else None
@@ -124,16 +127,20 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     async def on_broker_pre_shutdown(self) -> None:
         """Let running requests finish and publish what they gave."""
         left = await self._bridges.stop(GRACE_SECONDS)
-        for route, count in left.items():
-            log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, count)
-        while len(self._publisher):
-            await asyncio.sleep(0)
+        for route, (lost, kept) in left.items():
+            if lost:
+                log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
+            if kept:
+                log.info("route %s: %d message(s) stay in the spool until the next start", route, kept)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._publisher.emptied(), _PUBLISH_SECONDS)
 
     async def close(self) -> None:
         """End the bridge process and give ports and files back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._bridges.disconnect()
         await asyncio.to_thread(self._bridges.close)
         self._give_back()
 
@@ -156,7 +163,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def _say_ports(self) -> None:
         scheme = "http" if self.config.server_certfile is None else "https"
         for port in self._ports.bound.values():
-            log.info("server mode listens on %s://%s:%d", scheme, self.config.server_host, port)
+            host = f"[{self.config.server_host}]" if ":" in self.config.server_host else self.config.server_host
+            log.info("server mode listens on %s://%s:%d", scheme, host, port)
 
     def _load(self) -> LoadResult:
         settings: Settings = self.config
@@ -167,6 +175,10 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._numbered: tuple[NumberedRoute, ...] = self._numbering.number(routes)
         self._dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
         self._look_at_packets(wanted=self._lossless is not None and self._dispatcher.has_lossless)
+
+    def _check(self, routes: Sequence[Route]) -> None:
+        known = {numbered.route for numbered in self._numbered}
+        process.check_routes([route for route in routes if route not in known], bridge_settings(self.config))
 
     def _reload(self, loaded: LoadResult) -> None:
         """Use changed route files; on an error everything stays as it was."""
@@ -180,12 +192,12 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         )
         self._ports.close(keep=ports)
         self._say_ports()
-        for name in gone:
-            self._run(self.context.retain_message(status_topic(name), b""))
+        for name in gone:  # an empty payload removes the retained one, and whoever shows the status hears of it
+            self._publisher.put(Publication(status_topic(name), b"", retain=True), 1)
         if self.config.status_seconds:
             self._reporter.report_all()
         for topic, message in list(self.context.retained_messages.items()):
-            self._dispatcher.remember(topic, bytes(message.data))
+            self._dispatcher.remember(topic, bytes(message.data), only_new=True)
         log.info("routes reloaded: %d route(s)", len(routes))
 
     async def _resume(self, lossless: Lossless) -> None:
@@ -249,8 +261,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
         async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
             if topic and data is not None:
-                # A client's own publication was looked at as a packet, its will was not.
-                offer(topic, data, publisher.hops, spooled=session is not None and data is not session.will_message)
+                try:
+                    # A client's own publication was looked at as a packet. Its will was not; that comes with a QoS.
+                    offer(topic, data, publisher.hops, spooled=session is not None and force_qos is None)
+                except Exception:  # nothing of ours keeps a message from its subscribers
+                    log.exception("a message on %s was not looked at", topic)
             await forward(session, topic, data, force_qos)
 
         broker._broadcast_message = broadcast

@@ -9,14 +9,16 @@ import pickle
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
+from amqtt_rest_bridge.bridge.lanes import Lanes
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
-from amqtt_rest_bridge.bridge.runner import CallItem, Runner, Sender
+from amqtt_rest_bridge.bridge.runner import CallItem, Runner, Sender, Ways
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
@@ -60,7 +62,9 @@ class Engine:
         self._timers = Timers()
         self._inbound = Inbound()
         self._runners: dict[int, Runner] = {}  # by event number
-        self._retired: list[Runner] = []  # a reload replaced them; closed once their calls have ended
+        self._heirs: dict[str, Runner] = {}  # the present runner of each route
+        self._retired: deque[Runner] = deque()  # a reload replaced them; closed once their calls have ended
+        self._lanes: Lanes[Callable[[], None]] = Lanes()
         self._sockets: dict[int, socket.socket] = {}
         self._servers: dict[int, Server] = {}
         self._answers = _Answers()
@@ -132,28 +136,34 @@ class Engine:
         for runner, own in by_runner.items():
             runner.submit(own)
 
-    def _take_routes(self, pickled: bytes) -> None:
+    def _take_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
-        kept = {number for numbered in routes for number in numbered.numbers}
-        self._retired += {runner for number, runner in self._runners.items() if number not in kept}
-        runners = {number: runner for number, runner in self._runners.items() if number in kept}
-        for numbered in routes:
-            if numbered.numbers and numbered.numbers[0] not in runners:
-                sender = self._makers.sender(numbered.route.config, settings)
-                runner = Runner(numbered, settings, sender, self._outbox, self._timers)
-                runners |= dict.fromkeys(numbered.numbers, runner)
-        self._runners = runners
+        runners: dict[int, Runner] = {}
+        for numbered in filter(lambda one: one.numbers, routes):
+            runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)
+            runners |= dict.fromkeys(numbered.numbers, runner)
+        gone = set(self._runners.values()) - set(runners.values())
+        self._runners, self._heirs = runners, {runner.name: runner for runner in runners.values()}
+        for runner in gone:
+            runner.retire()
+        self._retired.extend(gone)
         self._inbound.watch(read_topics(numbered.route for numbered in routes))
-        self._serve({numbered.route.name: numbered.route for numbered in routes}, settings)
+        self._serve([numbered.route for numbered in routes], ports, settings)
         self._link.send((Op.READY,))
 
-    def _serve(self, routes: Mapping[str, Route], settings: BridgeSettings) -> None:
+    def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> Runner:
+        name = numbered.route.name
+        sender = self._makers.sender(numbered.route.config, settings)
+        ways = Ways(self._outbox, self._timers, self._lanes, lambda: self._heirs.get(name))
+        return Runner(numbered, settings, sender, ways)
+
+    def _serve(self, routes: Iterable[Route], ports: list[int], settings: BridgeSettings) -> None:
         by_port: dict[int, tuple[Route, ...]] = {}
-        for route in routes.values():
-            if route.server_events and route.config.enable_server:
-                port = route.config.server_port
+        for route in routes:
+            port = route.config.server_port
+            if route.server_events and route.config.enable_server and port in ports:
                 by_port[port] = (*by_port.get(port, ()), route)
         for port, sock in self._sockets.items():
             if port in by_port and port in self._servers:
@@ -167,11 +177,16 @@ class Engine:
                 threading.Thread(target=server.stop, args=(1.0,), name=f"close-{port}", daemon=True).start()
 
     def _report(self) -> None:
+        self._timers.after(_REPORT_SECONDS, self._report)
         report = self._answers.take()
         if report:
             self._outbox.send((Op.SERVED, report))
-        self._retired = [runner for runner in self._retired if not _close_if_idle(runner)]
-        self._timers.after(_REPORT_SECONDS, self._report)
+        for _ in range(len(self._retired)):  # while the reader may put more in
+            runner = self._retired.popleft()
+            if runner.idle:
+                runner.close()
+            else:
+                self._retired.append(runner)
 
     def _stop(self, grace: float) -> None:
         """Let what runs finish, then say so."""
@@ -187,7 +202,7 @@ class Engine:
         for thread in closing:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._stopping = True
-        while time.monotonic() < deadline and any(runner.busy for runner in runners):
+        while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
             threading.Event().wait(_STOP_LOOK_SECONDS)
         self._outbox.send((Op.SERVED, self._answers.take()))
         self._outbox.send((Op.STOPPED,))
@@ -242,9 +257,3 @@ def read_topics(routes: Iterable[Route]) -> list[str]:
         for event in route.server_events
         if event.source_topic is not None and event.destination_topic is None
     ]
-
-
-def _close_if_idle(runner: Runner) -> bool:
-    if runner.idle:
-        runner.close()
-    return runner.idle

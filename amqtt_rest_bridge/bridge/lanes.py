@@ -1,4 +1,4 @@
-"""One after the other: the calls of an ORDERED event, by topic. Pure but for its lock; any thread may use it."""
+"""One after the other: the calls of ORDERED events, by topic. Pure but for its lock; any thread may use it."""
 
 import threading
 from collections import deque

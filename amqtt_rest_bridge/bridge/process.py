@@ -9,9 +9,11 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from wsgiref.types import WSGIApplication
 
 from amqtt_rest_bridge.bridge.access_log import AccessLog
+from amqtt_rest_bridge.bridge.client_mode import PreparedEvent
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.http_listener import Listener, TlsFiles
 from amqtt_rest_bridge.bridge.http_sender import HttpSender
@@ -28,6 +30,14 @@ log = logging.getLogger(__name__)
 def run(sock: socket.socket) -> None:
     """Serve the broker at the other end of a socket until it closes it; blocks."""
     Engine(BridgeEnd(sock), Network()).run()
+
+
+def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
+    """Raise `ConfigurationError` for the first route that a bridge process could not run; reads its TLS files."""
+    for route in routes:
+        if route.client_events:
+            PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
+            Network().sender(route.config, settings).close()
 
 
 class Network:

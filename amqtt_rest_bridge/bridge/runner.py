@@ -3,11 +3,12 @@
 `submit` runs on the link's reader thread, `_work` on the route's workers, retries come back by the timer thread.
 """
 
+import functools
 import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -62,6 +63,17 @@ class _Call:
     key: str | None
     started: float
     tries: int = 0
+    lane: tuple[str, str, str] | None = None  # of an ORDERED event: route, event, topic
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What all runners of an engine share; `heir` gives the present runner of a route that a reload has changed."""
+
+    outbox: Outbox
+    timers: Timers
+    lanes: Lanes[Callable[[], None]]
+    heir: Callable[[], "Runner | None"]
 
 
 CallItem = tuple[int, int, str, bytes, float, str | None]
@@ -75,41 +87,39 @@ class Runner:
         numbered: The route and its events' numbers.
         settings: Of the plugin.
         sender: Sends requests; closed with the runner.
-        outbox: Takes results.
-        timers: Brings retries back.
+        ways: Where results, retries and ORDERED calls go.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
     """
 
     def __init__(
-        self, numbered: NumberedRoute, settings: BridgeSettings, sender: Sender, outbox: Outbox, timers: Timers
+        self, numbered: NumberedRoute, settings: BridgeSettings, sender: Sender, ways: Ways
     ) -> None:
         route = numbered.route
-        self.numbers = numbered.numbers
-        self._name = route.name
+        self.name = route.name
         self._retries = route.config.retries
         self._lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
         self._sender = sender
-        self._outbox = outbox
-        self._timers = timers
+        self._ways = ways
+        self._outbox = ways.outbox
         self._events = {
             number: _Event(number, event, PreparedEvent(route, event, max_body_bytes=settings.max_body_bytes))
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
         }
-        self._lanes: Lanes[_Call] = Lanes()
+        self._by_name = {event.event.name: event for event in self._events.values()}
         self._pool: WorkerPool[_Call] = WorkerPool(
-            f"route-{route.name}", self._work, settings.workers, timers, outbox.flush
+            f"route-{route.name}", self._work, settings.workers, ways.timers, ways.outbox.flush
         )
         self._stopping = False
-        self._submitted = 0
-        self._ended = 0
+        self._retired = False
+        self._open = 0  # calls that have not ended
         self._lock = threading.Lock()
 
     @property
     def idle(self) -> bool:
-        """Say whether every submitted call has ended."""
-        return self._submitted == self._ended
+        """Say whether every call has ended."""
+        return not self._open
 
     @property
     def busy(self) -> bool:
@@ -120,13 +130,23 @@ class Runner:
         """Take calls, in order of arrival (the link's reader thread)."""
         now = time.perf_counter()
         ready: list[_Call] = []
+        with self._lock:
+            self._open += len(items)
         for call_id, number, topic, payload, timestamp, key in items:
             call = _Call(call_id, self._events[number], Message(topic, payload, timestamp), key, now)
-            if not call.event.event.ordered or self._lanes.enter((number, topic), call):
+            if call.event.event.ordered:
+                call.lane = (self.name, call.event.event.name, topic)
+            if call.lane is None or self._ways.lanes.enter(call.lane, functools.partial(self._start, call)):
                 ready.append(call)
-        self._submitted += len(items)
         if ready:
             self._pool.submit(ready)
+
+    def retire(self) -> None:
+        """Note that a reload has changed the route: what is at hand ends as it began.
+
+        Lossless calls, which may be tried for ever, go over to the new definition with their next try.
+        """
+        self._retired = True
 
     def stop(self) -> None:
         """Start nothing more; what runs goes on to its end, the rest stays with the broker."""
@@ -137,6 +157,10 @@ class Runner:
         """End the workers after what they run and close idle connections."""
         self._pool.close()
         self._sender.close()
+
+    def _start(self, call: _Call) -> None:
+        if not self._stopping:
+            self._pool.submit((call,))
 
     def _work(self, call: _Call) -> None:
         call.tries += 1
@@ -151,7 +175,7 @@ class Runner:
         except CallFailed as error:
             failure = error
         except Exception:
-            log.exception("route %s, event %s: unexpected error", self._name, call.event.event.name)
+            log.exception("route %s, event %s: unexpected error", self.name, call.event.event.name)
             failure = _unexpected()
         if not self._try_again(call, failure, response):
             self._fail(call, failure, response)
@@ -167,24 +191,46 @@ class Runner:
             seconds = client_retries.delay(call.tries, response, now=time.time(), random=random.random)
             log.info(
                 "route %s, event %s: %s on %s, tried again in %.1f s",
-                self._name,
+                self.name,
                 call.event.event.name,
                 failure.code,
                 call.message.topic,
                 seconds,
             )
-            self._outbox.send((Op.WAITING, call.event.number, 1))
-            self._timers.after(seconds, lambda: self._resume(call))
+            self._outbox.send((Op.WAITING, call.id, 1))
+            self._ways.timers.after(seconds, lambda: self._resume(call))
         return True
 
     def _resume(self, call: _Call) -> None:
-        self._outbox.send((Op.WAITING, call.event.number, -1))
-        if not self._stopping:
-            self._pool.submit((call,))
+        if self._retired and self._lossless and not self._stopping:
+            self._hand_on(call)
+        else:
+            self._outbox.send((Op.WAITING, call.id, -1))
+            self._start(call)
+
+    def _hand_on(self, call: _Call) -> None:
+        """Let the route's present definition have a call; if there is none, the broker."""
+        heir = self._ways.heir()
+        if heir is None or not heir._inherit(call):
+            self._outbox.send((Op.RETURNED, call.id))
+            self._leave(call)
+        with self._lock:
+            self._open -= 1
+
+    def _inherit(self, call: _Call) -> bool:
+        event = self._by_name.get(call.event.event.name)
+        if event is None:
+            return False
+        call.event = event
+        with self._lock:
+            self._open += 1
+        self._outbox.send((Op.WAITING, call.id, -1))
+        self._start(call)
+        return True
 
     def _succeed(self, call: _Call, response: HttpResponse, publication: Publication | None) -> None:
         event = call.event.event
-        log.debug("route %s, event %s: %d on %s", self._name, event.name, response.status, call.message.topic)
+        log.debug("route %s, event %s: %d on %s", self.name, event.name, response.status, call.message.topic)
         self._end(call, response.status, None, "", publication)
 
     def _fail(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> None:
@@ -192,7 +238,7 @@ class Runner:
         status = None if response is None else response.status
         log.warning(
             "route %s, event %s: %s on %s after %d tries, %.3f s: %s",
-            self._name,
+            self.name,
             event.name,
             failure.code,
             call.message.topic,
@@ -200,7 +246,7 @@ class Runner:
             time.perf_counter() - call.started,
             failure.message,
         )
-        publication = client_results.failure(self._name, event, call.message, failure, response)
+        publication = client_results.failure(self.name, event, call.message, failure, response)
         self._end(call, status, failure.code.value, failure.message, publication)
 
     def _end(
@@ -211,12 +257,14 @@ class Runner:
         # Behind a slow server nothing follows soon that a result could travel with.
         hurry = seconds > _SLOW_SECONDS or not self._pool.backlog
         self._outbox.done((call.id, status, code, message, seconds, publications), hurry=hurry)
+        self._leave(call)
         with self._lock:
-            self._ended += 1
-        if call.event.event.ordered:
-            following = self._lanes.leave((call.event.number, call.message.topic))
-            if following is not None:
-                self._pool.submit((following,))
+            self._open -= 1
+
+    def _leave(self, call: _Call) -> None:
+        start_next = None if call.lane is None else self._ways.lanes.leave(call.lane)
+        if start_next is not None:
+            start_next()
 
 
 def _unexpected() -> CallFailed:

@@ -54,6 +54,7 @@ class Call:
     message: Message
     hops: int
     key: str | None = None
+    waits: bool = False  # between two tries
 
 
 class Outlets(Protocol):
@@ -96,14 +97,13 @@ class Dispatcher:
         self._index: TopicIndex[Listening | Watched] = TopicIndex(())
         self._watched: dict[str, Watched] = {}
         self._lossless: TopicIndex[Listening] = TopicIndex(())
-        self._by_number: dict[int, Listening] = {}
         self._by_name: dict[tuple[str, str], Listening] = {}
         self._ids = itertools.count(1)
 
     @property
     def has_lossless(self) -> bool:
         """Say whether any route is lossless, so that packets have to be looked at before their PUBACK."""
-        return any(listening.lossless for listening in self._by_number.values())
+        return any(listening.lossless for listening in self._by_name.values())
 
     def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Iterable[str]) -> None:
         """Replace all routes; `reads` and `replies` are the topic filters that read events and replies wait on."""
@@ -118,7 +118,6 @@ class Dispatcher:
             for number, event in zip(numbered.numbers, route.client_events, strict=True):
                 entries.append((event.source_topic, Listening(number, route.name, event, account, lossless)))
         self.accounts = accounts
-        self._by_number = {listening.number: listening for _, listening in entries}
         self._by_name = {(listening.route, listening.event.name): listening for _, listening in entries}
         old = self._watched
         self._watched = {topic_filter: Watched(keep=False) for topic_filter in replies}
@@ -153,9 +152,13 @@ class Dispatcher:
         if forward:
             self._outlets.forward(topic, message.payload)
 
-    def remember(self, topic: str, payload: bytes) -> None:
-        """Take a retained message that reaches no subscriber now: read events answer with it."""
-        watched = [entry for entry in self._index.find(topic) if isinstance(entry, Watched) and entry.keep]
+    def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
+        """Take a retained message that reaches no subscriber now: read events answer with it.
+
+        With `only_new` those that have seen a message already keep it: it may be a later one, not retained.
+        """
+        found = [entry for entry in self._index.find(topic) if isinstance(entry, Watched) and entry.keep]
+        watched = [entry for entry in found if entry.latest is None or not only_new]
         for entry in watched:
             entry.latest = (topic, bytes(payload))
         if watched:
@@ -171,21 +174,30 @@ class Dispatcher:
 
     def take_spooled(self, listening: Listening, message: Message, hops: int, key: str) -> None:
         """Deal a call that is admitted and on disk."""
-        self._outlets.deal(Call(next(self._ids), listening, message, hops, key))
+        self.again(Call(next(self._ids), listening, message, hops, key))
 
     def take_back(self, listening: Listening, key: str) -> None:
         """Undo the admission of a call on disk, whose publisher may not publish."""
         listening.account.take_back()
         self._forget(key)
 
-    def resume(self, call: Call) -> None:
-        """Deal a lossless call again, by the event's present definition; if that is gone it stays on disk."""
-        listening = self.named(call.listening.route, call.listening.event.name)
-        if listening is None:
-            call.listening.account.take_back()
-            return
-        call.listening = listening
-        self._outlets.deal(call)
+    def again(self, call: Call) -> None:
+        """Deal a call that has not ended, by the event's present definition.
+
+        Where a reload has removed the event, a lossless call stays on disk and any other one ends.
+        """
+        self.waiting(call, -1)
+        listening, old = self.named(call.listening.route, call.listening.event.name), call.listening.account
+        if listening is not None:
+            if listening.account is not old:
+                old.take_back()
+                listening.account.admit_again()
+            call.listening = listening
+            self._outlets.deal(call)
+        elif call.key is not None:
+            old.take_back()
+        else:
+            self.lost(call)
 
     def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
         """Note a call that has ended (an item of a DONE frame) and publish what it made."""
@@ -194,32 +206,31 @@ class Dispatcher:
         now = self._clock()
         changed = account.success(seconds, now) if code is None else account.failure(code, message, now)
         if changed:
-            self.on_health(account)
+            self._tell_health(account)
         for publication in publications:
             self._publisher.put(Publication(*publication), call.hops + 1, give)
         self._forget(call.key)
 
     def lost(self, call: Call) -> None:
-        """End a call whose bridge process died; a lossless one is dealt again instead."""
-        if call.key is not None:
-            self.resume(call)
-            return
+        """End a call whose bridge process died with the failure `bridge_restarted`."""
+        self.waiting(call, -1)
         failure, listening = bridge_restarted(), call.listening
         topic = call.message.topic
         log.warning("route %s, event %s: %s, message on %s", listening.route, listening.event.name, failure.code, topic)
         if listening.account.failure(failure.code, failure.message, self._clock()):
-            self.on_health(listening.account)
-        self._publish_failure(listening, call.message, failure, call.hops)
+            self._tell_health(listening.account)
+        # Admitted messages are few enough that each one's failure has room.
+        self._publish_failure(listening, call.message, failure, call.hops, _no_credits)
 
     def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
         """Publish what server mode took in (an item of a PUBLISH frame)."""
         self._publisher.put(Publication(*item[1:]), 1, give)
 
-    def waiting(self, number: int, change: int) -> None:
-        """Note that a call of an event begins or ceases to wait for its next try."""
-        listening = self._by_number.get(number)
-        if listening is not None:
-            listening.account.wait(change)
+    def waiting(self, call: Call, change: int) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try; what is so already changes nothing."""
+        if call.waits != (change > 0):
+            call.waits = change > 0
+            call.listening.account.wait(change)
 
     def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
         """Note what server mode answered: for each route answered, refused, and the last error's code and message."""
@@ -227,7 +238,7 @@ class Dispatcher:
         for route, (answered, refused, code, message) in report.items():
             account = self.accounts.get(route)
             if account is not None and account.served(answered, refused, code, message, now):
-                self.on_health(account)
+                self._tell_health(account)
 
     def refuse(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
@@ -244,7 +255,7 @@ class Dispatcher:
             )
             listening.refusals, listening.logged = 0, now
         if listening.account.refuse(failure.code, failure.message, message.timestamp):
-            self.on_health(listening.account)
+            self._tell_health(listening.account)
         if hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
             self._publish_failure(listening, message, failure, hops)
 
@@ -267,12 +278,27 @@ class Dispatcher:
         if key is not None and self.spool is not None:
             self.spool.forget(key)
 
-    def _publish_failure(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
+    def _tell_health(self, account: RouteAccount) -> None:
+        if self.accounts.get(account.name) is account:  # a route that is gone has no status
+            self.on_health(account)
+
+    def _publish_failure(
+        self,
+        listening: Listening,
+        message: Message,
+        failure: CallFailed,
+        hops: int,
+        give: Callable[[int], None] | None = None,
+    ) -> None:
         topic = failure_topic(listening.event, message)
         if topic is not None:
             name = listening.event.name
             payload = failure_payload(listening.route, name, message.topic, message.timestamp, failure)
-            self._publisher.put(Publication(topic, payload), hops + 1)
+            self._publisher.put(Publication(topic, payload), hops + 1, give)
+
+
+def _no_credits(_count: int) -> None:
+    """Nobody waits for these credits."""
 
 
 def _nothing(_account: RouteAccount) -> None:

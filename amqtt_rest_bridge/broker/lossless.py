@@ -6,6 +6,7 @@ that amqtt drops because the client disconnects. So the message is kept first; t
 and the call goes its way, or is removed.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -36,6 +37,8 @@ class Lossless:
         self._spool = spool
         self._may_publish = may_publish
         self._clock = clock
+        # What comes while an earlier run's messages are still being dealt goes after them.
+        self._newer: list[tuple[Listening, Message, str]] | None = []
 
     async def take_hook(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
@@ -43,15 +46,15 @@ class Lossless:
             return
         topic = packet.topic_name
         listenings = self._dispatcher.lossless(topic) if topic else ()
-        if not listenings or topic is None or _is_repeated(packet, session):
+        if not listenings or topic is None or _is_refused(topic) or _is_repeated(packet, session):
             return
         message = Message(topic, bytes(packet.data or b""), self._clock())
         kept = [(listening, self._keep(listening, message, session)) for listening in listenings]
-        if await self._may_publish(session, topic):
+        if await self._permitted(session, topic):
             for listening, key in kept:
                 if key is not None:
                     self._spool.permit(key)
-                    self._dispatcher.take_spooled(listening, message, 0, key)
+                    self._deal(listening, message, key)
         else:
             for listening, key in kept:
                 if key is not None:
@@ -60,22 +63,38 @@ class Lossless:
     async def resume(self) -> int:
         """Deal what an earlier run left on disk; give how many calls that were."""
         count = 0
-        for kept in self._spool.kept():
+        for kept in self._spool.left_over():
+            await asyncio.sleep(0)
             listening = self._dispatcher.named(kept.route, kept.event)
             if listening is None:
                 log.warning("the spool holds a message for route %s, event %s, which is gone", kept.route, kept.event)
-            elif kept.client_id is not None and not await self._may_publish(_publisher(kept), kept.message.topic):
+            elif kept.client_id is not None and not await self._permitted(_publisher(kept), kept.message.topic):
                 self._spool.forget(kept.key)
             else:
                 listening.account.admit_again()
                 self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
                 count += 1
-        self._spool.flush()
+        newer, self._newer = self._newer, None
+        for listening, message, key in newer or ():
+            self._dispatcher.take_spooled(listening, message, 0, key)
         return count
 
     def flush(self) -> None:
         """Remove ended calls from disk."""
         self._spool.flush()
+
+    def _deal(self, listening: Listening, message: Message, key: str) -> None:
+        if self._newer is None:
+            self._dispatcher.take_spooled(listening, message, 0, key)
+        else:
+            self._newer.append((listening, message, key))
+
+    async def _permitted(self, session: Session, topic: str) -> bool:
+        try:
+            return await self._may_publish(session, topic)
+        except Exception:  # amqtt does not publish then either
+            log.exception("the ACL did not say whether %s may publish on %s", session.client_id, topic)
+            return False
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         refusal = listening.account.admit()
@@ -88,6 +107,11 @@ class Lossless:
                 refusal = disk_full(error)
         self._dispatcher.refuse(listening, message, refusal, 0)
         return None
+
+
+def _is_refused(topic: str) -> bool:
+    """Tell a topic that amqtt lets no client publish to."""
+    return topic.startswith("$") or "+" in topic or "#" in topic
 
 
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:

@@ -56,6 +56,11 @@ class Publisher:
         self._filled.set()
         return True
 
+    async def emptied(self) -> None:
+        """Wait until nothing is left to publish."""
+        while self._queue:
+            await asyncio.sleep(0)
+
     async def run(self) -> None:
         """Publish until cancelled."""
         while True:

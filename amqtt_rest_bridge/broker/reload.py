@@ -16,6 +16,7 @@ from pathlib import Path
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.model import Route
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,20 @@ class Reloader:
         paths: Files and folders, as configured.
         secrets_dir: Where GET SECRET reads.
         apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
+        check: Called before on a thread; raises `BridgeError` for routes that no bridge process could run.
     """
 
-    def __init__(self, paths: Sequence[str], secrets_dir: str, apply: Callable[[LoadResult], None]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        secrets_dir: str,
+        apply: Callable[[LoadResult], None],
+        check: Callable[[Sequence[Route]], None],
+    ) -> None:
         self._paths = paths
         self._secrets_dir = secrets_dir
         self._apply = apply
+        self._check = check
         self._seen = fingerprint(paths)
         self._asked = asyncio.Event()
 
@@ -42,7 +51,11 @@ class Reloader:
         """Look every `seconds` (0: never) and whenever asked, until cancelled."""
         while True:
             forced = await self._ask(seconds or None)
-            seen = await asyncio.to_thread(fingerprint, self._paths)
+            try:
+                seen = await asyncio.to_thread(fingerprint, self._paths)
+            except OSError as error:  # a folder that is gone in the middle of the look
+                log.info("route files could not be looked at: %s", error)
+                continue
             if forced or seen != self._seen:
                 self._seen = seen
                 await self.reload()
@@ -50,7 +63,9 @@ class Reloader:
     async def reload(self) -> None:
         """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
         try:
-            self._apply(await load_apart(self._paths, self._secrets_dir))
+            loaded = await load_apart(self._paths, self._secrets_dir)
+            await asyncio.to_thread(self._check, loaded.routes)
+            self._apply(loaded)
         except RouteFilesError as error:
             log.error("routes not reloaded: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
         except BridgeError as error:
@@ -108,7 +123,11 @@ async def load_apart(paths: Sequence[str], secrets_dir: str) -> LoadResult:
         stderr=asyncio.subprocess.PIPE,
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
     )
-    output, errors = await running.communicate()
+    try:
+        output, errors = await running.communicate()
+    finally:
+        if running.returncode is None:  # the broker stops
+            running.kill()
     if running.returncode:
         raise ConfigurationError(errors.decode(errors="replace").strip().rpartition("\n")[2] or "the loader failed")
     result: LoadResult = pickle.loads(output)  # noqa: S301  # our own process

@@ -36,6 +36,7 @@ CREATE TABLE calls (
 """
 _UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
 _PAGE: Final = 100
+_BUSY_SECONDS: Final = 0.1  # somebody else's transaction may keep the broker's loop this long at most
 
 
 class SpoolFull(BridgeError):  # noqa: N818  # a state of the disk
@@ -64,10 +65,11 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         self._forgotten: list[str] = []
+        self._failing = False
         self._path = path
         try:
             # Made by whoever makes the broker, used by its loop: one thread at a time.
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
         try:
@@ -112,14 +114,14 @@ class Spool:
             if not self._write("DELETE FROM calls WHERE key = ?", [(key,) for key in keys]):
                 self._forgotten += keys
 
-    def kept(self) -> Iterator[Kept]:
-        """Give every call on disk, the oldest first; reads some at a time."""
+    def left_over(self) -> Iterator[Kept]:
+        """Give every call that an earlier run left on disk, the oldest first; reads some at a time."""
         last = 0
         while True:
             rows = self._connection.execute(
                 "SELECT rowid, key, route, event, topic, payload, timestamp, hops, client_id, username"
-                " FROM calls WHERE rowid > ? ORDER BY rowid LIMIT ?",
-                (last, _PAGE),
+                " FROM calls WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?",
+                (last, self._left_over, _PAGE),
             ).fetchall()
             if not rows:
                 return
@@ -151,6 +153,7 @@ class Spool:
             connection.execute(_UPGRADES[step])
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
+        self._left_over: int = connection.execute("SELECT coalesce(max(rowid), 0) FROM calls").fetchone()[0]
 
     def _write(self, statement: str, rows: list[tuple[str, ...]]) -> bool:
         try:
@@ -160,6 +163,11 @@ class Spool:
         except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+            if not self._failing:  # said once, since it is tried again all the time
+                log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+            self._failing = True
             return False
+        if self._failing:
+            log.warning("the spool %s can be written again", self._path)
+        self._failing = False
         return True

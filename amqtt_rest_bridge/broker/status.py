@@ -16,8 +16,8 @@ def status_topic(route: str) -> str:
 
 def status_publication(account: RouteAccount, now: float) -> Publication:
     """Give a route's status as it is published; `now` is Unix time in seconds."""
-    payload = json.dumps(account.status(now), ensure_ascii=False, separators=(",", ":")).encode()
-    return Publication(status_topic(account.name), payload, retain=True)
+    payload = json.dumps(account.status(now), ensure_ascii=False, separators=(",", ":"))
+    return Publication(status_topic(account.name), payload.encode("utf-8", "backslashreplace"), retain=True)
 
 
 class StatusReporter:
@@ -46,5 +46,7 @@ class StatusReporter:
     async def run(self, seconds: float) -> None:
         """Publish all every `seconds` until cancelled."""
         while True:
-            self.report_all()
+            for account in list(self._accounts()):
+                self.report(account)
+                await asyncio.sleep(0)
             await asyncio.sleep(seconds)

@@ -166,6 +166,7 @@ def test_the_status_of_a_removed_route_is_removed(tmp_path: Path) -> None:
             topic, payload = client.message()
             assert (topic, json.loads(payload)["name"]) == ("$SYS/broker/routes/Gone/status", "Gone")
             running.write("a.lot", client_route(target, name="Came"))
+            assert client.message() == ("$SYS/broker/routes/Gone/status", b"")
             assert client.message()[0] == "$SYS/broker/routes/Came/status"
             assert "$SYS/broker/routes/Gone/status" not in running.host.broker.retained_messages
         finally:
@@ -176,7 +177,7 @@ def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(
     async def scenario() -> LoadResult:
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
         (tmp_path / "a.lot").write_text(server_route("/a"))
-        reloader = Reloader([str(tmp_path)], str(tmp_path), applied.set_result)
+        reloader = Reloader([str(tmp_path)], str(tmp_path), applied.set_result, lambda _: None)
         loop = asyncio.get_running_loop()
         reloader.listen_to_sighup(loop)
         running = loop.create_task(reloader.run(0))
@@ -195,7 +196,7 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
         raise ZeroDivisionError
 
     async def scenario() -> None:
-        await Reloader([str(tmp_path)], str(tmp_path), fail).reload()
+        await Reloader([str(tmp_path)], str(tmp_path), fail, lambda _: None).reload()
 
     asyncio.run(scenario())
     assert "routes not reloaded" in caplog.text

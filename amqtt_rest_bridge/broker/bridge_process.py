@@ -1,0 +1,245 @@
+"""One bridge process as the broker sees it: its link, and the calls that it holds. The broker's loop alone.
+
+A bridge process lives at the other end of a link and ends by itself when the link closes.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from amqtt_rest_bridge.broker.dispatch import Call
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.link import INITIAL_CREDITS, Batcher, BrokerEnd, Frame, Op
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS: Final = 10.0
+_BUFFER: Final = 1 << 20  # bytes
+# Credits go back a quarter of the window at a time, or after a while: each frame wakes the bridge process, which took
+# 15 % of the loop's time under full load when 64 credits or 2 ms were the measure.
+_CREDIT_BATCH: Final = INITIAL_CREDITS // 4
+_CREDIT_SECONDS: Final = 0.05
+_MOST_BEHIND: Final = 8 << 20  # bytes on their way; a bridge that has more to read is shown no more messages ...
+_CATCH_UP_SECONDS: Final = 0.1  # ... until it has read them
+
+Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
+"""Start a bridge at the other end of a socket; gives its process id and what waits for its end."""
+
+
+class Reports(Protocol):
+    """Who is told what the bridges say; `give` takes back the credits of a publication once it is out."""
+
+    def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
+        """Take a call's end: an item of a DONE frame."""
+
+    def lost(self, call: Call) -> None:
+        """End a call whose bridge died."""
+
+    def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
+        """Take a publication of server mode: an item of a PUBLISH frame."""
+
+    def again(self, call: Call) -> None:
+        """Take back a call that has not ended and may be dealt once more."""
+
+    def waiting(self, call: Call, change: int) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
+
+    def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
+        """Take what server mode answered since the last report."""
+
+    def latest(self) -> list[tuple[str, bytes]]:
+        """Give what read events answer with."""
+
+
+def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+    """Start a bridge process that owns the given end of a socket pair."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "amqtt_rest_bridge.bridge.process",
+            str(sock.fileno()),
+            str(logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()),
+        ],
+        pass_fds=[sock.fileno()],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    sock.close()
+
+    def end() -> None:
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    return process.pid, end
+
+
+class Bridge:
+    """One bridge process, its link, and the calls that it holds."""
+
+    def __init__(self, index: int, spawn: Spawn, reports: Reports) -> None:
+        self.index = index
+        self.ready = False
+        self.calls: dict[int, Call] = {}
+        self.ports: frozenset[int] = frozenset()
+        self.failure: str | None = None
+        self.on_ready: Callable[[], None] = _nothing
+        self.on_closed: Callable[[], None] = _nothing
+        self.stopped = False
+        self._reports = reports
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # many small frames should fit while the other side is busy
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        self._link = BrokerEnd(ours)
+        try:
+            self.pid, self._end = spawn(theirs)
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        self._give_back = 0
+        self._is_behind = False
+
+    def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
+        """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
+        self._link.send_now((Op.LISTEN, list(sockets)), list(sockets.values()))
+        self._link.send_now((Op.ROUTES, routes, list(sockets)))
+        self.ports = frozenset(sockets)
+
+    def configure(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
+        """Send routes, after what was dealt before, and the sockets of those of their ports that are new."""
+        opened = {port: sock for port, sock in sockets.items() if port not in self.ports}
+        self.send((Op.LISTEN, list(opened)), list(opened.values()))
+        self.send((Op.ROUTES, routes, list(sockets)))
+        self.ports = frozenset(sockets)
+
+    def await_ready(self, deadline: float) -> None:
+        """Wait until the bridge serves.
+
+        Raises:
+            ConfigurationError: It cannot start, or did not within the time; the message says why.
+        """
+        while not self.ready:
+            remaining = deadline - time.monotonic()
+            frames = self._link.receive_now(remaining) if remaining > 0 else []
+            for frame in frames or ():
+                self._take(frame)
+            if self.failure is not None:
+                raise ConfigurationError(self.failure)
+            if frames is None:
+                raise ConfigurationError("the bridge process ended while it started; its output says why")
+            if not frames and remaining <= 0:
+                raise ConfigurationError(f"the bridge process was not ready after {READY_SECONDS:.0f} s")
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go over to the loop."""
+        self._link.attach(loop, self._take, self._closed)
+        self._deals = Batcher(loop, lambda calls: self._link.send((Op.CALLS, calls)))
+        self._seen = Batcher(loop, lambda seen: self._link.send((Op.SEEN, seen)))
+        self._loop = loop
+
+    def send(self, frame: Frame, sockets: Sequence[socket.socket] = ()) -> None:
+        """Queue a frame, after what was dealt before it."""
+        self._deals.flush()
+        self._link.send(frame, sockets)
+
+    def deal(self, call: Call) -> None:
+        """Hand over a call."""
+        self.calls[call.id] = call
+        message = call.message
+        self._deals.add(
+            (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
+        )
+
+    def forward(self, topic: str, payload: bytes) -> None:
+        """Show a message to read events and waiting replies.
+
+        A bridge that does not read (it hangs, or was stopped) misses some; it gets the latest ones when it reads again.
+        """
+        if self._is_behind:
+            return
+        if self._link.backlog > _MOST_BEHIND:
+            self._is_behind = True
+            log.error("bridge process %d does not keep up: replies and read events miss messages", self.pid)
+            self._loop.call_later(_CATCH_UP_SECONDS, self._catch_up)
+            return
+        self._seen.add((topic, payload))
+
+    def disconnect(self) -> None:
+        """Close the link, so that the process ends."""
+        self._link.close()
+
+    def close(self) -> None:
+        """Close the link and wait a moment for the process to end; blocks for a second at most."""
+        self._link.close()
+        self._end()
+
+    def _catch_up(self) -> None:
+        if self._link.backlog:
+            self._loop.call_later(_CATCH_UP_SECONDS, self._catch_up)
+            return
+        self._is_behind = False
+        for topic, payload in self._reports.latest():
+            self.forward(topic, payload)
+
+    def _take(self, frame: Frame) -> None:
+        op = frame[0]
+        if op == Op.DONE:
+            for item in frame[1]:
+                call = self.calls.pop(item[0], None)
+                if call is not None:
+                    self._reports.done(call, item, self._give)
+        elif op == Op.PUBLISH:
+            for item in frame[1]:
+                self._reports.request(item, self._give)
+        else:
+            self._take_rare(frame)
+
+    def _take_rare(self, frame: Frame) -> None:
+        match frame[0]:
+            case Op.WAITING:
+                self._reports.waiting(self.calls[frame[1]], frame[2])
+            case Op.RETURNED:
+                self._reports.again(self.calls.pop(frame[1]))
+            case Op.SERVED:
+                self._reports.served(frame[1])
+            case Op.LOG:
+                logging.getLogger(frame[2]).log(frame[1], "%s", frame[3])
+            case Op.READY:
+                self.ready = True
+                self.on_ready()
+            case Op.FAILED:
+                self.failure = frame[1]
+            case Op.STOPPED:
+                self.stopped = True
+
+    def _give(self, count: int) -> None:
+        if not self._give_back:
+            self._loop.call_later(_CREDIT_SECONDS, self._send_credits)
+        self._give_back += count
+        if self._give_back >= _CREDIT_BATCH:
+            self._send_credits()
+
+    def _send_credits(self) -> None:
+        if self._give_back:
+            count, self._give_back = self._give_back, 0
+            self._link.send((Op.CREDIT, count))
+
+    def _closed(self) -> None:
+        self.ready = False
+        self.on_closed()
+
+
+def _nothing() -> None:
+    """Nobody minds yet."""

@@ -1,0 +1,171 @@
+"""The dispatcher alone: what it deals, counts and publishes, whatever becomes of bridges and routes meanwhile."""
+
+from collections.abc import Callable
+
+import pytest
+
+from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.broker.dispatch import Call, Dispatcher
+from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
+from amqtt_rest_bridge.broker.route_set import Numbering
+from amqtt_rest_bridge.model import ClientEvent, Message, Method, Publication, RestApiConfig, Route, RouteConfig
+from amqtt_rest_bridge.placeholders import Place, PlaceholderText
+
+
+class Bridge:
+    """Takes calls and keeps them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.seen: list[tuple[str, bytes]] = []
+
+    def deal(self, call: Call) -> None:
+        self.calls.append(call)
+
+    def forward(self, topic: str, payload: bytes) -> None:
+        self.seen.append((topic, payload))
+
+
+class Queue:
+    """The publisher's queue, which nobody empties."""
+
+    def __init__(self) -> None:
+        self.publications: list[Publication] = []
+
+    def put(self, publication: Publication, hops: int, give: Callable[[int], None] | None = None) -> bool:
+        if give is None and len(self.publications) >= MAX_QUEUE:
+            return False
+        self.publications.append(publication)
+        return True
+
+
+def text(source: str, place: Place) -> PlaceholderText:
+    return PlaceholderText(source, place, (source,))
+
+
+def route(endpoint: str = "/x", name: str = "R", capacity: int = 100_000) -> Route:
+    event = ClientEvent(
+        "E", "in/#", Method.GET, text(endpoint, Place.ENDPOINT), destination_topic=text("out", Place.TOPIC)
+    )
+    return Route(name, RestApiConfig(), (event,), route_config=RouteConfig(capacity))
+
+
+class Rig:
+    """A dispatcher between a bridge and a queue."""
+
+    def __init__(self) -> None:
+        self.bridge, self.queue, self.numbering = Bridge(), Queue(), Numbering()
+        self.dispatcher = Dispatcher(self.bridge, self.queue, 4)
+        self.use(route())
+
+    def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:
+        self.dispatcher.set_routes(self.numbering.number(routes), reads, ())
+
+    @property
+    def account(self) -> RouteAccount:
+        return self.dispatcher.accounts["R"]
+
+    def offer(self, count: int = 1) -> list[Call]:
+        for _ in range(count):
+            self.dispatcher.offer("in/1", b"payload")
+        return self.bridge.calls[-count:]
+
+    def end(self, call: Call) -> None:
+        self.dispatcher.done(call, (call.id, 200, None, "", 0.1, ()), lambda _: None)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_call_that_is_lost_between_two_tries_waits_no_more(rig: Rig) -> None:
+    (call,) = rig.offer()
+    rig.dispatcher.waiting(call, 1)
+    assert rig.account.waiting == 1
+    rig.dispatcher.lost(call)
+    assert (rig.account.outstanding, rig.account.waiting) == (0, 0)
+    messages = rig.account.status(0.0)["messages"]
+    assert (messages["failed"], messages["queued"], messages["in_flight"]) == (1, 0, 0)
+
+
+def test_a_call_that_is_dealt_again_between_two_tries_waits_no_more(rig: Rig) -> None:
+    (call,) = rig.offer()
+    rig.dispatcher.waiting(call, 1)
+    rig.dispatcher.again(call)
+    assert (rig.account.outstanding, rig.account.waiting) == (1, 0)
+    rig.end(call)
+    assert rig.account.outstanding == 0
+
+
+def test_a_call_whose_route_is_reloaded_while_it_waits_is_counted_to_its_end(rig: Rig) -> None:
+    (call,) = rig.offer()
+    rig.dispatcher.waiting(call, 1)
+    rig.use(route("/changed"))
+    rig.dispatcher.waiting(call, -1)
+    assert (rig.account.outstanding, rig.account.waiting) == (1, 0)
+    rig.end(call)
+    assert (rig.account.outstanding, rig.account.waiting) == (0, 0)
+
+
+def test_a_call_is_dealt_again_by_the_present_definition_of_its_event(rig: Rig) -> None:
+    (call,) = rig.offer()
+    number = call.listening.number
+    rig.use(route("/changed"))
+    rig.dispatcher.again(call)
+    (same,) = rig.bridge.calls[1:]
+    assert same is call
+    assert call.listening.number != number
+    assert call.listening.event.endpoint.source == "/changed"
+
+
+def test_a_route_that_was_gone_meanwhile_is_not_credited_with_calls_it_never_had(rig: Rig) -> None:
+    (call,) = rig.offer()
+    rig.use()
+    rig.use(route())
+    rig.dispatcher.again(call)
+    rig.end(call)
+    assert rig.account.outstanding == 0
+
+
+def test_a_call_whose_event_is_gone_ends_with_a_failure(rig: Rig) -> None:
+    (call,) = rig.offer()
+    rig.use()
+    rig.dispatcher.again(call)
+    assert b"bridge_restarted" in rig.queue.publications[0].payload
+
+
+def test_however_many_calls_a_bridge_process_held_each_gets_its_failure(rig: Rig) -> None:
+    for call in rig.offer(MAX_QUEUE + 5):
+        rig.dispatcher.lost(call)
+    assert len(rig.queue.publications) == MAX_QUEUE + 5
+
+
+def test_the_health_of_a_route_that_is_gone_is_not_told(rig: Rig) -> None:
+    told: list[RouteAccount] = []
+    rig.dispatcher.on_health = told.append
+    one, other = rig.offer(2)
+    rig.dispatcher.lost(one)
+    assert [account.health for account in told] == ["Yellow"]
+    rig.use()
+    rig.dispatcher.done(other, (other.id, 500, "http_status", "500", 0.1, ()), lambda _: None)
+    rig.dispatcher.lost(other)
+    assert len(told) == 1
+
+
+def test_read_events_keep_what_they_saw_when_retained_messages_are_looked_at_again(rig: Rig) -> None:
+    rig.use(reads=("seen", "new"))
+    rig.dispatcher.offer("seen", b"latest")
+    for topic in ("seen", "new"):
+        rig.dispatcher.remember(topic, b"retained", only_new=True)
+    assert dict(rig.dispatcher.latest()) == {"seen": b"latest", "new": b"retained"}
+
+
+def test_a_message_taken_before_a_reload_goes_to_the_event_as_it_is_after_it(rig: Rig) -> None:
+    before = rig.dispatcher.named("R", "E")
+    assert before is not None
+    before.account.admit_again()
+    rig.use(route("/changed"))
+    rig.dispatcher.take_spooled(before, Message("in/1", b"", 0.0), 0, "key")
+    after = rig.dispatcher.named("R", "E")
+    assert [call.listening for call in rig.bridge.calls] == [after]

@@ -1,0 +1,293 @@
+"""The engine at its link: calls, retries, ORDERED and reloads, with a scripted server behind it."""
+
+import contextlib
+import pickle
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+
+import pytest
+
+from amqtt_rest_bridge.bridge.engine import Engine, Server
+from amqtt_rest_bridge.bridge.outlet import Outlet
+from amqtt_rest_bridge.bridge.runner import Sender
+from amqtt_rest_bridge.broker.route_set import Numbering
+from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, BrokerEnd, Frame, Op
+from amqtt_rest_bridge.model import (
+    BridgeSettings,
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Method,
+    OverloadPolicy,
+    RestApiConfig,
+    Route,
+    RouteConfig,
+    ServerEvent,
+)
+from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
+
+SECONDS = 10.0
+FINE = HttpResponse(200, "OK", (), b"fine", 0.0)
+BUSY = HttpResponse(503, "Busy", (), b"", 0.0)
+
+Answer = Callable[[HttpRequest], HttpResponse]
+
+
+class Network:
+    """Answers requests by the host in their URL, and remembers them; listeners only note their ports."""
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[HttpRequest] = queue.SimpleQueue()
+        self.answer: Answer = lambda _: FINE
+        self.served: list[int] = []
+        self.closed = threading.Semaphore(0)
+
+    def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
+        return self
+
+    def server(
+        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+    ) -> Server:
+        self.served.append(routes[0].config.server_port)
+        return self
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        self.requests.put(request)
+        return self.answer(request)
+
+    def close(self) -> None:
+        self.closed.release()
+
+    def replace_routes(self, routes: tuple[Route, ...]) -> None:
+        """Go on."""
+
+    def stop(self, grace: float) -> None:
+        """Nothing runs here."""
+
+    def bodies(self, count: int) -> list[bytes | None]:
+        return [self.requests.get(timeout=SECONDS).body for _ in range(count)]
+
+
+class Rig:
+    """A running engine, seen from the broker."""
+
+    def __init__(self) -> None:
+        self.network = Network()
+        ours, theirs = socket.socketpair()
+        self.end = BrokerEnd(ours)
+        self._engine = threading.Thread(target=Engine(BridgeEnd(theirs), self.network).run)
+        self._engine.start()
+        self._numbering = Numbering()
+        self._frames: list[Frame] = []
+        self._ids = iter(range(1, 100_000))
+        self.numbers: dict[str, int] = {}
+
+    def use(self, *routes: Route, ports: Sequence[int] = (), workers: int = 4) -> None:
+        """Replace the routes and wait until the engine has them."""
+        numbered = self._numbering.number(routes)
+        self.numbers = {one.route.name: one.numbers[0] for one in numbered if one.numbers}
+        settings = BridgeSettings(workers=workers)
+        self.end.send_now((Op.ROUTES, pickle.dumps((settings, numbered)), list(ports)))
+        self.frame(Op.READY)
+
+    def call(self, body: bytes = b"", topic: str = "in", key: str | None = None, name: str = "R") -> int:
+        number = next(self._ids)
+        self.end.send_now((Op.CALLS, [(number, self.numbers[name], topic, body, 1.0, key)]))
+        return number
+
+    def frame(self, op: int, seconds: float = SECONDS) -> Frame:
+        """Wait for the next frame of a kind; others stay for later."""
+        deadline = monotonic() + seconds
+        while True:
+            for index, frame in enumerate(self._frames):
+                if frame[0] == op:
+                    return self._frames.pop(index)
+            frames = self.end.receive_now(max(0.01, deadline - monotonic()))
+            assert frames is not None, "the engine ended"
+            self._frames += frames
+            assert frames or monotonic() < deadline, f"no frame {op}: {self._frames}"
+
+    def ended(self, count: int) -> list[int]:
+        """Wait for results and give their calls."""
+        done: list[int] = []
+        while len(done) < count:
+            done += [item[0] for item in self.frame(Op.DONE)[1]]
+        return done
+
+    def close(self) -> None:
+        self.end.close()
+        self._engine.join(SECONDS)
+        assert not self._engine.is_alive()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def route(
+    endpoint: str = "/x", *, ordered: bool = False, lossless: bool = False, retries: int = 3, name: str = "R"
+) -> Route:
+    event = ClientEvent(
+        "E",
+        "in/#",
+        Method.POST,
+        PlaceholderText(endpoint, Place.ENDPOINT, (endpoint,)),
+        body=parse("{payload}", Place.TEXT, Mode.CLIENT),
+        destination_topic=PlaceholderText("out", Place.TOPIC, ("out",)),
+        ordered=ordered,
+    )
+    policy = OverloadPolicy.LOSSLESS if lossless else OverloadPolicy.BALANCED
+    config = RestApiConfig(base_address="http://t", enable_client=True, retries=retries)
+    return Route(name, config, (event,), route_config=RouteConfig(1000, policy))
+
+
+class Gate:
+    """An answer that comes when it is let go."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    def answer(self, _request: HttpRequest) -> HttpResponse:
+        self.open.wait(SECONDS)
+        return FINE
+
+
+def test_a_call_that_waits_for_its_next_try_holds_no_worker(rig: Rig) -> None:
+    later = HttpResponse(429, "Slow down", (("Retry-After", "3600"),), b"", 0.0)
+    rig.network.answer = lambda request: later if request.body == b"first" else FINE
+    rig.use(route(), workers=1)
+    first = rig.call(b"first")
+    assert rig.frame(Op.WAITING) == (Op.WAITING, first, 1)
+    second = rig.call(b"second")
+    assert rig.ended(1) == [second]
+
+
+def test_retries_begin_after_half_a_second_and_end_with_the_failure(rig: Rig) -> None:
+    rig.network.answer = lambda _: BUSY
+    rig.use(route(retries=1))
+    started = monotonic()
+    call = rig.call(b"1")
+    assert rig.frame(Op.WAITING) == (Op.WAITING, call, 1)
+    assert rig.frame(Op.WAITING) == (Op.WAITING, call, -1)
+    assert monotonic() - started >= 0.5
+    (item,) = rig.frame(Op.DONE)[1]
+    assert item[:3] == (call, 503, "http_status")
+    assert rig.network.requests.qsize() == 2
+
+
+def test_ordered_calls_wait_for_the_tries_of_the_one_before(rig: Rig) -> None:
+    answers = iter([BUSY, FINE, FINE, FINE])
+    rig.network.answer = lambda _: next(answers)
+    rig.use(route(ordered=True))
+    calls = [rig.call(body) for body in (b"1", b"2", b"3")]
+    assert rig.network.bodies(4) == [b"1", b"1", b"2", b"3"]
+    assert rig.ended(3) == calls
+
+
+def test_ordered_calls_keep_their_order_over_a_reload(rig: Rig) -> None:
+    gate = Gate()
+    rig.network.answer = gate.answer
+    rig.use(route(ordered=True))
+    calls = [rig.call(body) for body in (b"1", b"2")]
+    assert rig.network.bodies(1) == [b"1"]
+    rig.use(route("/changed", ordered=True))
+    calls.append(rig.call(b"3"))
+    other = rig.call(b"other", topic="in/other")
+    assert rig.network.bodies(1) == [b"other"]  # another topic need not wait
+    gate.open.set()
+    assert rig.network.bodies(2) == [b"2", b"3"]
+    assert [call for call in rig.ended(4) if call != other] == calls
+
+
+def test_a_replaced_route_gives_its_threads_and_connections_back_when_its_calls_have_ended(rig: Rig) -> None:
+    gate = Gate()
+    rig.network.answer = gate.answer
+    rig.use(route())
+    rig.call(b"1")
+    rig.network.bodies(1)
+    rig.use()
+    assert not rig.network.closed.acquire(timeout=0)
+    gate.open.set()
+    rig.ended(1)
+    assert rig.network.closed.acquire(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
+def test_a_lossless_call_that_waits_is_tried_again_by_the_changed_definition(rig: Rig, ordered: bool) -> None:
+    rig.network.answer = lambda request: FINE if request.url.endswith("/mended") else BUSY
+    rig.use(route("/wrong", lossless=True, ordered=ordered))
+    calls = [rig.call(b"1", key="k1"), rig.call(b"2", key="k2")]
+    rig.frame(Op.WAITING)
+    rig.use(route("/mended", lossless=True, ordered=ordered))
+    assert sorted(rig.ended(2)) == calls
+    assert rig.network.closed.acquire(timeout=SECONDS), "the old definition is still there"
+
+
+def test_a_lossless_call_whose_route_is_gone_goes_back_to_the_broker(rig: Rig) -> None:
+    rig.network.answer = lambda _: BUSY
+    rig.use(route(lossless=True, ordered=True))
+    calls = [rig.call(b"1", key="k1"), rig.call(b"2", key="k2")]
+    rig.frame(Op.WAITING)
+    rig.use()
+    assert [rig.frame(Op.RETURNED)[1] for _ in calls] == calls
+    assert rig.network.closed.acquire(timeout=SECONDS)
+
+
+def test_after_stop_what_runs_ends_and_nothing_more_begins(rig: Rig) -> None:
+    gate = Gate()
+    rig.network.answer = gate.answer
+    rig.use(route(ordered=True), route(name="Plain"), workers=1)
+    running = [rig.call(b"1"), rig.call(b"a", name="Plain")]
+    rig.network.bodies(2)
+    rig.call(b"2")
+    rig.call(b"b", name="Plain")
+    rig.end.send_now((Op.STOP, 5.0))
+    with contextlib.suppress(AssertionError):
+        rig.frame(Op.STOPPED, 0.1)
+        raise ValueError("stopped while requests ran")
+    gate.open.set()
+    assert sorted(rig.ended(2)) == running
+    rig.frame(Op.STOPPED)
+    assert rig.network.requests.empty()
+
+
+def test_results_that_wait_for_the_broker_leave_before_the_engine_says_that_it_has_stopped(rig: Rig) -> None:
+    rig.network.answer = lambda _: HttpResponse(200, "OK", (), b"x" * 16384 * INITIAL_CREDITS, 0.0)
+    rig.use(route())
+    first, second = rig.call(b"1"), rig.call(b"2")
+    rig.network.bodies(2)
+    assert rig.ended(1)[0] in (first, second)
+    rig.end.send_now((Op.STOP, 5.0))
+    rig.end.send_now((Op.CREDIT, 2 * INITIAL_CREDITS))
+    frames = [rig.frame(Op.DONE), rig.frame(Op.STOPPED)]
+    assert len(frames[0][1]) == 1
+
+
+def test_stop_waits_no_longer_than_its_grace(rig: Rig) -> None:
+    gate = Gate()
+    rig.network.answer = gate.answer
+    rig.use(route())
+    rig.call(b"1")
+    rig.network.bodies(1)
+    rig.end.send_now((Op.STOP, 0.05))
+    rig.frame(Op.STOPPED, 2.0)
+    gate.open.set()
+
+
+def test_a_port_is_served_only_where_the_broker_says_so(rig: Rig) -> None:
+    event = ServerEvent("E", Method.POST, "/e", destination_topic=PlaceholderText("t", Place.TOPIC, ("t",)))
+    config = RestApiConfig(enable_server=True, server_port=7)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rig.end.send_now((Op.LISTEN, [7]), [server])
+        rig.use(Route("S", config, server_events=(event,)), ports=[7])
+        assert rig.network.served == [7]
+        rig.use(Route("S", config, server_events=(event,)), ports=[])
+        address = server.getsockname()
+    with socket.create_server(address):  # nobody holds it any more
+        pass
