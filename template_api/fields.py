@@ -13,7 +13,7 @@ from typing import Any
 
 from template_api.errors import SourceError
 
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
+SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
 _LONGEST = {"title": 500, "summary": 5000, "short_description": 5000, "url": 2000}
 _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
 
@@ -60,7 +60,7 @@ class Fields:
     def slug(self, key: str) -> str | None:
         """Return a slug, which stands in a URL as it is, or None when it is absent."""
         value = self.text(key)
-        if value is not None and not _SLUG.fullmatch(value):
+        if value is not None and not SLUG.fullmatch(value):
             raise self.fault(key, "must be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit")
         return value
 
@@ -111,7 +111,7 @@ class Fields:
 
     def flag(self, key: str, value: object) -> bool:
         """Return a boolean, which YAML hands over as a word."""
-        word = "" if value is None else str(value).strip().lower()
+        word = self._plain_text(key, str(value) if isinstance(value, bool) else value).lower()
         if word not in _TRUE | _FALSE:
             raise self.fault(key, f"must be true or false, not {word!r}")
         return word in _TRUE

@@ -4,11 +4,14 @@ Blocks on the file system. Yields one `Reading` for each template found, so that
 """
 
 import json
+import math
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -21,6 +24,9 @@ CONTENT_FILE = "README.md"
 NOTEBOOK_SUFFIX = ".lotnb"
 _LINE_KEYS = ("content",)
 _LONGEST_FILENAME = 255
+# Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template says so much.
+_LARGEST_FILE = 32 * 1024 * 1024
+_LARGEST_YAML = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ def read_templates(path: Path) -> Iterator[Reading]:
     """
     try:
         if path.is_dir():
-            return _read_folders(_template_files(path))
+            return _read_folders(path)
         if path.suffix == ".jsonl" and path.is_file():
             return _read_lines(path)
     except OSError as exc:
@@ -55,40 +61,53 @@ def read_templates(path: Path) -> Iterator[Reading]:
     raise StartError(f"{path}: is neither a folder nor a .jsonl file")
 
 
-def _template_files(folder: Path) -> list[Path]:
+def _read_folders(root: Path) -> Iterator[Reading]:
+    files, unreadable = _template_files(root)
+    total = len(files) + len(unreadable)
+    readings = (Reading(None, fault, (), number, total) for number, fault in enumerate(unreadable, 1))
+    return chain(readings, _read_files(root.resolve(), files, len(unreadable), total))
+
+
+def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
+    """Return the template files under a folder, and the folders that cannot be looked into."""
     found: list[Path] = []
-    for where, folders, files in os.walk(folder):
+    unreadable: list[SourceError] = []
+
+    def note(exc: OSError) -> None:
+        unreadable.append(SourceError(str(exc.filename), f"cannot be read: {exc.strerror}"))
+
+    for where, folders, files in os.walk(root, onerror=note):
         folders.sort()
         names = [name for name in TEMPLATE_FILES if name in files]
         found.extend(Path(where) / name for name in names[:1])
-    if not found:
-        raise StartError(f"{folder}: no template.yaml was found in it")
-    return found
+    if not found and not unreadable:
+        raise StartError(f"{root}: no template.yaml was found in it")
+    return found, unreadable
 
 
-def _read_folders(files: list[Path]) -> Iterator[Reading]:
-    for number, file in enumerate(files, 1):
+def _read_files(root: Path, files: list[Path], done: int, total: int) -> Iterator[Reading]:
+    for number, file in enumerate(files, done + 1):
         try:
-            source, warned = _read_folder(file)
+            source, warned = _read_folder(root, file)
         except SourceError as exc:
-            yield Reading(None, exc, (), number, len(files))
+            yield Reading(None, exc, (), number, total)
         else:
-            yield Reading(source, None, warned, number, len(files))
+            yield Reading(source, None, warned, number, total)
 
 
-def _read_folder(file: Path) -> tuple[TemplateSource, tuple[str, ...]]:
-    members, lines = _yaml_members(file)
+def _read_folder(root: Path, file: Path) -> tuple[TemplateSource, tuple[str, ...]]:
+    members, lines = _yaml_members(root, file)
     fields = Fields(str(file), members, lines)
     content = file.parent / CONTENT_FILE
-    text = _text(content) if content.is_file() else ""
-    notebooks = list(_folder_notebooks(fields, file.parent))
+    text = _text(root, content) if os.path.lexists(content) else ""
+    notebooks = list(_folder_notebooks(root, fields, file.parent))
     source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
     return source, tuple(warnings(fields))
 
 
-def _yaml_members(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
+def _yaml_members(root: Path, file: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Read a YAML mapping. Every scalar stays text, so that `1.10` is a version and `no` a word."""
-    text = _text(file)
+    text = _text(root, file, _LARGEST_YAML)
     try:
         loader = yaml.BaseLoader(text)
         try:
@@ -112,7 +131,7 @@ def _yaml_members(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return members, lines
 
 
-def _folder_notebooks(fields: Fields, folder: Path) -> Iterator[NotebookSource]:
+def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
     """Yield the notebooks that the template lists, in that order, then the others of its folder by name."""
     listed = dict(_listed_notebooks(fields))
     present = sorted(each.name for each in folder.iterdir() if each.suffix == NOTEBOOK_SUFFIX and each.is_file())
@@ -124,7 +143,7 @@ def _folder_notebooks(fields: Fields, folder: Path) -> Iterator[NotebookSource]:
     primary = [name for name, is_primary in listed.items() if is_primary] or order[:1]
     for filename in order:
         file = folder / filename
-        yield notebook_source(f"{file}", filename, _json(file, _text(file)), is_primary=filename in primary)
+        yield notebook_source(f"{file}", filename, _json(file, _text(root, file)), is_primary=filename in primary)
 
 
 def _listed_notebooks(fields: Fields) -> Iterator[tuple[str, bool]]:
@@ -138,10 +157,9 @@ def _listed_notebooks(fields: Fields) -> Iterator[tuple[str, bool]]:
 
 def _read_lines(file: Path) -> Iterator[Reading]:
     total = file.stat().st_size
-    done = 0
     with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            done += len(line)
+        for number, line in enumerate(_bounded_lines(lines), 1):
+            done = lines.tell()
             if not line.strip():
                 continue
             try:
@@ -152,8 +170,18 @@ def _read_lines(file: Path) -> Iterator[Reading]:
                 yield Reading(source, None, warned, done, total)
 
 
+def _bounded_lines(lines: BinaryIO) -> Iterator[bytes]:
+    """Yield lines; of one that is too long, only its beginning."""
+    while line := lines.readline(_LARGEST_FILE + 1):
+        yield line
+        while len(line) > _LARGEST_FILE and not line.endswith(b"\n"):
+            line = lines.readline(_LARGEST_FILE + 1)
+
+
 def _read_line(file: Path, number: int, line: bytes) -> tuple[TemplateSource, tuple[str, ...]]:
     where = f"{file}:{number}"
+    if len(line) > _LARGEST_FILE:
+        raise SourceError(where, f"is longer than {_LARGEST_FILE} bytes")
     try:
         members = _json(file, line.decode("utf-8-sig"), number)
     except UnicodeDecodeError as exc:
@@ -180,19 +208,27 @@ def _line_notebooks(fields: Fields) -> Iterator[NotebookSource]:
         yield notebook_source(fields.where(), filename, cells, is_primary=is_primary)
 
 
-def _text(file: Path) -> str:
+def _text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:
+    """Read a file of a template. What a link shows from outside the folder that is imported is not the author's."""
     try:
+        if not file.resolve().is_relative_to(root):
+            raise SourceError(str(file), f"is a link that leads out of {root}")
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device would not end
+            raise SourceError(str(file), "is not a regular file")
+        if found.st_size > largest:
+            raise SourceError(str(file), f"is larger than {largest} bytes")
         return file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         line = exc.object[: exc.start].count(b"\n") + 1
         raise SourceError(f"{file}:{line}", "is not UTF-8") from exc
-    except OSError as exc:
-        raise SourceError(str(file), f"cannot be read: {exc.strerror}") from exc
+    except (OSError, RuntimeError) as exc:  # the second for links that lead in a circle
+        raise SourceError(str(file), f"cannot be read: {getattr(exc, 'strerror', exc)}") from exc
 
 
 def _json(file: Path, text: str, line: int | None = None) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as exc:
         raise SourceError(f"{file}:{line or exc.lineno}", f"is not JSON: {exc.msg} (column {exc.colno})") from exc
     except (RecursionError, ValueError) as exc:
@@ -201,3 +237,11 @@ def _json(file: Path, text: str, line: int | None = None) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(digits: str) -> float:
+    """Refuse what Python takes for infinity: it could not be written as JSON again."""
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large a number")
+    return number

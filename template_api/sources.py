@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
 from template_api.errors import SourceError
-from template_api.fields import Fields, NamedSource, check_storable, is_uuid, slug_of
+from template_api.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
 from template_api.records import Difficulty, Status
 
 KEYS = (
@@ -18,6 +19,7 @@ KEYS = (
     "services", "routes", "broker_version", "verified_broker_version", "status", "published_at", "notebooks", "url",
 )  # fmt: skip
 _SEARCHED_ONLY = ("primitives", "protocols", "services")
+_DEEPEST_CELLS = 100  # Python reads and writes JSON recursively, and answers hold cells some levels down
 _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
 
@@ -73,7 +75,7 @@ def template_source(
         fields: its members.
         content: its markdown body.
         notebooks: its notebooks, in order.
-        default_slug: the slug of a template that gives neither slug nor id.
+        default_slug: the name of its folder, which stands for the slug of a template that gives neither slug nor id.
 
     Raises:
         SourceError: a member breaks its rule.
@@ -119,10 +121,13 @@ def notebook_source(where: str, filename: str, cells: object, *, is_primary: boo
     """Read the cells of one notebook.
 
     Raises:
-        SourceError: they are not a JSON array of objects, or hold what a database cannot keep.
+        SourceError: they are not a JSON array of objects, are nested too deeply, or hold what a database cannot keep.
     """
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise SourceError(where, f"notebook {filename}: must be a JSON array of cells {{kind, language, value}}")
+    if _is_deeper(cells, _DEEPEST_CELLS):
+        raise SourceError(where, f"notebook {filename}: its cells are nested more than {_DEEPEST_CELLS} deep")
+    check_storable(where, f"the name of notebook {filename!r}", filename)
     stored = json.dumps(cells, ensure_ascii=False, separators=(",", ":"))
     text = "\n".join(_cell_text(cell) for cell in cells)
     check_storable(where, f"notebook {filename}", stored)
@@ -144,10 +149,15 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     given, slug = fields.text("id"), fields.slug("slug")
     if given is not None and is_uuid(given):
         return given.lower(), slug
-    slug = slug or fields.slug("id") or default_slug
+    slug = slug or fields.slug("id") or _slug_of_folder(default_slug)
     if slug is None:
         raise fields.fault("slug", "is required (or an id)")
     return None, slug
+
+
+def _slug_of_folder(name: str | None) -> str | None:
+    """Return the name of a folder as a slug. Decision: one with blanks and the like is brought into the form of one."""
+    return next((slug for slug in (name, slug_of(name)) if SLUG.fullmatch(slug)), None) if name else None
 
 
 def _title(fields: Fields) -> str | None:
@@ -169,6 +179,15 @@ def _url(fields: Fields) -> str | None:
     if not usable or " " in url:
         raise fields.fault("url", f"must be an http or https address, not {url!r}")
     return url
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Tell whether a JSON value is nested deeper than so many levels, without recursion."""
+    level = [value]
+    for _ in range(levels + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = list(chain.from_iterable(inner))
+    return bool(level)
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:
