@@ -54,7 +54,7 @@ def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Sou
     seen: set[str] = set()
     for path in map(Path, paths):
         found = [path]
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
             found = _search(path, unreadable)
             if not found:
                 message = "this folder holds no *.lot or *.lotnb file"
@@ -115,11 +115,19 @@ def _cells(path: str, text: str) -> Iterator[Source]:
         return
     for number, cell in enumerate(cells, start=1):
         if isinstance(cell, dict) and str(cell.get("language")).lower() == "lot":
-            value = cell.get("value")
-            if isinstance(value, str):
-                yield Source(f"{path}#{number}", value)
-            else:
-                yield _faulty(f"{path}#{number}", Severity.ERROR, "the cell has no text", hint="its value is a string")
+            yield _cell(f"{path}#{number}", cell.get("value"))
+
+
+def _cell(path: str, value: object) -> Source:
+    if not isinstance(value, str):
+        return _faulty(path, Severity.ERROR, "the cell has no text", hint="its value is a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # "\ud800" is JSON
+        report = Report(path, value)
+        report.error(error.start, "the cell holds half a surrogate pair, which has no UTF-8 form", "leave it out")
+        return Source(path, "", tuple(report.faults))
+    return Source(path, value)
 
 
 def _faulty(

@@ -58,4 +58,7 @@ class Surroundings:
     @staticmethod
     def has_file(path: str) -> bool:
         """Tell whether a file is there to be read; relative paths begin at the working directory."""
-        return Path(path).is_file()
+        try:
+            return Path(path).is_file()
+        except OSError:  # a name that is too long for the file system
+            return False

@@ -1,5 +1,6 @@
 """Forms that other standards fix: addresses, endpoints, origins, header names, media types. Pure text in, text out."""
 
+import ipaddress
 import re
 from urllib.parse import quote
 
@@ -17,8 +18,10 @@ class Refused(BridgeError):  # noqa: N818  # says what happened, as CallFailed d
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(?::(?P<port>[0-9]{1,5}))?")
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,254}}\Z){_LABEL}(?:\.{_LABEL})*\.?")  # RFC 1123 section 2.1, and _
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 section 5.6.2
-_MEDIA_TYPE = re.compile(rf"{_TOKEN.pattern}/{_TOKEN.pattern}(\s*;[^\x00-\x1f\x7f]*)?")
+_MEDIA_TYPE = re.compile(rf"{_TOKEN.pattern}/{_TOKEN.pattern}([ \t]*;[^\x00-\x1f\x7f-\x9f]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NOT_IN_URL = re.compile(r"[^\x21-\x7e]|[<>\"\\]")
 _SEGMENT_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -52,7 +55,7 @@ def _check_authority(authority: str) -> None:
     found = _AUTHORITY.fullmatch(authority)
     if "@" in authority:
         raise Refused("holds credentials", "set USERNAME and PASSWORD instead")
-    if found is None:
+    if found is None or not _is_host(found["host"]):
         hint = "as in http://127.0.0.1:8000, https://api.example.com/v1 or http://[::1]:8000"
         if authority in ("http:", "https:"):
             hint = "quote it: outside of quotes, // begins a comment"
@@ -61,6 +64,16 @@ def _check_authority(authority: str) -> None:
         raise Refused("has no valid host" if authority else "names no host", hint)
     if found["port"] is not None and not 0 < int(found["port"]) <= 65535:
         raise Refused(f"has the port {found['port']}; allowed are 1 to 65535", None)
+
+
+def _is_host(host: str) -> bool:
+    if not host.startswith("["):
+        return _HOST_NAME.fullmatch(host) is not None
+    try:
+        ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        return False
+    return True
 
 
 def check_client_endpoint(text: str) -> None:

@@ -143,6 +143,8 @@ def _origins(_: Parameter, value: Value) -> tuple[str, ...]:
 def _header_name(_: Parameter, value: Value) -> str:
     if not syntax.is_token(value.text):
         raise Refused(f'"{value.shown}" is no header name', "letters, digits and - are safe")
+    if value.text.lower() in syntax.OWN_HEADERS:
+        raise Refused(f'"{value.shown}" is a header that belongs to the connection', "choose another name")
     return value.text
 
 

@@ -76,6 +76,19 @@ def test_link_in_a_circle_is_no_route_file(folder: Path) -> None:
         read([folder / "loop.lot"])
 
 
+def test_name_too_long_for_the_file_system_cannot_be_read() -> None:
+    with pytest.raises(ConfigurationError, match="File name too long"):
+        read(["a" * 300])
+
+
+def test_cell_with_half_a_surrogate_pair_is_a_fault_at_its_place(folder: Path) -> None:
+    cell = {"kind": 2, "language": "lot", "value": "DEFINE\n \ud800"}
+    (folder / "n.lotnb").write_text(json.dumps([cell]))
+    (source,) = read([folder / "n.lotnb"])
+    assert source.text == ""
+    assert str(source.faults[0]).startswith(f"{folder}/n.lotnb#1:2:2: error: the cell holds half a surrogate pair")
+
+
 def test_path_with_a_nul_cannot_be_read() -> None:
     with pytest.raises(ConfigurationError, match="embedded null"):
         read(["a\0b"])
