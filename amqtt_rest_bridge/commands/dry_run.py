@@ -105,21 +105,21 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
     try:
         call = build_request(route, event, message, max_body_bytes=MAX_BYTES)
+        goes_to = mask(call.destination or "no topic", route.secrets)
         print("\n".join(request_lines(call.request, route.secrets)))
         if not send:
-            print(f"# nothing was sent; the response would go to {call.destination or 'no topic'}\n")
+            print(f"# nothing was sent; the response would go to {goes_to}\n")
             return True
         response, failure = _send(route, call.request)
         print("\n".join(response_lines(response, route.secrets)))
         if failure is None:
-            where = call.destination or "no topic"
-            print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {where}\n")
+            print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
             return True
     except CallFailed as failed:
         failure = failed
     where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
     print(f"# fails with {failure.code}: {mask(failure.message, route.secrets)}")
-    print(f"# hint: {failure.hint}\n# the failure would go to {where}\n")
+    print(f"# hint: {failure.hint}\n# the failure would go to {mask(where, route.secrets)}\n")
     return False
 
 

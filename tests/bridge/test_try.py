@@ -105,6 +105,13 @@ def test_call_that_cannot_be_made_says_why_and_gives_1(folder: Path, capsys: pyt
     ]
 
 
+def test_secrets_in_topics_are_masked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ROUTE.format(port=1, path="x", env="#").replace('"weather/{topic.2}/answer"', '"to/{secret.api-key}"')
+    (folder / "s.lot").write_text(text.replace("Weather", "Other"))
+    assert main(["try", "s.lot", "--secrets-dir", "secrets", "--topic", "weather/x/ask"]) == 0
+    assert capsys.readouterr().out.endswith("# nothing was sent; the response would go to to/***\n\n")
+
+
 def test_topic_that_triggers_nothing_names_those_that_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert attempt(folder, "--topic", "nowhere") == 0
     assert capsys.readouterr().out == (
