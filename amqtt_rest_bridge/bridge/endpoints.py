@@ -55,13 +55,16 @@ class EndpointTable(Generic[T]):
                 raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; give one another path")
             pattern.targets[method] = (target, names)
         # Most particular first: a literal segment sorts before a parameter, from left to right.
-        self._patterns = sorted(patterns.values(), key=lambda pattern: [part is None for part in pattern.segments])
+        self._patterns = sorted(
+            (pattern for pattern in patterns.values() if None in pattern.segments),
+            key=lambda pattern: [part is None for part in pattern.segments],
+        )
         self._literal: dict[tuple[str, ...], Methods[T]] = {}
         self._as_written: dict[str, Methods[T]] = {}
-        for pattern in self._patterns:
+        for pattern in patterns.values():
             literal = tuple(part for part in pattern.segments if part is not None)
             if len(literal) == len(pattern.segments):
-                methods = self._match(literal)
+                methods = self._match(literal, pattern)
                 assert methods is not None  # noqa: S101  # a literal matches itself
                 self._literal[literal] = methods
                 self._as_written["/" + "/".join(quote(part, safe=_PCHAR) for part in literal)] = methods
@@ -77,9 +80,9 @@ class EndpointTable(Generic[T]):
         segments = decode_path(path)
         return self._literal.get(segments) or self._match(segments)
 
-    def _match(self, segments: tuple[str, ...]) -> Methods[T] | None:
+    def _match(self, segments: tuple[str, ...], *literal: "_Pattern[T]") -> Methods[T] | None:
         found: dict[str, Match[T]] = {}
-        for pattern in self._patterns:
+        for pattern in (*literal, *self._patterns):
             values = pattern.match(segments)
             if values is not None:
                 for method, (target, names) in pattern.targets.items():

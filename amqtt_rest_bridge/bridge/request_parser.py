@@ -61,8 +61,9 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             raise ParsingError("the version is not HTTP/1.0 or HTTP/1.1")
         if "TRANSFER_ENCODING" in headers:  # waitress takes it away where it obeys it; RFC 9112 section 6.1
             raise ParsingError("HTTP/1.0 has no Transfer-Encoding")
-        if self.chunked:
-            self._check_chunked(header_plus)
+        codings = _CODINGS.findall(header_plus)
+        if codings:
+            self._check_codings(codings)
         host = headers.get("HOST")
         if self.version == "1.1" and (host is None or "," in host):  # RFC 9112 section 3.2
             raise ParsingError("HTTP/1.1 needs exactly one Host header")
@@ -70,13 +71,12 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
         self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
         self.is_understood = True
 
-    def _check_chunked(self, header_plus: bytes) -> None:
+    def _check_codings(self, codings: list[bytes]) -> None:
         """Refuse what another server might not take for one chunked body (RFC 9112 section 6)."""
         if "CONTENT_LENGTH" in self.headers:
             raise ParsingError("Content-Length and Transfer-Encoding together")
-        codings = _CODINGS.findall(header_plus)
         if len(codings) != 1 or codings[0].strip(b" \t").lower() != b"chunked":
-            raise ParsingError("Transfer-Encoding is more than one chunked")
+            raise ParsingError("Transfer-Encoding is not one chunked")
 
 
 _OF_TOO_LARGE: Final = b"GET / HTTP/1.0\r\n"  # what waitress parses in place of headers that are too large

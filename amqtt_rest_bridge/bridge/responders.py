@@ -49,21 +49,32 @@ class Answer:
 def responder_for(route: Route, event: ServerEvent, outlet: Outlet, turns: ReplyTurns, max_body_bytes: int) -> Respond:
     """Choose what answers an event's requests."""
     if event.destination_topic is None:
-        return _Reading(event.source_topic or "", outlet).respond
+        return _Reading(event, event.source_topic or "", outlet, max_body_bytes).respond
     publishing = _Publishing(route.name, event, event.destination_topic, outlet, max_body_bytes)
     if event.reply_topic is None:
         return publishing.respond
     return _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
 
 
+def _signed_body(event: ServerEvent, request: Request, limit: int) -> bytes:
+    """Read a request's body; raises `RequestRefused` for one without the signature that its event asks for."""
+    body = request.body(limit)
+    if event.signature is not None:
+        check_signature(event.signature, request.header(event.signature.header), body)
+    return body
+
+
 class _Reading:
     """Answer with the latest payload of a topic."""
 
-    def __init__(self, topic_filter: str, outlet: Outlet) -> None:
+    def __init__(self, event: ServerEvent, topic_filter: str, outlet: Outlet, max_body_bytes: int) -> None:
+        self._event = event
         self._topic_filter = topic_filter
         self._outlet = outlet
+        self._max_body_bytes = max_body_bytes
 
     def respond(self, request: Request) -> Answer:
+        _signed_body(self._event, request, self._max_body_bytes)
         payload = self._outlet.latest(self._topic_filter)
         if payload is None:
             raise RequestRefused(
@@ -102,9 +113,7 @@ class _Publishing:
     def publication(self, request: Request) -> tuple[Publication, Values | None]:
         """Make what the request publishes, and the values it was made with where any were needed."""
         event = self._event
-        body = request.body(self._max_body_bytes)
-        if event.signature is not None:
-            check_signature(event.signature, request.header(event.signature.header), body)
+        body = _signed_body(event, request, self._max_body_bytes)
         if self._plain:
             return Publication(self._topic.source, body or request.parameters_object(), event.retain), None
         values = request.values(body)

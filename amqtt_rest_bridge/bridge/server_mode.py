@@ -70,7 +70,7 @@ def create_app(
         for event in route.server_events
     )
     app = falcon.App()
-    app.add_sink(_Port(table, clock, new_id).answer, "/")
+    app.add_sink(_Port(table, clock, new_id).answer, "")  # any path, also the * of OPTIONS
     app.add_error_handler(Exception, _answer_failure)
     app.add_error_handler(MustWait, _pass_on)
     app.add_error_handler(falcon.HTTPError, _answer_falcon)

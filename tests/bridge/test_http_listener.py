@@ -49,6 +49,12 @@ def test_answers_without_a_body_keep_the_connection_too(etag_of_first: bool) -> 
         assert answers[3].body == b"21.5"
 
 
+def test_options_of_the_port_as_a_whole_names_every_method() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        answer = raw.ask(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", "OPTIONS")
+        assert (answer.status, answer.headers["Allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, POST, PUT")
+
+
 def test_pipelined_requests_are_answered_in_order() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(b"".join([post(body=b"1"), get("/last"), get("/none"), post(body=b"2"), get("/last")]))

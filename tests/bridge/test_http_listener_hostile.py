@@ -32,6 +32,8 @@ HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
                      id="length and chunks"),
         pytest.param(HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n", 400, "invalid_request",
                      id="chunks and length"),
+        pytest.param(HEAD + b"Transfer-Encoding: \r\nContent-Length: 1\r\n\r\na", 400, "invalid_request",
+                     id="length and no coding"),
         pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400, "invalid_request",
                      id="two lengths"),
         pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "invalid_request",

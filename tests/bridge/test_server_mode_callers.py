@@ -143,6 +143,14 @@ def test_a_wrong_signature_is_answered_with_401_and_publishes_nothing() -> None:
     assert hooks.published == []
 
 
+def test_a_read_event_with_a_signature_answers_nobody_without_it() -> None:
+    last = port(event("GET", destination=None, source="in", signature=Signature("key")))
+    last.outlet.payloads["in"] = b"21.5"
+    good = hmac.digest(b"key", b"", hashlib.sha256).hex()
+    assert error_code(last.ask("GET", "/hook")) == "invalid_signature"
+    assert last.ask("GET", "/hook", X_Hub_Signature_256=good).content == b"21.5"
+
+
 def test_the_signature_is_over_the_raw_body_in_the_header_that_the_route_names() -> None:
     hooks = port(event("GET", signature=Signature("key", "X-Shop-Hmac")))
     good = base64.b64encode(hmac.digest(b"key", b"", hashlib.sha256)).decode()

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from amqtt_rest_bridge.bridge import endpoints
 from amqtt_rest_bridge.bridge.endpoints import EndpointTable
 from amqtt_rest_bridge.bridge.http_errors import RequestRefused
 from amqtt_rest_bridge.bridge.server_mode import create_app, new_request_id
@@ -26,6 +27,24 @@ def test_routes_share_a_port() -> None:
     assert both.ask("POST", "/hook", "1").status_code == both.ask("PUT", "/other", "2").status_code == 200
     assert both.published == [("hook/received", b"1"), ("other", b"2")]
     assert both.outlet.counted == [("A", None), ("B", None)]
+
+
+def test_only_endpoints_with_parameters_are_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+    real = endpoints._Pattern.match
+
+    def match(pattern: endpoints._Pattern[int], given: tuple[str, ...]) -> list[str] | None:
+        compared.append(pattern.segments)
+        return real(pattern, given)
+
+    monkeypatch.setattr(endpoints._Pattern, "match", match)
+    table = EndpointTable([*((f"/a/{number}", "GET", number) for number in range(100)), ("/a/{id}", "PUT", 100)])
+    assert len(compared) == 200  # each literal with itself and with /a/{id}
+    found = table.find("/a/7")
+    assert found is not None
+    assert found.allow == "GET, HEAD, OPTIONS, PUT"
+    assert table.find("/b/7") is None
+    assert len(compared) == 201
 
 
 def test_a_route_without_server_mode_exposes_nothing() -> None:
