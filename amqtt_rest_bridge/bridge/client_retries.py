@@ -55,7 +55,7 @@ def retry_after(response: HttpResponse, now: float) -> float | None:
         return min(float(text[:9]), LONGEST_RETRY_AFTER)
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year or zone of twenty digits
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)  # RFC 9110 section 5.6.7: dates of HTTP are in UTC

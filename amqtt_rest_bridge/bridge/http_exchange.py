@@ -92,7 +92,10 @@ def exchange(
         raise MalformedResponse("one of its header lines has no name")
     fields = tuple([(name, _text(value)) for name, value in response.headers.raw_items()])
     named = {name.lower(): value for name, value in fields}
-    content = _read_body(response, named, limit)
+    try:
+        content = _read_body(response, named, limit)
+    except ValueError as error:  # http.client takes a negative chunk size for a number of bytes to read
+        raise MalformedResponse("one of its chunks has a negative size") from error
     if "content-encoding" in named:
         content = decode_content(content, named["content-encoding"], limit)
     # RFC 9112 section 6.1: with both lengths given, someone on the way may have seen another end of this response.
@@ -137,7 +140,7 @@ def _check_length(response: HTTPResponse, named: Mapping[str, str]) -> None:
         raise MalformedResponse("its Transfer-Encoding is not chunked")
     length = named.get("content-length")
     if length is not None:
-        if not (length.isascii() and length.isdigit()):
+        if not (length.isascii() and length.isdigit()) or response.length is None:  # None: thousands of digits
             raise MalformedResponse("its Content-Length is not a number")
         if len(named) < len(response.headers) and len(set(response.headers.get_all("content-length", ()))) > 1:
             raise MalformedResponse("it has two different Content-Lengths")

@@ -120,6 +120,18 @@ def head(*lines: str) -> bytes:
             id="length only Python understands",
         ),
         pytest.param(
+            closing(head("Content-Length: " + "9" * 5_000) + b"x"),
+            FailureCode.CONNECTION_FAILED,
+            "not a number",
+            id="length that Python refuses to read",
+        ),
+        pytest.param(
+            closing(head("Transfer-Encoding: chunked") + b"-5\r\nhello\r\n0\r\n\r\n"),
+            FailureCode.CONNECTION_FAILED,
+            "negative size",
+            id="negative chunk",
+        ),
+        pytest.param(
             closing(head("Content-Length: 1", "Content-Length: 2") + b"ab"),
             FailureCode.CONNECTION_FAILED,
             "two different",
