@@ -9,13 +9,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import waitress
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
-from waitress.task import ErrorTask
+from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
 from template_api import errors
@@ -27,7 +28,8 @@ from template_api.resources import MAX_BODY_BYTES
 MAX_HEADER_BYTES = 65536
 _REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
 _GRACE_SECONDS = 5  # what running requests get to finish in at a stop
-_CONNECTIONS = 1000
+_CONNECTIONS = 1000  # below the 1,024 files that a process may usually have open
+_CROWDED = 900  # from here on each new connection costs the one that has been idle longest
 _LINGER_SECONDS = 2
 _LINGER_BYTES = 4 * 1024 * 1024
 
@@ -112,6 +114,15 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
         return consumed
 
 
+class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
+    """Keep the connection after 204 and 304, which waitress 3.0.2 closes for want of a Content-Length."""
+
+    def set_close_on_finish(self) -> None:
+        asked = self.request.headers.get("CONNECTION", "").lower() == "close"
+        if self.has_body or asked or self.version != "1.1":
+            super().set_close_on_finish()
+
+
 class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     """Answer waitress's own refusals in the form of this API."""
 
@@ -128,18 +139,28 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """Use our parser and errors, give up on a request that does not arrive, and let a refusal arrive.
+    """Use our parser and tasks, give up on a request that does not arrive, make room, and let a refusal arrive.
 
     A connection that is closed while the caller still sends is reset, and the caller may never read why it was refused.
     So after a refusal our side is closed first, and what still comes is thrown away for a while (RFC 9112 section 9.6).
     """
 
     parser_class = _Parser
+    task_class = _Task
     error_task_class = _ErrorTask
     refused = False
     lingering = False
     lingers_until = 0.0
     thrown_away = 0
+
+    def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
+        others = list(server.active_channels.values())
+        super().__init__(server, *arguments, **named)
+        # Else idle connections would keep everybody out until they time out.
+        if len(others) >= _CROWDED:
+            idle = [each for each in others if not (each.requests or each.total_outbufs_len or each.will_close)]
+            if idle:
+                min(idle, key=attrgetter("last_activity")).will_close = True
 
     def readable(self) -> bool:
         now = time.monotonic()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -285,3 +285,31 @@ def test_a_process_that_is_run_by_another_ignores_ctrl_c_and_ends_with_its_link(
         ours.close()
         assert process.wait(20) == 0
     assert "Traceback" not in log.read_text()
+
+
+def test_a_connection_stays_open_after_an_answer_without_body(api: "Served") -> None:
+    etag = api.get("/api/templates").headers["etag"].encode()
+    asked = b"GET /api/templates HTTP/1.1\r\nHost: x\r\nIf-None-Match: " + etag + b"\r\n\r\n"
+    preflight = b"OPTIONS /api/search HTTP/1.1\r\nHost: x\r\n\r\n"
+    ending = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    _, _, rest = exchange(api.port, asked + preflight + asked + ending)
+    statuses = [line.split()[1] for line in rest.splitlines() if line.startswith(b"HTTP/1.1")]
+    assert statuses == [b"204", b"304", b"200"]
+
+
+def test_a_connection_is_closed_after_an_answer_without_body_when_asked(api: "Served") -> None:
+    status, headers, _ = exchange(api.port, b"OPTIONS /api/search HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (status, headers["connection"]) == (204, "close")
+
+
+def test_idle_connections_keep_nobody_out(serve: Serve, sqlite_url: str) -> None:
+    with serve("--database-url", sqlite_url) as served, ExitStack() as idle:
+        connections = [
+            idle.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20)) for _ in range(950)
+        ]
+        asked = time.monotonic()
+        assert served.get("/health").status == 200
+        assert time.monotonic() - asked < 10  # they would be closed after 30 s
+        assert connections[0].recv(1) == b""
+        connections[-1].sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert connections[-1].recv(100).startswith(b"HTTP/1.0 200")
