@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.language import syntax
-from amqtt_rest_bridge.language.blocks import Block, Blocks, read_blocks
+from amqtt_rest_bridge.language.blocks import Blocks, read_blocks
 from amqtt_rest_bridge.language.client_events import read_client_event
 from amqtt_rest_bridge.language.config import read_config, read_route_config
 from amqtt_rest_bridge.language.definitions import Definition, split
@@ -96,7 +96,7 @@ class _Loader:
                 client_events.append(built)
             elif isinstance(built, ServerEvent) and config is not None and config_block is not None:
                 if "SERVER_PORT" not in config_block.failed:
-                    self._note_endpoint(config.server_port, built, block, report)
+                    self._note_endpoint(config.server_port, built, event, report)
                 server_events.append(built)
         if config is None:
             return None
@@ -119,13 +119,14 @@ class _Loader:
             hint = f"the first is in {path}:{first.line}:{first.column}"
             report.error(offset, f"there are two routes {name}", hint)
 
-    def _note_endpoint(self, port: int, event: ServerEvent, block: Block, report: Report) -> None:
-        here = report.position(block.offset)
+    def _note_endpoint(self, port: int, event: ServerEvent, typed: TypedBlock, report: Report) -> None:
+        offset = typed.block.offset
+        here = report.position(offset)
         key = (port, event.method, syntax.endpoint_shape(event.endpoint))
         path, first = self._endpoints.setdefault(key, (report.path, here))
         if (path, first) != (report.path, here):
-            message = f"{event.method} {event.endpoint} on port {port} is exposed twice"
-            report.error(block.offset, message, f"the first is in {path}:{first.line}:{first.column}")
+            message = f"{event.method} {typed.texts['ENDPOINT'].shown} on port {port} is exposed twice"
+            report.error(offset, message, f"the first is in {path}:{first.line}:{first.column}")
 
 
 def _build_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | ServerEvent | None:

@@ -58,7 +58,8 @@ class TypedBlock:
             self.texts[parameter.name] = value
         except Refused as refused:
             self.failed.add(parameter.name)
-            self.report.error(value.offset, value.hide(f"{parameter.name} {refused.message}"), refused.hint)
+            hint = refused.hint and value.hide(refused.hint)
+            self.report.error(value.offset, value.hide(f"{parameter.name} {refused.message}"), hint)
 
     def __contains__(self, name: str) -> bool:
         """Tell whether a setting is there, even if its value cannot be used."""
@@ -73,6 +74,7 @@ class TypedBlock:
         self.failed.add(name)
         if name in self.texts:
             message = self.texts[name].hide(message)
+            hint = hint and self.texts[name].hide(hint)
         self.report.error(self.offset(name), message, hint)
 
     def warning(self, name: str, message: str, hint: str | None = None) -> None:

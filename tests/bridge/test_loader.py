@@ -29,6 +29,26 @@ def load_files(**texts: str) -> LoadResult:
     return load(sources, environment={}, secrets_dir=Path("/nowhere"))
 
 
+
+def test_secrets_stay_out_of_faults_and_hints(tmp_path: Path) -> None:
+    (tmp_path / "K").write_text("topsecret")
+    event = 'ADD EVENT {}\nWITH METHOD POST\nWITH ENDPOINT "{}/{{secret.K}}"\nWITH DESTINATION_TOPIC "a"\n'
+    text = (
+        'DEFINE ROUTE A WITH TYPE REST_API\nADD REST_API_CONFIG\nWITH ENABLE_SERVER "true"\nWITH ENABLE_CORS "true"\n'
+        'WITH CORS_ORIGINS "http://" + GET SECRET "K" + "/"\n'
+        + "".join([event.format("E1", "/x"), event.format("E2", "/x"), event.format("E3", "x")])
+    )
+    faults = load([Source("a.lot", text)], environment={}, secrets_dir=tmp_path).faults
+    assert [fault.message for fault in faults] == [
+        "CORS_ORIGINS holds 'http://{secret.K}/', which is no origin",
+        "POST /x/{secret.K} on port 8080 is exposed twice",
+        'ENDPOINT "x/{secret.K}" does not begin with /',
+    ]
+    assert [fault.hint for fault in faults] == [
+        "write http://{secret.K}", "the first is in a.lot:6:1", "write /x/{secret.K}"
+    ]  # fmt: skip
+
+
 def test_routes_come_in_the_order_of_their_files_with_their_places() -> None:
     loaded = load_files(b=BASIC, a="\n\n  " + BASIC.replace("ROUTE R", "ROUTE A"))
     assert [(route.name, route.path, route.position) for route in loaded.routes] == [
