@@ -50,17 +50,22 @@ def serve(settings: Settings, options: Options) -> None:
         SettingsError: a setting cannot be used.
         StartError: the port is taken, or the database or the library cannot be used.
         DatabaseUnavailableError: the database does not answer.
+        SystemExit: one of these, when a supervisor was told of it, who says it once for both.
     """
     with ExitStack() as opened:
         link = None
         if options.link_fd is not None:
             link = opened.enter_context(socket.socket(fileno=options.link_fd))
+            _ignore_signals()
         try:
             server = _server(settings, options, opened, lambda: _send(link, "busy"))
         except TemplateApiError as exc:
+            if link is None:
+                raise
             _send(link, str(exc))
-            raise
-        _stop_on_signals(server, supervised=link is not None)
+            raise SystemExit(1) from exc
+        if link is None:
+            _stop_on_signals(server)
         public_url = settings.public_url(server.port)
         log.info("template API on http://%s:%d, public address %s", settings.host, server.port, public_url)
         if link is not None:
@@ -128,10 +133,15 @@ def _send(link: socket.socket | None, word: str) -> None:
             link.sendall(word.encode("utf-8", "replace") + b"\n")
 
 
-def _stop_on_signals(server: Server, *, supervised: bool) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
-    # Ctrl-C at a terminal reaches the broker as well, which then ends this process in good order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN if supervised else lambda *_: server.stop())
+def _ignore_signals() -> None:
+    """Leave signals that a terminal or an init system sends to the whole group to the supervisor, who ends us."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop_on_signals(server: Server) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.stop())
 
 
 def _stop_with_link(link: socket.socket, server: Server) -> None:

@@ -268,7 +268,7 @@ def test_the_api_listens_on_ipv6_too(sqlite_url: str, serve: Serve) -> None:
         assert f"public address http://[::1]:{served.port}" in served.log.read_text()
 
 
-def test_a_process_that_is_run_by_another_ignores_ctrl_c_and_ends_with_its_link(tmp_path: Path) -> None:
+def test_a_process_that_is_run_by_another_ignores_signals_and_ends_with_its_link(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     listening = socket.create_server(("127.0.0.1", 0))
     fds = (listening.fileno(), theirs.fileno())
@@ -278,7 +278,8 @@ def test_a_process_that_is_run_by_another_ignores_ctrl_c_and_ends_with_its_link(
         process = subprocess.Popen(command, pass_fds=fds, cwd=tmp_path, stderr=sink, stdout=sink)
         theirs.close()
         assert ours.recv(100) == b"ready\n"
-        os.kill(process.pid, signal.SIGINT)
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(process.pid, ignored)
         with socket.create_connection(listening.getsockname(), timeout=20) as connection:
             connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.0 200")

@@ -54,9 +54,12 @@ def answers(listening: socket.socket) -> bool:
         return connection.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_a_child_that_cannot_start_tells_why(listening: socket.socket) -> None:
+def test_a_child_that_cannot_start_tells_why_and_only_once(
+    listening: socket.socket, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(StartError, match="is not a database URL"):
         Supervisor(listening, environment("nonsense")).start()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_child_that_ends_without_a_word_is_told_by_its_status(
