@@ -77,7 +77,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         settings: Settings = self.config
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ports = Ports(settings.server_host)
         self._numbering = Numbering()
         self._spool: Spool | None = None
@@ -137,9 +137,10 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     async def close(self) -> None:
         """End the bridge process and give ports and files back."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._bridges.disconnect()
         await asyncio.to_thread(self._bridges.close)
         self._give_back()
@@ -154,7 +155,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._publisher = Publisher(context.broadcast_message, context.retain_message)
         self._dispatcher = Dispatcher(self._bridges, self._publisher, settings.workers * max(1, settings.processes))
         self._bridges.reports = self._dispatcher
-        self._reporter = StatusReporter(lambda: self._dispatcher.accounts.values(), self._publisher.put)
+        self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put)
         self._lossless: Lossless | None = None
         if self._spool is not None:
             self._dispatcher.spool = self._spool
@@ -194,6 +195,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._say_ports()
         for name in gone:  # an empty payload removes the retained one, and whoever shows the status hears of it
             self._publisher.put(Publication(status_topic(name), b"", retain=True), 1)
+        if self._lossless is not None:
+            self._run(self._adopt(self._lossless))
         if self.config.status_seconds:
             self._reporter.report_all()
         for topic, message in list(self.context.retained_messages.items()):
@@ -208,6 +211,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             await asyncio.sleep(_FLUSH_SECONDS)
             lossless.flush()
 
+    async def _adopt(self, lossless: Lossless) -> None:
+        count = await lossless.adopt()
+        if count:
+            log.info("%d message(s) of routes that are back taken up from the spool", count)
+
     async def _may_publish(self, session: Session, topic: str) -> bool:
         """Ask the topic plugins as amqtt 0.12.1 does: all of them have to say yes."""
         manager = self._broker.plugins_manager
@@ -218,7 +226,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.append(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_log_end)
 
     def _give_back(self) -> None:

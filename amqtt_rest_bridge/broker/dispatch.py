@@ -89,6 +89,8 @@ class Dispatcher:
         self.on_health: Callable[[RouteAccount], None] = _nothing
         self.spool: Spool | None = None
         """Where the calls of lossless routes are kept; they need it."""
+        self.orphans: list[str] = []
+        """Keys of calls on disk whose event is gone, the oldest first."""
         self._outlets = outlets
         self._publisher = publisher
         self._clock = clock
@@ -196,6 +198,7 @@ class Dispatcher:
             self._outlets.deal(call)
         elif call.key is not None:
             old.take_back()
+            self.orphans.append(call.key)
         else:
             self.lost(call)
 

@@ -8,7 +8,8 @@ and the call goes its way, or is removed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from amqtt.mqtt.publish import PublishPacket
@@ -62,21 +63,34 @@ class Lossless:
 
     async def resume(self) -> int:
         """Deal what an earlier run left on disk; give how many calls that were."""
+        count = await self._take_up(self._spool.left_over())
+        newer, self._newer = self._newer, None
+        for listening, message, key in newer or ():
+            self._dispatcher.take_spooled(listening, message, 0, key)
+        return count
+
+    async def adopt(self) -> int:
+        """Deal what stayed on disk because its route was gone, if a reload has brought it back; give how many."""
+        orphans, self._dispatcher.orphans = self._dispatcher.orphans, []
+        return await self._take_up(self._spool.find(orphans))
+
+    async def _take_up(self, calls: Iterable[Kept]) -> int:
         count = 0
-        for kept in self._spool.left_over():
+        gone: Counter[tuple[str, str]] = Counter()
+        for kept in calls:
             await asyncio.sleep(0)
             listening = self._dispatcher.named(kept.route, kept.event)
             if listening is None:
-                log.warning("the spool holds a message for route %s, event %s, which is gone", kept.route, kept.event)
+                self._dispatcher.orphans.append(kept.key)
+                gone[kept.route, kept.event] += 1
             elif kept.client_id is not None and not await self._permitted(_publisher(kept), kept.message.topic):
                 self._spool.forget(kept.key)
             else:
                 listening.account.admit_again()
                 self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
                 count += 1
-        newer, self._newer = self._newer, None
-        for listening, message, key in newer or ():
-            self._dispatcher.take_spooled(listening, message, 0, key)
+        for (route, event), number in gone.items():
+            log.warning("the spool holds %d message(s) for route %s, event %s, which is gone", number, route, event)
         return count
 
     def flush(self) -> None:

@@ -6,14 +6,15 @@ power cut may not. Removals are gathered and committed together; one that a kill
 the same key.
 """
 
+import fcntl
 import logging
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
 from amqtt_rest_bridge.model import Message
@@ -35,6 +36,7 @@ CREATE TABLE calls (
 ) STRICT
 """
 _UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
+_COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"
 _PAGE: Final = 100
 _BUSY_SECONDS: Final = 0.1  # somebody else's transaction may keep the broker's loop this long at most
 
@@ -60,26 +62,29 @@ class Spool:
     """The open file. Every method blocks for one small disk operation at most.
 
     Raises:
-        ConfigurationError: The file is damaged, cannot be written, or comes from a newer version of this package.
+        ConfigurationError: The file is damaged, cannot be written, is used by another broker, or comes from a newer
+            version of this package.
     """
 
     def __init__(self, path: Path) -> None:
         self._forgotten: list[str] = []
         self._failing = False
         self._path = path
+        self._lock = _lock(path)
         try:
             # Made by whoever makes the broker, used by its loop: one thread at a time.
             self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
+            self._lock.close()
             raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
         try:
             self._prepare()
         except sqlite3.Error as error:
-            self._connection.close()
+            self._close()
             hint = "move the file away to start with an empty spool"
             raise ConfigurationError(f"cannot use the spool {path}: {error}; {hint}") from error
         except ConfigurationError:
-            self._connection.close()
+            self._close()
             raise
 
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
@@ -119,20 +124,30 @@ class Spool:
         last = 0
         while True:
             rows = self._connection.execute(
-                "SELECT rowid, key, route, event, topic, payload, timestamp, hops, client_id, username"
-                " FROM calls WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?",
+                f"SELECT {_COLUMNS}, rowid FROM calls WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?",  # noqa: S608  # constants
                 (last, self._left_over, _PAGE),
             ).fetchall()
             if not rows:
                 return
-            for rowid, key, route, event, topic, payload, timestamp, hops, client_id, username in rows:
-                last = rowid
-                yield Kept(key, route, event, Message(topic, payload, timestamp), hops, client_id, username)
+            last = rows[-1][-1]
+            for row in rows:
+                yield _kept(row[:-1])
+
+    def find(self, keys: Iterable[str]) -> Iterator[Kept]:
+        """Give the calls with these keys, as far as they are on disk."""
+        for key in keys:
+            query = f"SELECT {_COLUMNS} FROM calls WHERE key = ?"  # noqa: S608  # constants
+            for columns in self._connection.execute(query, (key,)).fetchall():
+                yield _kept(columns)
 
     def close(self) -> None:
         """Write what is left to write and close the file."""
         self.flush()
+        self._close()
+
+    def _close(self) -> None:
         self._connection.close()
+        self._lock.close()
 
     def _prepare(self) -> None:
         connection = self._connection
@@ -148,7 +163,7 @@ class Spool:
                 f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "
                 f"this one knows {SCHEMA_VERSION}); install that version again, or move the file away"
             )
-        connection.execute("BEGIN IMMEDIATE")  # finds a file that cannot be written, or a second broker on it
+        connection.execute("BEGIN IMMEDIATE")  # finds a file that cannot be written
         for step in range(version, SCHEMA_VERSION):
             connection.execute(_UPGRADES[step])
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -171,3 +186,22 @@ class Spool:
             log.warning("the spool %s can be written again", self._path)
         self._failing = False
         return True
+
+
+def _lock(path: Path) -> BinaryIO:
+    """Keep other brokers away, which would send every message a second time, until the file is closed."""
+    try:
+        file = Path(f"{path}-lock").open("ab")  # noqa: SIM115  # stays open as long as the spool
+    except OSError as error:
+        raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigurationError(f"cannot use the spool {path}: another broker uses it; give each its own") from None
+    return file
+
+
+def _kept(columns: tuple[Any, ...]) -> Kept:
+    key, route, event, topic, payload, timestamp, hops, client_id, username = columns
+    return Kept(key, route, event, Message(topic, payload, timestamp), hops, client_id, username)

@@ -1,14 +1,31 @@
 """The dispatcher alone: what it deals, counts and publishes, whatever becomes of bridges and routes meanwhile."""
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from amqtt.mqtt.publish import PublishPacket
+from amqtt.session import Session
 
 from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.dispatch import Call, Dispatcher
+from amqtt_rest_bridge.broker.lossless import Lossless, MayPublish
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.broker.route_set import Numbering
-from amqtt_rest_bridge.model import ClientEvent, Message, Method, Publication, RestApiConfig, Route, RouteConfig
+from amqtt_rest_bridge.broker.spool import Spool
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    Message,
+    Method,
+    OverloadPolicy,
+    Publication,
+    RestApiConfig,
+    Route,
+    RouteConfig,
+)
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 
 
@@ -43,11 +60,11 @@ def text(source: str, place: Place) -> PlaceholderText:
     return PlaceholderText(source, place, (source,))
 
 
-def route(endpoint: str = "/x", name: str = "R", capacity: int = 100_000) -> Route:
+def route(endpoint: str = "/x", name: str = "R", source: str = "in/#") -> Route:
     event = ClientEvent(
-        "E", "in/#", Method.GET, text(endpoint, Place.ENDPOINT), destination_topic=text("out", Place.TOPIC)
+        "E", source, Method.GET, text(endpoint, Place.ENDPOINT), destination_topic=text("out", Place.TOPIC)
     )
-    return Route(name, RestApiConfig(), (event,), route_config=RouteConfig(capacity))
+    return Route(name, RestApiConfig(), (event,), route_config=RouteConfig(100_000))
 
 
 class Rig:
@@ -169,3 +186,50 @@ def test_a_message_taken_before_a_reload_goes_to_the_event_as_it_is_after_it(rig
     rig.dispatcher.take_spooled(before, Message("in/1", b"", 0.0), 0, "key")
     after = rig.dispatcher.named("R", "E")
     assert [call.listening for call in rig.bridge.calls] == [after]
+
+
+@pytest.fixture
+def spool(rig: Rig, tmp_path: Path) -> Iterator[Spool]:
+    lossless = RouteConfig(10, OverloadPolicy.LOSSLESS)
+    rig.use(replace(route(), route_config=lossless), replace(route(source="$in/#", name="D"), route_config=lossless))
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        rig.dispatcher.spool = spool
+        yield spool
+
+
+def take(rig: Rig, spool: Spool, topic: str, may_publish: MayPublish) -> None:
+    """Let a client's packet come in while nothing of an earlier run is left."""
+
+    async def scenario() -> None:
+        lossless = Lossless(rig.dispatcher, spool, may_publish, lambda: 0.0)
+        await lossless.resume()
+        packet = PublishPacket.build("t", b"1", 1, False, 1, False)
+        packet.topic_name = topic  # `build` takes no wildcards, clients send them
+        await lossless.take_hook(packet=packet, session=Session())
+
+    asyncio.run(scenario())
+
+
+async def yes(_session: Session, _topic: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(("topic", "calls"), [("in/x", 1), ("in/+", 0), ("in/#", 0), ("$in/x", 0)])
+def test_a_topic_that_amqtt_lets_no_client_publish_to_reaches_no_lossless_route(
+    rig: Rig, spool: Spool, topic: str, calls: int
+) -> None:
+    take(rig, spool, topic, yes)
+    assert len(rig.bridge.calls) == calls
+
+
+def test_an_acl_that_fails_lets_nothing_pass_and_leaves_nothing_open(
+    rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_session: Session, _topic: str) -> bool:
+        raise ZeroDivisionError
+
+    take(rig, spool, "in/x", fail)
+    assert "the ACL did not say whether" in caplog.text
+    assert (rig.account.outstanding, rig.bridge.calls) == (0, [])
+    spool.flush()
+    assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)

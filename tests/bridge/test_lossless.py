@@ -1,5 +1,6 @@
 """OVERLOAD_POLICY "lossless": what was acknowledged reaches the server, whatever is killed in between."""
 
+import asyncio
 import collections
 import contextlib
 import os
@@ -15,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.broker.lossless import Lossless
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess, eventually
-from tests.bridge.host import hosting
+from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import Recorder, Seen, recording
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
@@ -82,6 +84,12 @@ def send_acknowledged(port: int, bodies: list[bytes], topic: str = "in/x") -> li
                         acknowledged.append(batch[struct.unpack(">H", packet)[0] - 1])
                         waiting -= 1
     return acknowledged
+
+
+def load(host: Host, routes: str) -> None:
+    """Use other routes now."""
+    Path(host.plugin._reloader._paths[0]).write_text(routes)
+    host.wait(host.plugin._reloader.reload())
 
 
 def on_disk(spool: Path) -> int:
@@ -264,3 +272,55 @@ def test_a_message_of_a_route_that_is_gone_stays_on_disk(
         eventually(lambda: "route L, event E, which is gone" in caplog.text, "nothing said so")
     with recording(port) as target, hosting(route(port), spool=spool):
         assert target.request().body == b"kept"
+
+
+def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path: Path) -> None:
+    port = free_port()
+    with hosting(route(port), spool=str(tmp_path / "spool.db"), workers=1) as host:
+        client = host.client("out")
+        for number in range(3):
+            client.publish("in/x", b"%d" % number)
+        eventually(lambda: host.plugin._dispatcher.accounts["L"].retried > 2, "not tried")
+        load(host, route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere"))
+        eventually(lambda: len(host.plugin._dispatcher.orphans) == 3, "not given back")
+        with recording(port) as target:
+            load(host, route(target.port))
+            assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
+        assert host.plugin._dispatcher.accounts["L"].outstanding == 0
+
+
+def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:
+    with recording() as target, hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
+        with contextlib.closing(Wire(host.mqtt_port, "terse", will=("in/will", b""))) as wire:
+            wire.send(publish_packet("in/x", b"", 1))
+            target.request()
+        client = host.client("out")
+        client.publish("in/x", b"last")
+        eventually(lambda: target.requests.qsize() > 0, "the last one is missing")
+        assert target.request().body == b"last"
+
+
+def test_what_comes_while_an_earlier_run_is_taken_up_goes_after_it(tmp_path: Path) -> None:
+    port = free_port()
+    ordered = route(port).replace('WITH METHOD "POST"', 'WITH METHOD "POST" WITH ORDERED "true"')
+    spool = str(tmp_path / "spool.db")
+    with hosting(ordered, spool=spool) as host:
+        client = host.client()
+        for number in range(50):
+            client.publish("in/x", b"%d" % number)
+    with recording(port) as target:
+        let_go = threading.Event()
+        take_up = Lossless._take_up
+
+        async def held(self: Lossless, calls: Any) -> int:
+            while not let_go.is_set():
+                await asyncio.sleep(0.001)
+            return await take_up(self, calls)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Lossless, "_take_up", held)
+            with hosting(ordered, spool=spool) as host:
+                host.client().publish("in/x", b"new")
+                let_go.set()
+                assert [target.request().body for _ in range(51)] == [b"%d" % number for number in range(50)] + [b"new"]
+                eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")

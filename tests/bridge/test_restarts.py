@@ -1,0 +1,231 @@
+"""Bridge processes that die or hang, reloads and shutdowns in between: in a real broker, with real processes."""
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from amqtt_rest_bridge.broker.bridge_process import Bridge
+from tests.bridge.broker_process import eventually
+from tests.bridge.host import Host, hosting
+from tests.bridge.recorder import Recorder, Seen, recording
+
+SECONDS = 10.0
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+def route(target: Recorder, event: str = "", config: str = "", name: str = "R") -> str:
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" {config}
+        ADD EVENT E
+            WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out" {event}
+    """
+
+
+class Gate:
+    """An answer that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.open = threading.Event()
+
+    def answer(self, seen: Seen) -> tuple[int, bytes]:
+        self.entered.put(seen.body)
+        self.open.wait(SECONDS)
+        return 200, seen.body
+
+
+def bridges(host: Host) -> list[Bridge]:
+    return host.plugin._bridges._bridges
+
+
+def kill(host: Host, index: int = 0) -> None:
+    """Kill a bridge process and wait until the broker knows."""
+    bridge = bridges(host)[index]
+    os.kill(bridge.pid, signal.SIGKILL)
+    eventually(lambda: not bridge.ready, "the broker does not notice")
+
+
+def reload(host: Host, routes: str) -> None:
+    """Use other routes now."""
+    path = Path(host.plugin._reloader._paths[0])
+    path.write_text(routes)
+    host.wait(host.plugin._reloader.reload())
+
+
+def messages(host: Host, name: str = "R") -> dict[str, int]:
+    return dict(host.plugin._dispatcher.accounts[name].status(0.0)["messages"])
+
+
+def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_nothing_open(target: Recorder) -> None:
+    target.answer = lambda _: (503, b"")
+    with hosting(route(target), processes=1) as host:
+        client = host.client("out")
+        client.publish("in/1", b"1")
+        eventually(lambda: messages(host)["retried"] == 1, "not tried again")
+        kill(host)
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        assert (messages(host)["queued"], messages(host)["in_flight"]) == (0, 0)
+        assert host.plugin._dispatcher.accounts["R"].waiting == 0
+
+
+def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(target: Recorder) -> None:
+    with hosting(route(target), processes=1) as host:
+        client = host.client("out", "other")
+        host.plugin._bridges._delays[0] = 0.3  # before it is started again
+        kill(host)
+        client.publish("in/1", b"held")
+        reload(host, route(target).replace('"out"', '"other"'))
+        assert client.message() == ("other", b"held")
+        client.publish("in/1", b"next")
+        assert client.message() == ("other", b"next")
+        assert messages(host)["failed"] == 0
+
+
+def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_is_away(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    with hosting(route(target, 'WITH ORDERED "true"', "WITH RETRIES '0'"), processes=2) as host:
+        client = host.client("out")
+        host.plugin._bridges._delays[:] = [0.3, 0.3]
+        client.publish("in/1", b"lost")
+        assert gate.entered.get(timeout=SECONDS) == b"lost"
+        busy = next(index for index, bridge in enumerate(bridges(host)) if bridge.calls)
+        kill(host, busy)
+        client.publish("in/1", b"1")  # while its process is away
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        eventually(lambda: bridges(host)[busy].ready, "not started again")
+        client.publish("in/1", b"2")
+        assert gate.entered.get(timeout=SECONDS) == b"1"
+        assert len(bridges(host)[busy].calls) == 2, "two processes have calls of one topic"
+        gate.open.set()
+        assert client.messages(2) == [("out", b"1"), ("out", b"2")]
+
+
+def test_signals_to_the_whole_group_do_not_end_a_bridge_process(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    with hosting(route(target), processes=1) as host:
+        client = host.client("out")
+        client.publish("in/1", b"1")
+        gate.entered.get(timeout=SECONDS)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(bridges(host)[0].pid, number)
+        gate.open.set()
+        assert client.message() == ("out", b"1")
+
+
+def test_a_bridge_process_that_cannot_be_started_again_is_tried_until_it_can(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hosting(route(target), processes=1) as host:
+        client = host.client("out")
+        own = host.plugin._bridges
+        spawn, calls = own._spawn, iter([OSError("no more processes")])
+
+        def scarce(sock: object) -> object:
+            for error in calls:
+                own._delays[0] = 0.02
+                raise error
+            return spawn(sock)  # type: ignore[arg-type]
+
+        own._spawn = scarce  # type: ignore[assignment]
+        kill(host)
+        eventually(lambda: "no more processes; tried again in" in caplog.text, "nothing said so")
+        own._delays[0] = 0.02
+        client.publish("in/1", b"1")
+        assert client.message() == ("out", b"1")
+
+
+def test_a_bridge_process_that_hangs_costs_the_broker_no_memory_and_gets_the_latest_when_it_goes_on(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = """DEFINE ROUTE Read WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+        ADD EVENT E WITH METHOD "GET" WITH ENDPOINT "/latest" WITH SOURCE_TOPIC "seen"
+    """
+    with hosting(read, processes=1) as host:
+        client = host.client()
+        (bridge,) = bridges(host)
+        os.kill(bridge.pid, signal.SIGSTOP)
+        for number in range(60):
+            client.publish("seen", b"%d" % number + b"x" * 200_000, qos=0)
+        client.publish("seen", b"last")
+        assert bridge._link.backlog < 10 << 20
+        assert "does not keep up" in caplog.text
+        os.kill(bridge.pid, signal.SIGCONT)
+
+        def latest() -> bytes:
+            connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=SECONDS)
+            try:
+                connection.request("GET", "/latest")
+                return connection.getresponse().read()
+            finally:
+                connection.close()
+
+        eventually(lambda: latest() == b"last", "the latest message is missing")
+
+
+def test_tls_files_that_cannot_be_used_change_nothing_on_a_reload(
+    target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with hosting(route(target), processes=1) as host:
+        client = host.client("out")
+        pid = bridges(host)[0].pid
+        reload(host, route(target, config=f'WITH CA_FILE "{tmp_path}/ca.pem"').replace("http:", "https:"))
+        assert "routes not reloaded: CA_FILE" in caplog.text
+        client.publish("in/1", b"as before")
+        assert client.message() == ("out", b"as before")
+        assert bridges(host)[0].pid == pid
+
+
+def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    with hosting(route(target), processes=1, workers=2) as host, caplog.at_level(logging.WARNING):
+        client = host.client("out")
+        for number in range(5):
+            client.publish("in/1", b"%d" % number)
+        running = {gate.entered.get(timeout=SECONDS) for _ in range(2)}
+        stopping = asyncio.run_coroutine_threadsafe(host.plugin.on_broker_pre_shutdown(), host._loop)
+        eventually(lambda: host.plugin._bridges._stopping, "not stopping")
+        client.publish("in/1", b"too late")
+        gate.open.set()
+        assert {payload for _, payload in client.messages(2)} == running
+        stopping.result(SECONDS)
+        assert "route R: 4 message(s) had not been answered when the broker stopped" in caplog.text
+        assert gate.entered.empty(), "a request began during the shutdown"
+
+
+def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grace(
+    target: Recorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.plugin.GRACE_SECONDS", 0.1)
+    gate = Gate()
+    target.answer = gate.answer
+    started = 0.0
+    with hosting(route(target), processes=1) as host:
+        host.client().publish("in/1", b"1")
+        gate.entered.get(timeout=SECONDS)
+        started = monotonic()
+    assert monotonic() - started < 2.5
+    assert "route R: 1 message(s) had not been answered" in caplog.text
+    gate.open.set()
