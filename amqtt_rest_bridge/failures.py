@@ -2,20 +2,12 @@
 
 import base64
 import json
-import math
-from datetime import UTC, datetime
 from typing import Any
 
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues
-
-
-def rfc3339(timestamp: float) -> str:
-    """Write Unix seconds as RFC 3339 in UTC with milliseconds, cut off: `2026-01-31T12:00:00.123Z`."""
-    milliseconds = math.floor(timestamp * 1000)
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+from amqtt_rest_bridge.placeholders import rfc3339 as rfc3339  # for those who write times as here
 
 
 def body_members(body: bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of
 from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import Fixed, PlaceholderText, constants, parse, suspects
-from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, Values
+from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, Values, rfc3339
 
 __all__ = [
     "PLACEHOLDERS",
@@ -24,5 +24,6 @@ __all__ = [
     "parse",
     "place_of",
     "recognise",
+    "rfc3339",
     "suspects",
 ]

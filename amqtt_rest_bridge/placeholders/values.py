@@ -8,6 +8,12 @@ from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, fr
 from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
 
 
+def rfc3339(timestamp: float) -> str:
+    """Write Unix seconds as RFC 3339 in UTC, rounded to milliseconds: `2026-01-31T12:00:00.123Z`."""
+    seconds, milliseconds = divmod(round(timestamp * 1000), 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
+
+
 def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallFailed:
     return CallFailed(
         FailureCode.PLACEHOLDER_UNRESOLVED, f"{{{placeholder.name}}} has no value: {reason}", hint, unsent=True
@@ -17,12 +23,12 @@ def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallFailed:
 class Values:
     """Base of both kinds: a payload with a time. Not for sharing between threads: it remembers what it parsed."""
 
-    __slots__ = ("_json", "_milliseconds", "_text", "payload")
+    __slots__ = ("_json", "_text", "_timestamp", "payload")
     _noun = "payload"
 
     def __init__(self, payload: bytes, timestamp: float) -> None:
         self.payload = payload
-        self._milliseconds = round(timestamp * 1000)
+        self._timestamp = timestamp
         self._text: str | None = None
         self._json: tuple[JsonValue] | None = None
 
@@ -75,12 +81,10 @@ class Values:
             ) from error
 
     def _time(self, root: str) -> JsonValue:
+        milliseconds = round(self._timestamp * 1000)
         if root == "timestamp.unix_ms":
-            return JsonNumber(self._milliseconds)
-        seconds, milliseconds = divmod(self._milliseconds, 1000)
-        if root == "timestamp.unix":
-            return JsonNumber(seconds)
-        return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
+            return JsonNumber(milliseconds)
+        return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self._timestamp)
 
 
 class MessageValues(Values):

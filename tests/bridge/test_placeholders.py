@@ -1,9 +1,10 @@
+import json
+
 import pytest
 
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
-from amqtt_rest_bridge.placeholders import (
-    Place,
-)
+from amqtt_rest_bridge.failures import failure_payload
+from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, parse
 
 from .placeholder_support import PAYLOAD, failure, fill, message, request
 
@@ -58,6 +59,15 @@ def test_client_mode_placeholder_is_replaced(text: str, filled: str) -> None:
 )
 def test_server_mode_placeholder_is_replaced(text: str, filled: str) -> None:
     assert fill(text, values=request()) == filled
+
+
+
+def test_a_failure_tells_the_same_time_as_the_request_it_stands_for() -> None:
+    moment = 1_769_860_800.123_9
+    filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues("t", b"", moment))
+    error = CallFailed(FailureCode.TIMEOUT, "m", "h")
+    told = json.loads(failure_payload("R", "E", "t", moment, error))["timestamp"]
+    assert told == filled == "2026-01-31T12:00:00.124Z"
 
 
 def test_whole_json_is_serialised_compactly_and_keeps_its_digits() -> None:
