@@ -73,14 +73,7 @@ def exchange(
         ValueError: target or headers hold what would change the shape of the request.
     """
     http, wire = connection.http, connection.wire
-    http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
-    # Not urllib3's own putheader and getresponse: the one looks for a marker in each value that is never there, the
-    # other wraps the response in objects that are not needed here; together they cost 40 us a call.
-    put = HTTPConnection.putheader
-    for name, value in headers:
-        # http.client writes latin-1: this way round, UTF-8 goes out (decisions section 4).
-        put(http, name, value if value.isascii() else value.encode().decode("latin-1"))
-    http.endheaders(body)
+    _send(http, method, target, headers, body)
     try:
         response = HTTPConnection.getresponse(http)
     except (ConnectionError, HTTPException):
@@ -92,10 +85,7 @@ def exchange(
         raise MalformedResponse("one of its header lines has no name")
     fields = tuple([(name, _text(value)) for name, value in response.headers.raw_items()])
     named = {name.lower(): value for name, value in fields}
-    try:
-        content = _read_body(response, named, limit)
-    except ValueError as error:  # http.client takes a negative chunk size for a number of bytes to read
-        raise MalformedResponse("one of its chunks has a negative size") from error
+    content = _read_body(response, named, limit)
     if "content-encoding" in named:
         content = decode_content(content, named["content-encoding"], limit)
     # RFC 9112 section 6.1: with both lengths given, someone on the way may have seen another end of this response.
@@ -110,6 +100,20 @@ def exchange(
     )
 
 
+def _send(
+    http: HTTPConnection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+) -> None:
+    """Send a request with no header but those given."""
+    http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+    # Not urllib3's own putheader and getresponse: the one looks for a marker in each value that is never there, the
+    # other wraps the response in objects that are not needed here; together they cost 40 us a call.
+    put = HTTPConnection.putheader
+    for name, value in headers:
+        # http.client writes latin-1: this way round, UTF-8 goes out (decisions section 4).
+        put(http, name, value if value.isascii() else value.encode().decode("latin-1"))
+    http.endheaders(body)
+
+
 def phase_of(wire: DeadlineSocket) -> Phase:
     """Tell how far an exchange has come."""
     if not wire.flushed:
@@ -122,7 +126,10 @@ def phase_of(wire: DeadlineSocket) -> Phase:
 def _read_body(response: HTTPResponse, named: Mapping[str, str], limit: int) -> bytes:
     """Read a body of `limit` bytes at most; framing that http.client would take lightly is malformed."""
     if response.chunked:
-        content = response.read(limit + 1)
+        try:
+            content = response.read(limit + 1)
+        except ValueError as error:  # http.client takes a negative chunk size for a number of bytes to read
+            raise MalformedResponse("one of its chunks has a negative size") from error
     else:
         length = response.length
         _check_length(response, named)
