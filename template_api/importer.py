@@ -117,7 +117,8 @@ class _Import:
         rows = connection.execute(sa.select(t.id, t.slug, t.digest, t.source_status)).all()
         connection.rollback()
         templates = tables()["templates"]
-        self._select = sa.select(t.id, t.status, t.source_status, t.published_at).where(t.id == sa.bindparam("known"))
+        row = sa.select(t.status, t.source_status, t.published_at, t.digest)
+        self._select = row.where(t.id == sa.bindparam("known"))
         self._insert = templates.insert()
         self._update = templates.update().where(t.id == sa.bindparam("known"))
         self._known = {row.id: (row.digest, row.source_status) for row in rows}
@@ -169,9 +170,12 @@ class _Import:
     def _store(self, source: TemplateSource, id_: str, digest: str, *, is_new: bool) -> Outcome:
         """Write one template in one transaction; `is_new` saves looking for it."""
         connection = self._connection
-        with connection.begin():
+        with connection.begin() as transaction:
             version = _next_version(connection)
             row = None if is_new else connection.execute(self._select, {"known": id_}).one_or_none()
+            if row is not None and (row.digest, row.source_status) == (digest, source.status):
+                transaction.rollback()  # another import brought the same meanwhile
+                return Outcome.UNCHANGED
             facets, values = self._values(source, row)
             values |= {"digest": digest, "changed": version}
             if row is None:
@@ -295,9 +299,9 @@ def _store_notebooks(
 def _set_status(connection: Connection, id_or_slug: str, status: Status) -> bool:
     templates = tables()["templates"]
     t = templates.c
-    matches = connection.execute(
-        sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == id_or_slug.lower(), t.slug == id_or_slug))
-    ).all()
+    known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == id_or_slug.lower(), t.slug == id_or_slug))
+    # Drivers do not take every text that a command line may hold.
+    matches = connection.execute(known).all() if id_or_slug.isprintable() else []
     if not matches:
         raise UnknownTemplateError(f"the library holds no template with the id or slug {id_or_slug!r}")
     row = min(matches, key=lambda match: match.id != id_or_slug.lower())

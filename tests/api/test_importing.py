@@ -213,6 +213,8 @@ def test_publishing_a_draft_gives_it_a_date_once(store: "Store", make_template: 
 def test_the_state_of_an_unknown_template_cannot_be_set(store: "Store") -> None:
     with pytest.raises(UnknownTemplateError, match="no template with the id or slug 'none'"):
         set_status(store.url, "none", Status.DRAFT)
+    with pytest.raises(UnknownTemplateError, match="no template with the id or slug"):
+        set_status(store.url, "not UTF-8: \udcff", Status.DRAFT)
 
 
 @pytest.mark.parametrize(

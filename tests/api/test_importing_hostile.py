@@ -11,7 +11,9 @@ import pytest
 
 from template_api import reading as reading_module
 from template_api.fields import SLUG
+from template_api.importer import import_templates
 from template_api.reading import Reading, read_templates
+from template_api.reports import Report
 from tests.api.conftest import Store, template
 
 _BOMB = "a0: &a0 [lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 15))
@@ -166,3 +168,20 @@ def test_a_folder_that_cannot_be_looked_into_is_a_fault(tmp_path: Path) -> None:
     assert "cannot be read: File name too long" in str(unreadable.fault)
     assert good.source is not None
     assert (good.done, good.total) == (2, 2)
+
+
+def test_two_imports_of_one_library_at_once_change_nothing_twice(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "both.jsonl"
+    file.write_text("".join(json.dumps(template(f"t{number}", tags=["a", "b"])) + "\n" for number in range(20)))
+    seen: list[Reading] = []
+
+    def overtake(reading: Reading) -> None:
+        if not seen:
+            others.append(import_templates(store.url, file))
+        seen.append(reading)
+
+    others: list[Report] = []
+    report = import_templates(store.url, file, observe=overtake)
+    assert [str(each) for each in others] == ["19 added, 0 changed, 1 unchanged, 0 failed"]
+    assert str(report) == "1 added, 0 changed, 19 unchanged, 0 failed"
+    assert store.client().library.version == 1 + 20
