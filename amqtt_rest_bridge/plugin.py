@@ -81,6 +81,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._ports = Ports(settings.server_host)
         self._numbering = Numbering()
         self._spool: Spool | None = None
+        self._closed = False
         try:
             check_settings(settings)
             self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload, self._check)
@@ -105,10 +106,15 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     async def on_broker_pre_start(self) -> None:
         """Go over to the broker's loop."""
+        if self._closed:
+            log.error("a broker that has been stopped cannot serve routes again: make a new one")
+            return
         self._bridges.attach(asyncio.get_running_loop())
 
     async def on_broker_post_start(self) -> None:
         """Begin to publish, to watch route files and to report; take up what the spool holds."""
+        if self._closed:
+            return
         settings: Settings = self.config
         self._run(self._publisher.run())
         self._reloader.listen_to_sighup(asyncio.get_running_loop())
@@ -137,6 +143,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     async def close(self) -> None:
         """End the bridge process and give ports and files back."""
+        self._closed = True
+        self._reloader.stop_listening(asyncio.get_running_loop())
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

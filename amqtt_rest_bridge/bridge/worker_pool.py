@@ -54,6 +54,7 @@ class WorkerPool(Generic[T]):
         self._running = 0
         self._started = 0
         self._watched = False
+        self._short = False  # of threads
         self._closing = False
         self._finished = 0  # calls; tells `_look` whether anything moved
         self._seen_finished = 0
@@ -129,12 +130,22 @@ class WorkerPool(Generic[T]):
                 sleeper = self._idle.pop() if self._idle else None
             if sleeper is not None:
                 sleeper.release()
-            else:
-                self._start()
+            elif not self._start():
+                return
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
         self._started += 1
-        threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads; `_look` tries again while items wait
+            if not self._short:
+                log.error("%s: no thread for waiting messages: %s", self._name, error)  # noqa: TRY400  # the fact is enough
+            with self._lock:
+                self._running -= 1
+                self._short = True
+            return False
+        self._short = False
+        return True
 
     def _run(self) -> None:
         sleeper = threading.Lock()

@@ -46,6 +46,7 @@ class Reloader:
         self._check = check
         self._seen = fingerprint(paths)
         self._asked = asyncio.Event()
+        self._listens = False
 
     async def run(self, seconds: float) -> None:
         """Look every `seconds` (0: never) and whenever asked, until cancelled."""
@@ -81,8 +82,15 @@ class Reloader:
         """Reload on SIGHUP, where the loop runs on the main thread; elsewhere signals belong to somebody else."""
         try:
             loop.add_signal_handler(signal.SIGHUP, self.ask)
+            self._listens = True
         except (RuntimeError, ValueError):
             log.debug("SIGHUP does not reload: this loop is not on the main thread")
+
+    def stop_listening(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave SIGHUP to whoever had it."""
+        if self._listens:
+            loop.remove_signal_handler(signal.SIGHUP)
+            self._listens = False
 
     async def _ask(self, seconds: float | None) -> bool:
         try:

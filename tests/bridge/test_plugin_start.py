@@ -105,3 +105,14 @@ def test_a_lossless_route_needs_the_spool(tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
         start(tmp_path, lossless)
     assert "routes.lot:1:1: error: route L has OVERLOAD_POLICY" in caplog.text
+
+
+def test_a_broker_that_is_started_a_second_time_says_that_it_cannot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "routes.lot").write_text(GOOD)
+    host = Host(configuration(tmp_path / "routes.lot"))
+    host.wait(host.broker.shutdown())
+    host.wait(host.broker.start())
+    host.stop()
+    assert "cannot serve routes again: make a new one" in caplog.text

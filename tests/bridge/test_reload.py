@@ -5,13 +5,14 @@ import http.client
 import json
 import logging
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.broker.reload import Reloader, fingerprint, load_apart
+from amqtt_rest_bridge.broker.reload import Fingerprint, Reloader, fingerprint, load_apart
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from tests.bridge.host import SECONDS, Host, configuration
@@ -185,7 +186,32 @@ def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(
         try:
             return await asyncio.wait_for(applied, SECONDS)
         finally:
-            loop.remove_signal_handler(1)
+            reloader.stop_listening(loop)
+            running.cancel()
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+    assert [route.name for route in asyncio.run(scenario()).routes] == ["S"]
+
+
+def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> LoadResult:
+        applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
+        reloader = Reloader([str(tmp_path)], str(tmp_path), applied.set_result, lambda _: None)
+        (tmp_path / "a.lot").write_text(server_route("/a"))
+        looks = iter([FileNotFoundError("gone")])
+
+        def look(paths: list[str]) -> Fingerprint:
+            for error in looks:
+                raise error
+            return fingerprint(paths)
+
+        monkeypatch.setattr("amqtt_rest_bridge.broker.reload.fingerprint", look)
+        running = asyncio.create_task(reloader.run(0.01))
+        try:
+            return await asyncio.wait_for(applied, SECONDS)
+        finally:
             running.cancel()
 
     assert [route.name for route in asyncio.run(scenario()).routes] == ["S"]

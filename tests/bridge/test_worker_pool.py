@@ -120,6 +120,25 @@ def test_a_thread_that_rested_takes_new_work(timers: Timers) -> None:
     assert len(threads) <= 3
 
 
+def test_a_system_without_threads_to_give_delays_items_and_loses_none(
+    timers: Timers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = threading.Event()
+    start, failures = threading.Thread.start, iter(range(3))
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name.startswith("test-") and next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    pool = pool_for(timers, lambda _: finished.set())
+    pool.submit((1,))
+    assert finished.wait(10)
+    assert caplog.text.count("no thread for waiting messages") == 1
+    pool.close()
+
+
 def test_timed_actions_run_in_order_of_their_time_and_not_after_close() -> None:
     timers = Timers()
     ran: list[str] = []
