@@ -139,3 +139,19 @@ def test_a_lone_item_leaves_at_once_and_a_burst_together() -> None:
 
 def test_a_publication_costs_by_its_size() -> None:
     assert [credits_for(b""), credits_for(b"x" * 16384), credits_for(b"x" * 262_144)] == [1, 2, 17]
+
+
+def test_what_a_hanging_bridge_has_not_read_is_known_and_leaves_whole_when_it_reads(
+    ends: tuple[BrokerEnd, BridgeEnd],
+) -> None:
+    async def scenario() -> None:
+        broker, bridge = ends
+        broker.attach(asyncio.get_running_loop(), lambda _: None, lambda: None)
+        sent = [(Op.SEEN, [(str(number), bytes([number]) * 20_000)]) for number in range(250)]
+        for frame in sent:
+            broker.send(frame)
+        assert 3_000_000 < broker.backlog < 250 * 20_100
+        assert await asyncio.to_thread(receive, bridge, 250) == sent
+        assert broker.backlog == 0
+
+    asyncio.run(scenario())
