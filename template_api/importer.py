@@ -70,6 +70,7 @@ def fill_empty_library(
             empty = connection.execute(sa.select(templates.c.id).limit(1)).first() is None
             if not empty and not connection.execute(sa.select(library.c.is_filling)).scalar_one():
                 return None
+            read_templates(path)  # a path that cannot be read is refused before anything is marked
             connection.execute(library.update().values(is_filling=True))
         report = import_templates(database_url, path, observe=observe)
         with translated(engine), writing(engine) as connection:

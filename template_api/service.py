@@ -19,7 +19,7 @@ from pathlib import Path
 
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
-from template_api.errors import SettingsError, TemplateApiError
+from template_api.errors import SettingsError, StartError, TemplateApiError
 from template_api.importer import fill_empty_library
 from template_api.library import TemplateLibrary
 from template_api.reading import Reading
@@ -58,7 +58,7 @@ def serve(settings: Settings, options: Options) -> None:
             link = opened.enter_context(socket.socket(fileno=options.link_fd))
             _ignore_signals()
         try:
-            server = _server(settings, options, opened, lambda: _send(link, "busy"))
+            server = _server(settings, options, opened, lambda: _tell_busy(link))
         except TemplateApiError as exc:
             if link is None:
                 raise
@@ -131,6 +131,15 @@ def _send(link: socket.socket | None, word: str) -> None:
     if link is not None:
         with contextlib.suppress(OSError):
             link.sendall(word.encode("utf-8", "replace") + b"\n")
+
+
+def _tell_busy(link: socket.socket | None) -> None:
+    """Tell the supervisor that the import goes on. Without one it is cut off, and the next start takes it up again."""
+    if link is not None:
+        try:
+            link.sendall(b"busy\n")
+        except OSError as exc:
+            raise StartError("the import was cut off, as the broker has gone") from exc
 
 
 def _ignore_signals() -> None:

@@ -463,3 +463,15 @@ def test_a_first_import_that_was_cut_off_is_taken_up_again(store: "Store", tmp_p
     assert 0 < len(statuses(store.url)) < 4
     assert str(fill_empty_library(store.url, file)) == "1 added, 0 changed, 3 unchanged, 0 failed"
     assert fill_empty_library(store.url, file) is None
+
+
+def test_a_first_import_that_never_began_is_not_taken_up_over_another_library(
+    store: "Store", tmp_path: Path, make_template: Make
+) -> None:
+    with pytest.raises(StartError, match="there is no such file"):
+        fill_empty_library(store.url, tmp_path / "mistyped")
+    store.bring(make_template("by-hand"))
+    file = tmp_path / "library.jsonl"
+    file.write_text(json.dumps(make_template("sample")))
+    assert fill_empty_library(store.url, file) is None
+    assert statuses(store.url) == {"by-hand": "published"}

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from template_api import supervisor as supervisor_module
 from template_api.config import Settings
 from template_api.errors import StartError
+from template_api.library import listed_templates
 from template_api.supervisor import Supervisor
 
 
@@ -112,6 +114,22 @@ def test_a_stop_during_the_pause_before_a_start_ends_at_once(
     supervisor.stop()
     supervisor_module.log.removeHandler(ended)
     assert listening.fileno() == -1
+
+
+def test_an_import_ends_with_the_process_that_asked_for_it(tmp_path: Path, sqlite_url: str) -> None:
+    file = tmp_path / "library.jsonl"
+    file.write_text("".join(f'{{"slug": "t{number}", "title": "T", "content": "x"}}\n' for number in range(60_000)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as bound:
+        fds = (bound.fileno(), theirs.fileno())
+        command = [sys.executable, "-m", "template_api", "serve", "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
+        settings = Settings(database_url=sqlite_url, library=str(file)).environment("http://127.0.0.1")
+        child = subprocess.Popen(command, env={**os.environ, **settings}, pass_fds=fds, stderr=subprocess.DEVNULL)
+        theirs.close()
+        assert ours.recv(100) == b"busy\n"
+        ours.close()
+        assert child.wait(20) == 1
+    assert 0 < len(list(listed_templates(sqlite_url))) < 60_000
 
 
 def test_a_child_that_does_not_stop_is_killed(
