@@ -190,13 +190,16 @@ class Runner:
         if not self._stopping:
             seconds = client_retries.delay(call.tries, response, now=time.time(), random=random.random)
             log.info(
-                "route %s, event %s: %s on %s, tried again in %.1f s",
+                "route %s, event %s: %s on %s, tried again in %.1f s: %s",
                 self.name,
                 call.event.event.name,
                 failure.code,
                 call.message.topic,
                 seconds,
+                failure.message,
             )
+            if self._lossless:
+                self._outbox.send((Op.TRY_FAILED, call.id, failure.code.value, failure.message))
             self._outbox.send((Op.WAITING, call.id, 1))
             self._ways.timers.after(seconds, lambda: self._resume(call))
         return True
@@ -237,12 +240,13 @@ class Runner:
         event = call.event.event
         status = None if response is None else response.status
         log.warning(
-            "route %s, event %s: %s on %s after %d tries, %.3f s: %s",
+            "route %s, event %s: %s on %s after %d %s, %.3f s: %s",
             self.name,
             event.name,
             failure.code,
             call.message.topic,
             call.tries,
+            "try" if call.tries == 1 else "tries",
             time.perf_counter() - call.started,
             failure.message,
         )

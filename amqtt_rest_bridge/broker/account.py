@@ -24,6 +24,7 @@ class RouteAccount:
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
         self.total = self.succeeded = self.failed = self.retried = self.refused = 0
+        self._failed_tries = 0  # of calls that are tried until they succeed
         self._recent: deque[bool] = deque(maxlen=_RECENT)
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._streak = 0
@@ -106,6 +107,15 @@ class RouteAccount:
         self.failed += 1
         return self._error(code, message, now)
 
+    def try_failed(self, code: str, message: str, now: float) -> bool:
+        """Note a failed try of a call that goes on; say whether the health changed.
+
+        Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
+        a route whose server is down for a week would be Green all the while.
+        """
+        self._failed_tries += 1
+        return self._error(code, message, now)
+
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
         self._recent.append(False)
@@ -129,7 +139,7 @@ class RouteAccount:
             "type": "REST_API",
             "health": self.health,
             "connection": self._connection(),
-            "errors": {"total": self.failed + self.refused, "consecutive": self._streak},
+            "errors": {"total": self.failed + self.refused + self._failed_tries, "consecutive": self._streak},
             "messages": {
                 "total": self.total,
                 "succeeded": self.succeeded,

@@ -50,6 +50,9 @@ class Reports(Protocol):
     def waiting(self, call: Call, change: int) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
 
+    def try_failed(self, call: Call, code: str, message: str) -> None:
+        """Note a failed try of a call that is tried until it succeeds."""
+
     def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
         """Take what server mode answered since the last report."""
 
@@ -203,15 +206,23 @@ class Bridge:
         elif op == Op.PUBLISH:
             for item in frame[1]:
                 self._reports.request(item, self._give)
+        elif op in {Op.WAITING, Op.TRY_FAILED, Op.RETURNED}:
+            self._take_news(frame)
         else:
             self._take_rare(frame)
 
-    def _take_rare(self, frame: Frame) -> None:
+    def _take_news(self, frame: Frame) -> None:
+        """Take what happened to a call that has not ended."""
         match frame[0]:
             case Op.WAITING:
                 self._reports.waiting(self.calls[frame[1]], frame[2])
+            case Op.TRY_FAILED:
+                self._reports.try_failed(self.calls[frame[1]], frame[2], frame[3])
             case Op.RETURNED:
                 self._reports.again(self.calls.pop(frame[1]))
+
+    def _take_rare(self, frame: Frame) -> None:
+        match frame[0]:
             case Op.SERVED:
                 self._reports.served(frame[1])
             case Op.LOG:

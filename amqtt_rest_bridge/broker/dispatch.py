@@ -235,6 +235,11 @@ class Dispatcher:
             call.waits = change > 0
             call.listening.account.wait(change)
 
+    def try_failed(self, call: Call, code: str, message: str) -> None:
+        """Note a failed try of a call that is tried until it succeeds."""
+        if call.listening.account.try_failed(code, message, self._clock()):
+            self._tell_health(call.listening.account)
+
     def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
         """Note what server mode answered: for each route answered, refused, and the last error's code and message."""
         now = self._clock()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,18 @@ def test_a_call_between_two_tries_holds_no_worker_of_a_realtime_route() -> None:
     assert one.admit() is None
 
 
+def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None:
+    one = account(policy=OverloadPolicy.LOSSLESS)
+    assert one.admit() is None
+    assert [one.try_failed("connection_failed", "refused", 102.0) for _ in range(3)] == [True, False, True]
+    status = one.status(103.0)
+    assert (status["health"], status["connection"]) == ("Red", "failing")
+    assert status["errors"] == {"total": 3, "consecutive": 3}
+    assert (status["messages"]["failed"], status["last_error"]["message"]) == (0, "refused")
+    one.success(0.1, 104.0)
+    assert (one.health, one.status(105.0)["connection"]) == ("Yellow", "connected")
+
+
 def test_requests_of_server_mode_count_too() -> None:
     one = account()
     assert not one.served(5, 0, "", "", 100.0)
@@ -105,6 +118,23 @@ def test_the_status_is_retained_and_published_again_when_the_health_changes(targ
         target.answer = lambda _: (500, b"")
         client.publish("in", b"1")
         assert json.loads(client.message()[1])["health"] == "Yellow"
+
+
+def test_a_lossless_route_whose_server_is_down_is_not_green(target: Recorder, tmp_path: Path) -> None:
+    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+    """
+    target.answer = lambda _: (503, b"")
+    with hosting(routes, status_seconds=60, spool=str(tmp_path / "spool.db")) as host:
+        client = host.client("$SYS/broker/routes/+/status")
+        assert json.loads(client.message()[1])["health"] == "Green"
+        client.publish("in", b"1")
+        status = json.loads(client.message()[1])
+    assert (status["health"], status["connection"]) == ("Yellow", "failing")
+    assert status["last_error"]["code"] == "http_status"
+    assert (status["messages"]["total"], status["messages"]["failed"]) == (1, 0)
 
 
 def test_the_status_is_published_every_so_often(target: Recorder) -> None:
