@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from amqtt_rest_bridge.commands import check, dry_run, serve, status
 from amqtt_rest_bridge.errors import BridgeError
@@ -23,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rest-bridge", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=f"amqtt-rest-bridge {_version()}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for command in COMMANDS:
         command.add_to(subparsers)
@@ -41,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
+
+
+def _version() -> str:
+    try:
+        return version("amqtt-rest-bridge")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
 
 
 if __name__ == "__main__":

@@ -34,9 +34,8 @@ class Ports:
         except OSError as error:
             for sock in opened.values():
                 sock.close()
-            raise ConfigurationError(
-                f"cannot listen on {self._host} port {port} (SERVER_PORT): {error.strerror or error}"
-            ) from error
+            why = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server says the address again
+            raise ConfigurationError(f"cannot listen on {self._host} port {port} (SERVER_PORT): {why}") from error
         self.sockets |= opened
 
     def close(self, keep: Iterable[int] = ()) -> None:

@@ -42,12 +42,19 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
             with path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{_where(path, error)}")
         else:
             sources += _read_content(str(path), content)
     if unreadable:
         raise ConfigurationError("; ".join(f"cannot read {item}" for item in unreadable))
     return tuple(sources)
+
+
+def _where(path: Path, error: Exception) -> str:
+    """Name the folder in which a relative path was looked for: most often it is the wrong one."""
+    if isinstance(error, FileNotFoundError) and not path.is_absolute():
+        return f" (working directory: {Path.cwd()})"
+    return ""
 
 
 def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Source]) -> Iterator[Path]:

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,26 @@ def test_path_that_cannot_be_read_gives_2(folder: Path, capsys: pytest.CaptureFi
     assert check("a.lot", "none.lot") == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == "rest-bridge check: cannot read none.lot: No such file or directory\n"
+    reason = f"cannot read none.lot: No such file or directory (working directory: {folder})"
+    assert output.err == f"rest-bridge check: {reason}\n"
+
+
+def test_version_of_a_tree_that_is_not_installed_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("amqtt_rest_bridge.__main__.version", missing)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == "amqtt-rest-bridge unknown\n"
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"amqtt-rest-bridge {version('amqtt-rest-bridge')}\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["check"], ["check", "--no-such", "x"], ["chek", "x"]])

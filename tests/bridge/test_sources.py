@@ -56,6 +56,15 @@ def test_all_paths_that_cannot_be_read_are_named(folder: Path) -> None:
     )
 
 
+def test_relative_path_that_is_missing_is_named_with_the_working_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigurationError) as raised:
+        read(["none.lot"])
+    assert str(raised.value) == f"cannot read none.lot: No such file or directory (working directory: {folder})"
+
+
 def test_folder_in_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.scandir
 
