@@ -84,3 +84,14 @@ class CallFailed(BridgeError):  # noqa: N818  # the field's own words: a call fa
         self.message = message
         self.hint = hint
         self.unsent = unsent
+
+
+def visible(text: str) -> str:
+    """Write out what cannot be seen, such as line breaks."""
+    return text if text.isprintable() else "".join([char if char.isprintable() else repr(char)[1:-1] for char in text])
+
+
+def on_one_line(text: str, limit: int = 60) -> str:
+    """Shorten a text from outside for a message or log line, and write out what cannot be seen."""
+    shown = visible(text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."

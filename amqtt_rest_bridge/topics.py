@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+from amqtt_rest_bridge.errors import on_one_line
+
 T = TypeVar("T")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+_LOGGED = 200  # characters of a topic in a log line
 MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
 
@@ -31,6 +34,11 @@ def check_topic_filter(text: str) -> str | None:
         if "+" in level and level != "+":
             return "has a + that does not fill its level alone"
     return _check_text(text)
+
+
+def loggable(topic: str) -> str:
+    """Write a topic name for a log line: on one line and not endless, so that who may publish cannot forge a record."""
+    return on_one_line(topic, _LOGGED)
 
 
 def _check_text(text: str) -> str | None:

@@ -30,6 +30,7 @@ from amqtt_rest_bridge.model import (
     OverloadPolicy,
     Publication,
 )
+from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +164,13 @@ class Runner:
             self._pool.submit((call,))
 
     def _work(self, call: _Call) -> None:
+        try:
+            self._try(call)
+        except Exception:
+            log.exception("route %s, event %s: unexpected error", self.name, call.event.event.name)
+            self._fail(call, _unexpected(), None)
+
+    def _try(self, call: _Call) -> None:
         call.tries += 1
         response: HttpResponse | None = None
         try:
@@ -174,9 +182,6 @@ class Runner:
                 return
         except CallFailed as error:
             failure = error
-        except Exception:
-            log.exception("route %s, event %s: unexpected error", self.name, call.event.event.name)
-            failure = _unexpected()
         if not self._try_again(call, failure, response):
             self._fail(call, failure, response)
 
@@ -194,7 +199,7 @@ class Runner:
                 self.name,
                 call.event.event.name,
                 failure.code,
-                call.message.topic,
+                loggable(call.message.topic),
                 seconds,
                 failure.message,
             )
@@ -233,7 +238,7 @@ class Runner:
 
     def _succeed(self, call: _Call, response: HttpResponse, publication: Publication | None) -> None:
         event = call.event.event
-        log.debug("route %s, event %s: %d on %s", self.name, event.name, response.status, call.message.topic)
+        log.debug("route %s, event %s: %d on %s", self.name, event.name, response.status, loggable(call.message.topic))
         self._end(call, response.status, None, "", publication)
 
     def _fail(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> None:
@@ -244,7 +249,7 @@ class Runner:
             self.name,
             event.name,
             failure.code,
-            call.message.topic,
+            loggable(call.message.topic),
             call.tries,
             "try" if call.tries == 1 else "tries",
             time.perf_counter() - call.started,

@@ -16,7 +16,7 @@ from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.failures import bridge_restarted, disk_full, failure_payload, failure_topic, too_many_hops
 from amqtt_rest_bridge.model import ClientEvent, Message, NumberedRoute, OverloadPolicy, Publication
-from amqtt_rest_bridge.topics import TopicIndex
+from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class Dispatcher:
         """End a call whose bridge process died with the failure `bridge_restarted`."""
         self.waiting(call, -1)
         failure, listening = bridge_restarted(), call.listening
-        topic = call.message.topic
+        topic = loggable(call.message.topic)
         log.warning("route %s, event %s: %s, message on %s", listening.route, listening.event.name, failure.code, topic)
         if listening.account.failure(failure.code, failure.message, self._clock()):
             self._tell_health(listening.account)
@@ -258,7 +258,7 @@ class Dispatcher:
                 listening.route,
                 listening.event.name,
                 listening.refusals,
-                message.topic,
+                loggable(message.topic),
                 failure.message,
             )
             listening.refusals, listening.logged = 0, now

@@ -9,7 +9,7 @@ from typing import Final
 
 from amqtt_rest_bridge.link import credits_for
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.topics import check_topic_name
+from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Publisher:
             if publication.retain:
                 await self._retain(publication.topic, publication.payload)
         except Exception:
-            log.exception("not published on %s", publication.topic)
+            log.exception("not published on %s", loggable(publication.topic))
         finally:
             self.hops = 0
         for _ in range(_ITERATIONS):

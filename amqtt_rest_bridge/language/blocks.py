@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import is_name
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.parser import Piece, Statement, Verb
-from amqtt_rest_bridge.language.report import Report, on_one_line
+from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.suggest import closest, did_you_mean
 
 _STRAIGHT = "strings stand in straight quotes: \" or '"

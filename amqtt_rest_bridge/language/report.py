@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from functools import cached_property
 
-from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 
 
 class Report:
@@ -41,17 +41,6 @@ class Report:
         # Names and texts of a file stand in messages: they must not break the log line they end in.
         message, hint = visible(message), hint and visible(hint)
         self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
-
-
-def visible(text: str) -> str:
-    """Write out what cannot be seen, such as line breaks."""
-    return text if text.isprintable() else "".join([char if char.isprintable() else repr(char)[1:-1] for char in text])
-
-
-def on_one_line(text: str, limit: int = 60) -> str:
-    """Shorten a text for a message and write out what cannot be seen."""
-    shown = visible(text[: limit + 1])
-    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
 
 
 _CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)

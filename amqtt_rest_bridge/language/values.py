@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.masking import is_credential
 from amqtt_rest_bridge.language.parser import Piece
-from amqtt_rest_bridge.language.report import Report, on_one_line
+from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
 from amqtt_rest_bridge.placeholders import Fixed, constants
 
