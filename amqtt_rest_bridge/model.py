@@ -112,6 +112,11 @@ class ServerEvent:
     retain: bool = False
     signature: Signature | None = None
 
+    @property
+    def read_filter(self) -> str | None:
+        """Give the topic filter that a read event answers from, None for other events."""
+        return self.source_topic if self.destination_topic is None else None
+
 
 @dataclass(frozen=True, slots=True)
 class Route:

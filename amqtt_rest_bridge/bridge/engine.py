@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
+from amqtt_rest_bridge.bridge.client.lanes import Lanes
+from amqtt_rest_bridge.bridge.client.runner import CallItem, Runner, Sender, Ways
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
-from amqtt_rest_bridge.bridge.lanes import Lanes
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
-from amqtt_rest_bridge.bridge.runner import CallItem, Runner, Sender, Ways
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
@@ -251,9 +251,4 @@ class _Answers:
 
 def read_topics(routes: Iterable[Route]) -> list[str]:
     """Give the topic filters of all read events."""
-    return [
-        event.source_topic
-        for route in routes
-        for event in route.server_events
-        if event.source_topic is not None and event.destination_topic is None
-    ]
+    return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]

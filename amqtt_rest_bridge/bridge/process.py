@@ -12,14 +12,15 @@ import sys
 from collections.abc import Iterable
 from wsgiref.types import WSGIApplication
 
-from amqtt_rest_bridge.bridge.access_log import AccessLog
-from amqtt_rest_bridge.bridge.client_mode import PreparedEvent
+from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
+from amqtt_rest_bridge.bridge.client.runner import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
-from amqtt_rest_bridge.bridge.http_listener import Listener, TlsFiles
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.listener.access_log import AccessLog
+from amqtt_rest_bridge.bridge.listener.http_listener import Listener, TlsFiles
 from amqtt_rest_bridge.bridge.outlet import Outlet
-from amqtt_rest_bridge.bridge.runner import Sender
-from amqtt_rest_bridge.bridge.server_mode import create_app
+from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
@@ -43,6 +44,9 @@ def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
 class Network:
     """Real senders and listeners."""
 
+    def __init__(self) -> None:
+        self._turns = ReplyTurns()
+
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
         """Make what sends the requests of a route; raises `ConfigurationError` for unusable TLS files."""
         return HttpSender(config, max_response_bytes=settings.max_response_bytes, environment=os.environ)
@@ -51,16 +55,22 @@ class Network:
         self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
     ) -> "Port":
         """Serve routes on a listening socket."""
-        return Port(sock, routes, outlet, settings)
+        return Port(sock, routes, outlet, settings, self._turns)
 
 
 class Port:
     """A running listener whose routes can be replaced."""
 
     def __init__(
-        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+        self,
+        sock: socket.socket,
+        routes: tuple[Route, ...],
+        outlet: Outlet,
+        settings: BridgeSettings,
+        turns: ReplyTurns,
     ) -> None:
         self._outlet = outlet
+        self._turns = turns
         self._settings = settings
         tls = None
         if settings.server_certfile is not None and settings.server_keyfile is not None:
@@ -84,7 +94,7 @@ class Port:
         self._listener.stop(grace)
 
     def _app(self, routes: tuple[Route, ...]) -> WSGIApplication:
-        return create_app(routes, self._outlet, max_body_bytes=self._settings.max_body_bytes)
+        return create_app(routes, self._outlet, max_body_bytes=self._settings.max_body_bytes, turns=self._turns)
 
 
 class LinkHandler(logging.Handler):

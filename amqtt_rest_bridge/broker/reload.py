@@ -68,7 +68,7 @@ class Reloader:
             await asyncio.to_thread(self._check, loaded.routes)
             self._apply(loaded)
         except RouteFilesError as error:
-            log.error("routes not reloaded: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
+            log.error("routes not reloaded, those in use go on: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
         except BridgeError as error:
             log.error("routes not reloaded: %s", error)  # noqa: TRY400  # the reason is the whole story
         except Exception:

@@ -25,12 +25,7 @@ class Numbering:
 
 def read_filters(routes: Iterable[Route]) -> list[str]:
     """Give the topic filters of all read events."""
-    return [
-        event.source_topic
-        for route in routes
-        for event in route.server_events
-        if event.source_topic is not None and event.destination_topic is None
-    ]
+    return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]
 
 
 def reply_filters(routes: Iterable[Route]) -> list[str]:

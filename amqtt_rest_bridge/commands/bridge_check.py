@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
-from amqtt_rest_bridge.bridge.listener_tls import TlsFiles
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.listener.listener_tls import TlsFiles
 from amqtt_rest_bridge.broker.settings import Settings, check_settings, route_paths, usable_routes
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from amqtt_rest_bridge.bridge.client_mode import build_request
-from amqtt_rest_bridge.bridge.client_results import failure_of
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.client.client_mode import build_request
+from amqtt_rest_bridge.bridge.client.client_results import failure_of
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.commands.check import add_secrets_dir
 from amqtt_rest_bridge.commands.parsers import Subparsers
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity

@@ -21,8 +21,8 @@ from typing import Any
 import falcon
 import waitress
 
-from amqtt_rest_bridge.bridge.http_listener import Limits, Listener, TlsFiles
-from amqtt_rest_bridge.bridge.server_mode import create_app
+from amqtt_rest_bridge.bridge.listener.http_listener import Limits, Listener, TlsFiles
+from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse

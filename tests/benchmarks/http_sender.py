@@ -17,9 +17,9 @@ from contextlib import contextmanager
 import urllib3
 import urllib3.connection
 
-from amqtt_rest_bridge.bridge import client_results
-from amqtt_rest_bridge.bridge.client_mode import PreparedEvent
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.client import client_results
+from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 

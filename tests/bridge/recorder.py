@@ -64,6 +64,9 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.connections.add(request)
         super().process_request(request, client_address)  # type: ignore[arg-type]
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of callers that were killed."""
+
     def close_connections(self) -> None:
         for connection in list(self.connections):
             with contextlib.suppress(OSError):

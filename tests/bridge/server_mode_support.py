@@ -8,7 +8,7 @@ from typing import Any
 
 import falcon.testing
 
-from amqtt_rest_bridge.bridge.server_mode import create_app
+from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from amqtt_rest_bridge.bridge import client_mode
-from amqtt_rest_bridge.bridge.client_mode import Call, PreparedEvent, build_request
+from amqtt_rest_bridge.bridge.client import client_mode
+from amqtt_rest_bridge.bridge.client.client_mode import Call, PreparedEvent, build_request
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse

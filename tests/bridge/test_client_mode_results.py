@@ -7,7 +7,7 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.bridge import client_results, client_retries
+from amqtt_rest_bridge.bridge.client import client_results, client_retries
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse

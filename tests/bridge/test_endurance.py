@@ -191,8 +191,13 @@ def test_reloads_under_load_lose_nothing_and_leave_nothing_behind(
     assert "error" not in broker.log[log_size:].lower()
     for pid, (memory, threads, descriptors) in zip(processes, figures, strict=True):
         assert rig.resident_mb(pid) - memory < 20, "memory grows"
-        eventually(lambda pid=pid, most=threads + 2 * WORKERS: open_things(pid)[0] <= most, "threads are left over")  # type: ignore[misc]
-        eventually(lambda pid=pid, most=descriptors + 2 * WORKERS: open_things(pid)[1] <= most, "descriptors are left over")  # type: ignore[misc]
+        eventually(within(pid, 0, threads + 2 * WORKERS), "threads are left over")
+        eventually(within(pid, 1, descriptors + 2 * WORKERS), "descriptors are left over")
+
+
+def within(pid: int, which: int, most: int) -> Callable[[], bool]:
+    """Give a test for whether a process has no more of one kind of `open_things` than that."""
+    return lambda: open_things(pid)[which] <= most
 
 
 def open_things(pid: int) -> tuple[int, int]:

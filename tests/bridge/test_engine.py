@@ -10,9 +10,9 @@ from time import monotonic
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.runner import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, Server
 from amqtt_rest_bridge.bridge.outlet import Outlet
-from amqtt_rest_bridge.bridge.runner import Sender
 from amqtt_rest_bridge.broker.route_set import Numbering
 from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, BrokerEnd, Frame, Op
 from amqtt_rest_bridge.model import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.access_log import AccessEntry, AccessLog
+from amqtt_rest_bridge.bridge.listener.access_log import AccessEntry, AccessLog
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.http_listener_support import get, post, served
 
@@ -66,7 +66,7 @@ def test_a_line_holds_what_it_should() -> None:
 
 
 def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.bridge.access_log._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("amqtt_rest_bridge.bridge.listener.access_log._LOOK_SECONDS", 0.0)
     path = tmp_path / "access.log"
     log = AccessLog(str(path))
     log.write(ENTRY)

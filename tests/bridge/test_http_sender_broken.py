@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_connection import Connection, DeadlineSocket
-from amqtt_rest_bridge.bridge.http_exchange import Received, exchange
+from amqtt_rest_bridge.bridge.http_client.http_connection import Connection, DeadlineSocket
+from amqtt_rest_bridge.bridge.http_client.http_exchange import Received, exchange
 from tests.bridge.http_target import AUTHORITY, Target, reply, server_tls
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_origin import Origin
-from amqtt_rest_bridge.bridge.http_proxies import find_proxy
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.http_client.http_origin import Origin
+from amqtt_rest_bridge.bridge.http_client.http_proxies import find_proxy
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, sender_by

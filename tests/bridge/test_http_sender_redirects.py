@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.bridge import client_results
+from amqtt_rest_bridge.bridge.client import client_results
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import get, sender_by

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_connection import Connection, DeadlineSocket
-from amqtt_rest_bridge.bridge.http_exchange import FinalResponse, Received, exchange
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.http_client.http_connection import Connection, DeadlineSocket
+from amqtt_rest_bridge.bridge.http_client.http_exchange import FinalResponse, Received, exchange
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, answering, closing, reply
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.bridge import client_results, http_failures
-from amqtt_rest_bridge.bridge.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.client import client_results
+from amqtt_rest_bridge.bridge.http_client import http_failures
+from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, get, sender_by

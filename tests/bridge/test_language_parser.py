@@ -1,8 +1,9 @@
 import pytest
 
+from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import split
 from amqtt_rest_bridge.language.parser import Statement, Verb, parse
-from amqtt_rest_bridge.language.report import Report, on_one_line
+from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
 from .language_support import CASES

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.timers import Timers
-from amqtt_rest_bridge.bridge.worker_pool import WorkerPool
 
 
 @pytest.fixture

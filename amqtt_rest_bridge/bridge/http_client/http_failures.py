@@ -6,11 +6,12 @@ Pure. `where` is an origin, never a path or query: those may hold what a payload
 import os
 import socket
 import ssl
+from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
 
-from amqtt_rest_bridge.bridge.http_connection import LONGEST_HEAD, DeadlineSocket, HeadTooLarge, NotHttp
-from amqtt_rest_bridge.bridge.http_content import ContentTooLarge
-from amqtt_rest_bridge.bridge.http_exchange import Phase, phase_of
+from amqtt_rest_bridge.bridge.http_client.http_connection import LONGEST_HEAD, DeadlineSocket, HeadTooLarge, NotHttp
+from amqtt_rest_bridge.bridge.http_client.http_content import ContentTooLarge
+from amqtt_rest_bridge.bridge.http_client.http_exchange import Phase, phase_of
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # what a TLS server says to a plain request: an alert or handshake record
@@ -162,3 +163,11 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or type(error).__name__).lower().replace("_", " ")
     return os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
+
+
+def describe_status(status: int) -> str:
+    """Give a status with its standard phrase; what the server calls it never reaches a log line."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)

@@ -20,16 +20,16 @@ from wsgiref.types import WSGIApplication
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
-from amqtt_rest_bridge.bridge.access_log import AccessEntry, AccessLog
-from amqtt_rest_bridge.bridge.answers import answer_head, made_of
-from amqtt_rest_bridge.bridge.channel_loop import ChannelLoop
-from amqtt_rest_bridge.bridge.connection import Connection
-from amqtt_rest_bridge.bridge.http_errors import ErrorCode, RequestRefused, overloaded, shutting_down
-from amqtt_rest_bridge.bridge.listener_tls import secure
-from amqtt_rest_bridge.bridge.request_parser import HEADER_BYTES, raw_limit
-from amqtt_rest_bridge.bridge.server_mode import new_request_id
-from amqtt_rest_bridge.bridge.server_request import CODE, EVENT, ROUTE
-from amqtt_rest_bridge.bridge.waiting_threads import WaitingThreads
+from amqtt_rest_bridge.bridge.listener.access_log import AccessEntry, AccessLog
+from amqtt_rest_bridge.bridge.listener.answers import answer_head, made_of
+from amqtt_rest_bridge.bridge.listener.channel_loop import ChannelLoop
+from amqtt_rest_bridge.bridge.listener.connection import Connection
+from amqtt_rest_bridge.bridge.listener.listener_tls import secure
+from amqtt_rest_bridge.bridge.listener.request_parser import HEADER_BYTES, raw_limit
+from amqtt_rest_bridge.bridge.listener.waiting_threads import WaitingThreads
+from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, overloaded, shutting_down
+from amqtt_rest_bridge.bridge.server.server_mode import new_request_id
+from amqtt_rest_bridge.bridge.server.server_request import CODE, EVENT, ROUTE
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from waitress.parser import HTTPRequestParser, ParsingError
 
-from amqtt_rest_bridge.bridge.http_errors import ErrorCode, RequestRefused, invalid_request, too_large
+from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, invalid_request, too_large
 
 HEADER_BYTES: Final = 65_536  # request line and headers together
 

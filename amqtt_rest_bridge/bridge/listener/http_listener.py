@@ -15,9 +15,9 @@ import threading
 import time
 from wsgiref.types import WSGIApplication
 
-from amqtt_rest_bridge.bridge.access_log import AccessLog
-from amqtt_rest_bridge.bridge.http_port import HttpPort, Limits
-from amqtt_rest_bridge.bridge.listener_tls import TlsFiles
+from amqtt_rest_bridge.bridge.listener.access_log import AccessLog
+from amqtt_rest_bridge.bridge.listener.http_port import HttpPort, Limits
+from amqtt_rest_bridge.bridge.listener.listener_tls import TlsFiles
 
 __all__ = ["Limits", "Listener", "TlsFiles"]
 

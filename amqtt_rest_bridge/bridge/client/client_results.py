@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.bridge.http_origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
+from amqtt_rest_bridge.bridge.http_client.http_failures import describe_status
+from amqtt_rest_bridge.bridge.http_client.http_origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic
 from amqtt_rest_bridge.model import (
@@ -87,14 +87,6 @@ def failure(
 def header(response: HttpResponse, name: str) -> str | None:
     """Give the first value of a header, its name in lower case; None when there is none."""
     return next((value for key, value in response.headers if key.lower() == name), None)
-
-
-def describe_status(status: int) -> str:
-    """Give a status with its standard phrase; what the server calls it never reaches a log line."""
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
 
 
 def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallFailed:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from amqtt_rest_bridge.bridge.client_results import header
+from amqtt_rest_bridge.bridge.client.client_results import header
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.model import HttpResponse, Method
 

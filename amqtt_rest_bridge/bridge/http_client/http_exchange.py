@@ -10,8 +10,8 @@ from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import NamedTuple
 
-from amqtt_rest_bridge.bridge.http_connection import LONGEST_HEAD, Connection, DeadlineSocket
-from amqtt_rest_bridge.bridge.http_content import ContentTooLarge, decode_content
+from amqtt_rest_bridge.bridge.http_client.http_connection import LONGEST_HEAD, Connection, DeadlineSocket
+from amqtt_rest_bridge.bridge.http_client.http_content import ContentTooLarge, decode_content
 
 Headers = tuple[tuple[str, str], ...]
 

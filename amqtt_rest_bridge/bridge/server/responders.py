@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.bridge.callers import Headers, check_signature
-from amqtt_rest_bridge.bridge.http_errors import (
+from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.server.callers import Headers, check_signature
+from amqtt_rest_bridge.bridge.server.http_errors import (
     ErrorCode,
     RequestRefused,
     invalid_request,
@@ -18,10 +19,9 @@ from amqtt_rest_bridge.bridge.http_errors import (
     shutting_down,
     too_large,
 )
-from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
-from amqtt_rest_bridge.bridge.payload_answers import content_type_of, entity_tag_of, is_not_modified
-from amqtt_rest_bridge.bridge.reply_turns import ReplyTurns
-from amqtt_rest_bridge.bridge.server_request import Request
+from amqtt_rest_bridge.bridge.server.payload_answers import content_type_of, entity_tag_of, is_not_modified
+from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.server.server_request import Request
 from amqtt_rest_bridge.errors import BridgeError, CallFailed
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Values

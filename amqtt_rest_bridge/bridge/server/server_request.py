@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from amqtt_rest_bridge.bridge.endpoints import decode_path
-from amqtt_rest_bridge.bridge.http_errors import (
+from amqtt_rest_bridge.bridge.server.endpoints import decode_path
+from amqtt_rest_bridge.bridge.server.http_errors import (
     ErrorCode,
     RequestRefused,
     invalid_request,

@@ -15,11 +15,11 @@ from typing import Any, Final
 from waitress.channel import HTTPChannel
 from waitress.task import WSGITask
 
-from amqtt_rest_bridge.bridge.answers import Made, answer_head, call, made_of
-from amqtt_rest_bridge.bridge.http_errors import RequestRefused, internal_error, overloaded, shutting_down
-from amqtt_rest_bridge.bridge.request_parser import RequestParser
-from amqtt_rest_bridge.bridge.server_mode import MustWait, new_request_id
-from amqtt_rest_bridge.bridge.server_request import NO_WAIT, REFUSAL, REQUEST_ID
+from amqtt_rest_bridge.bridge.listener.answers import Made, answer_head, call, made_of
+from amqtt_rest_bridge.bridge.listener.request_parser import RequestParser
+from amqtt_rest_bridge.bridge.server.http_errors import RequestRefused, internal_error, overloaded, shutting_down
+from amqtt_rest_bridge.bridge.server.server_mode import MustWait, new_request_id
+from amqtt_rest_bridge.bridge.server.server_request import NO_WAIT, REFUSAL, REQUEST_ID
 
 log = logging.getLogger(__name__)
 

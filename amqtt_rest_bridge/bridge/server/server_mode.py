@@ -21,13 +21,13 @@ from typing import Any, Final, NoReturn
 
 import falcon
 
-from amqtt_rest_bridge.bridge.callers import cors_for, credentials_for
-from amqtt_rest_bridge.bridge.endpoints import EndpointTable, Methods, path_of
-from amqtt_rest_bridge.bridge.http_errors import ErrorCode, RequestRefused, internal_error, invalid_request
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Reply, ShuttingDown
-from amqtt_rest_bridge.bridge.reply_turns import ReplyTurns
-from amqtt_rest_bridge.bridge.responders import JSON, Answer, MustWait, responder_for
-from amqtt_rest_bridge.bridge.server_request import CODE, EVENT, REFUSAL, REQUEST_ID, ROUTE, Request
+from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
+from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
+from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, internal_error, invalid_request
+from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.server.responders import JSON, Answer, MustWait, responder_for
+from amqtt_rest_bridge.bridge.server.server_request import CODE, EVENT, REFUSAL, REQUEST_ID, ROUTE, Request
 from amqtt_rest_bridge.model import Route, ServerEvent
 
 __all__ = ["MustWait", "Outlet", "Overloaded", "Reply", "ShuttingDown", "create_app", "new_request_id"]
@@ -49,6 +49,7 @@ def create_app(
     max_body_bytes: int = 262_144,
     clock: Callable[[], float] = time.time,
     new_id: Callable[[], str] = new_request_id,
+    turns: ReplyTurns | None = None,
 ) -> falcon.App[falcon.Request, falcon.Response]:
     """Build the application of the routes that share a port.
 
@@ -58,11 +59,12 @@ def create_app(
         max_body_bytes: larger bodies and filled payloads are answered with 413.
         clock: gives Unix time in seconds.
         new_id: gives a UUID for a request that comes without one.
+        turns: whose turn it is on reply topics; shared by the applications of all ports, and by those before a reload.
 
     Raises:
         ConfigurationError: two events have the same method and path; the loader refuses such routes before.
     """
-    turns = ReplyTurns()
+    turns = turns or ReplyTurns()
     table = EndpointTable(
         (event.endpoint, event.method.value, _Endpoint(route, event, outlet, turns, max_body_bytes))
         for route in routes

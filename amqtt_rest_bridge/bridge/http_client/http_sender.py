@@ -18,12 +18,17 @@ from urllib.parse import urlsplit
 from urllib3.connection import HTTPConnection
 from urllib3.util.connection import create_connection
 
-from amqtt_rest_bridge.bridge import http_failures, http_tls
-from amqtt_rest_bridge.bridge.client_results import describe_status
-from amqtt_rest_bridge.bridge.http_connection import Connection, DeadlineSocket, HeadTooLarge, NotHttp, Pool
-from amqtt_rest_bridge.bridge.http_content import ContentTooLarge, MalformedContent
-from amqtt_rest_bridge.bridge.http_exchange import FinalResponse, Headers, MalformedResponse, Received, exchange
-from amqtt_rest_bridge.bridge.http_origin import (
+from amqtt_rest_bridge.bridge.http_client import http_failures, http_tls
+from amqtt_rest_bridge.bridge.http_client.http_connection import Connection, DeadlineSocket, HeadTooLarge, NotHttp, Pool
+from amqtt_rest_bridge.bridge.http_client.http_content import ContentTooLarge, MalformedContent
+from amqtt_rest_bridge.bridge.http_client.http_exchange import (
+    FinalResponse,
+    Headers,
+    MalformedResponse,
+    Received,
+    exchange,
+)
+from amqtt_rest_bridge.bridge.http_client.http_origin import (
     MOST_REDIRECTS,
     REDIRECTS,
     Origin,
@@ -33,8 +38,8 @@ from amqtt_rest_bridge.bridge.http_origin import (
     resolve,
     split_base_address,
 )
-from amqtt_rest_bridge.bridge.http_proxies import Proxy, find_proxy
-from amqtt_rest_bridge.bridge.http_resolver import Resolver
+from amqtt_rest_bridge.bridge.http_client.http_proxies import Proxy, find_proxy
+from amqtt_rest_bridge.bridge.http_client.http_resolver import Resolver
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
@@ -261,7 +266,7 @@ class HttpSender:
         except _FAILURES as error:
             raise http_failures.proxy_failed(server.where, "with something that is not HTTP") from error
         if not 200 <= status < 300:
-            raise http_failures.proxy_failed(server.where, describe_status(status))
+            raise http_failures.proxy_failed(server.where, http_failures.describe_status(status))
         if not connection.wire.is_clean():
             raise http_failures.proxy_failed(server.where, "with more than the opening of a tunnel")
 

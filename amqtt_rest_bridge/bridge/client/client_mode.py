@@ -9,7 +9,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from amqtt_rest_bridge.bridge.http_origin import printable, split_base_address
+from amqtt_rest_bridge.bridge.http_client.http_origin import printable, split_base_address
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.bridge import client_results, client_retries
-from amqtt_rest_bridge.bridge.client_mode import PreparedEvent
-from amqtt_rest_bridge.bridge.lanes import Lanes
+from amqtt_rest_bridge.bridge.client import client_results, client_retries
+from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
+from amqtt_rest_bridge.bridge.client.lanes import Lanes
+from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
-from amqtt_rest_bridge.bridge.worker_pool import WorkerPool
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.link import Op
 from amqtt_rest_bridge.model import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from amqtt_rest_bridge.bridge.http_origin import Origin, origin_of
+from amqtt_rest_bridge.bridge.http_client.http_origin import Origin, origin_of
 from amqtt_rest_bridge.errors import ConfigurationError
 
 

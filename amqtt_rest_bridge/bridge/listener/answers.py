@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from wsgiref.types import WSGIApplication
 
-from amqtt_rest_bridge.bridge.http_errors import RequestRefused
+from amqtt_rest_bridge.bridge.server.http_errors import RequestRefused
 
 _NAMES: Final = {
     "content-type": "Content-Type",
