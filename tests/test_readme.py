@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_errors import STATUS_LINES, ErrorCode
+from amqtt_rest_bridge.bridge.server.http_errors import STATUS_LINES, ErrorCode
 from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.settings import Settings
 from amqtt_rest_bridge.errors import FailureCode
