@@ -87,7 +87,7 @@ def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_n
 def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(target: Recorder) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out", "other")
-        host.plugin._bridges._delays[0] = 0.3  # before it is started again
+        host.plugin._bridges._delays[0] = 2.5  # before it is started again
         kill(host)
         client.publish("in/1", b"held")
         reload(host, route(target).replace('"out"', '"other"'))
@@ -102,7 +102,7 @@ def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_
     target.answer = gate.answer
     with hosting(route(target, 'WITH ORDERED "true"', "WITH RETRIES '0'"), processes=2) as host:
         client = host.client("out")
-        host.plugin._bridges._delays[:] = [0.3, 0.3]
+        host.plugin._bridges._delays[:] = [1.0, 1.0]
         client.publish("in/1", b"lost")
         assert gate.entered.get(timeout=SECONDS) == b"lost"
         busy = next(index for index, bridge in enumerate(bridges(host)) if bridge.calls)
