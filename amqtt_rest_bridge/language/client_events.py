@@ -20,6 +20,7 @@ def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent |
     headers = _read_headers(block)
     endpoint = read_setting(block, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
     body = read_setting(block, "BODY", place_of(_content_type(block, config)), Mode.CLIENT)
+    _warn_of_unknown_type(block, headers, body)
     destination = read_setting(block, "DESTINATION_TOPIC", Place.TOPIC, Mode.CLIENT)
     signature = read_signature(block)
     if body is not None and values.get("METHOD") == Method.GET:
@@ -51,6 +52,29 @@ def _content_type(block: TypedBlock, config: RestApiConfig) -> str:
         if name.text.lower() == "content-type":
             return value.text
     return config.default_content_type
+
+
+def _warn_of_unknown_type(
+    block: TypedBlock, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
+) -> None:
+    """Warn when the type of a BODY that holds values is not known before a message comes."""
+    if body is None or body.place is not Place.TEXT or body.is_constant or body.is_raw:
+        return
+    for name, template in headers:
+        if name.lower() == "content-type" and _has_placeholder_in_type(template):
+            message = f"{name} takes its type from a placeholder: BODY counts as plain text, its values are not escaped"
+            hint = "write the type in the file, as in application/json, in an event for each type"
+            offset = next(value.offset for header, value in block.headers if header.text == name)
+            block.report.warning(offset, message, hint)
+
+
+def _has_placeholder_in_type(content_type: PlaceholderText) -> bool:
+    for piece in content_type.pieces:
+        if not isinstance(piece, str):
+            return True
+        if ";" in piece:  # parameters follow, which do not matter
+            return False
+    return False
 
 
 def _read_headers(block: TypedBlock) -> tuple[tuple[str, PlaceholderText], ...]:

@@ -10,6 +10,7 @@ from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.values import Value
 from amqtt_rest_bridge.placeholders import (
     PLACEHOLDERS,
+    LoneBackslash,
     Mode,
     Place,
     PlaceholderKind,
@@ -34,6 +35,10 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
         _check_literal(template, value)
     except CallFailed as failed:
         report.error(value.offset, f"{name}: {failed.message}")
+        return None
+    except LoneBackslash as error:
+        hint = r"write \\\\ in the file: a backslash of JSON is two, and each of them is two in a string of the file"
+        report.error(value.offset, f"{name} {error}", hint)
         return None
     except Refused as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)

@@ -5,14 +5,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge import topics
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import BridgeError, CallFailed, FailureCode
 from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
 from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAW, Mode, Placeholder, recognise
 from amqtt_rest_bridge.placeholders.values import Values
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
 _WORD = re.compile(r"\s*[A-Za-z_][A-Za-z0-9_.-]*\s*")
-_JSON_TOKEN = re.compile(r'\\.|"', re.DOTALL)
+_JSON_TOKEN = re.compile(r'\\.|["\\]', re.DOTALL)
+
+
+class LoneBackslash(BridgeError):  # noqa: N818  # says what is the case, as CallFailed does
+    r"""In a JSON string a single backslash stands before a value: it would escape the value's own first escape.
+
+    `"C:\{payload}"`, filled with a quote, would be `"C:\\""`: a backslash, and the end of the string.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,11 @@ class PlaceholderText:
         return not self.pieces or (len(self.pieces) == 1 and isinstance(self.pieces[0], str))
 
     @property
+    def is_raw(self) -> bool:
+        """Tell that it is `{payload}`, `{value}` or `{body}` alone, which stays byte for byte."""
+        return len(self.pieces) == 1 and _is_raw(self.pieces[0])
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Give the placeholders in it as they are written, without braces, in their order."""
         return tuple(piece.name for piece in self.pieces if isinstance(piece, Placeholder))
@@ -66,7 +78,7 @@ class PlaceholderText:
         Raises:
             CallFailed: as for `fill`.
         """
-        if self.place is not Place.TEXT and not (len(self.pieces) == 1 and _is_raw(self.pieces[0])):
+        if self.place is not Place.TEXT and not self.is_raw:
             return self.fill(values).encode()
         return b"".join([self._piece_bytes(piece, values) for piece in self.pieces])
 
@@ -107,18 +119,22 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
 
     Raises:
         CallFailed: `invalid_value`, a `Fixed` cannot stand in this place.
+        LoneBackslash: in JSON, a value could end the string it stands in.
     """
     parts = (text,) if isinstance(text, str) else text
     pieces: list[str | Placeholder] = []
-    in_string = False
+    strings = _JsonStrings()
     for piece in _pieces(parts, mode):
         if isinstance(piece, Placeholder):
-            quoted = in_string and place is Place.JSON
+            quoted = strings.enter_value(f"{{{piece.name}}}")
             pieces.append(Placeholder(piece.name, piece.root, piece.argument, quoted))
             continue
-        literal = _literal(piece, place, quoted=in_string)
-        if place is Place.JSON and not (isinstance(piece, Fixed) and piece.escaped):
-            in_string ^= _JSON_TOKEN.findall(literal).count('"') % 2 == 1
+        if isinstance(piece, Fixed) and piece.escaped:
+            literal = _escaped(piece, place, quoted=strings.enter_value(piece.label))
+        else:
+            literal = piece.text if isinstance(piece, Fixed) else piece
+            if place is Place.JSON:
+                strings.pass_over(literal)
         if pieces and isinstance(pieces[-1], str):
             pieces[-1] += literal
         elif literal:
@@ -142,11 +158,32 @@ def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | 
         yield part[end:]
 
 
-def _literal(piece: str | Fixed, place: Place, *, quoted: bool) -> str:
-    if isinstance(piece, str):
-        return piece
-    if not piece.escaped:
-        return piece.text
+class _JsonStrings:
+    """Follow the literal text of a JSON body: whether a value would stand inside a string."""
+
+    __slots__ = ("_backslash", "_inside")
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._backslash = ""
+
+    def pass_over(self, literal: str) -> None:
+        """Take notice of the quotes in a piece of text; an escape may begin in one piece and end in the next."""
+        tokens = _JSON_TOKEN.findall(self._backslash + literal)
+        self._inside ^= tokens.count('"') % 2 == 1
+        self._backslash = "\\" if tokens[-1:] == ["\\"] else ""
+
+    def enter_value(self, written: str) -> bool:
+        """Tell whether a value here stands inside a string."""
+        if self._inside and self._backslash:
+            raise LoneBackslash(
+                f"has a single \\ before {written}: a value that begins with a quote would end its string"
+            )
+        self._backslash = ""
+        return self._inside
+
+
+def _escaped(piece: Fixed, place: Place, *, quoted: bool) -> str:
     return ESCAPES[place](Placeholder(piece.label.strip("{}"), "", quoted=quoted), piece.text)
 
 

@@ -1,3 +1,4 @@
+import json
 import pickle
 
 import pytest
@@ -6,6 +7,7 @@ from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.placeholders import (
     PLACEHOLDERS,
     Fixed,
+    LoneBackslash,
     Mode,
     Place,
     PlaceholderText,
@@ -73,6 +75,41 @@ def test_fixed_text_may_be_escaped_for_its_place(place: Place, filled: str) -> N
 def test_fixed_text_is_escaped_inside_a_json_string_and_does_not_end_it() -> None:
     parsed = parse(['["', Fixed('"', "{env.X}", escaped=True), '", {topic.1}]'], Place.JSON, Mode.CLIENT)
     assert parsed.fill(message()) == '["\\"", "plant"]'
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(['{"a": "C:\\{payload}"}'], id="placeholder"),
+        pytest.param(['{"a": "C:\\\\\\{payload}"}'], id="three"),
+        pytest.param(['{"a": "C:\\', '{payload}"}'], id="joined"),
+        pytest.param(['{"a": "{payload}\\{payload}"}'], id="behind_a_value"),
+        pytest.param(['{"a": "', Fixed("\\", "GET"), '{payload}"}'], id="literal_from_outside"),
+        pytest.param(['{"a": "C:\\', Fixed("x", "{payload}", escaped=True), '"}'], id="value_from_outside"),
+    ],
+)
+def test_backslash_that_would_take_the_escape_of_a_value_is_refused(parts: list[str | Fixed]) -> None:
+    with pytest.raises(LoneBackslash, match=r"^has a single \\ before \{payload\}: "):
+        parse(parts, Place.JSON, Mode.CLIENT)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(['{"a": "C:\\\\{payload}"}'], id="doubled"),
+        pytest.param(['{"a": "C:\\', '\\{payload}"}'], id="doubled_and_joined"),
+        pytest.param(['{"a": "C:\\', '"{payload}"}'], id="quote_behind_the_joint"),
+        pytest.param(['{"a": "', Fixed("\\", "{env.X}", escaped=True), '{payload}"}'], id="escaped_from_outside"),
+    ],
+)
+def test_value_behind_backslashes_stays_inside_its_string(parts: list[str | Fixed]) -> None:
+    filled = parse(parts, Place.JSON, Mode.CLIENT).fill(message(b'", "admin": "\\'))
+    assert list(json.loads(filled)) == ["a"]
+
+
+def test_backslash_outside_of_json_strings_is_text() -> None:
+    assert parse("\\{payload}", Place.JSON, Mode.CLIENT).fill(message(b"x")) == "\\x"
+    assert parse('"\\{payload}"', Place.TEXT, Mode.CLIENT).fill(message(b"x")) == '"\\x"'
 
 
 def test_fixed_text_that_cannot_stand_in_its_place_is_refused_at_once() -> None:
