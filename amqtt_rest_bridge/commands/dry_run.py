@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from amqtt_rest_bridge.commands.parsers import Subparsers
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.masking import mask, mask_header
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Route
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 MAX_BYTES = 262_144
 """The plugin's defaults of max_body_bytes and max_response_bytes."""
+
+ANY_KEY = "<a UUID, the same for every try>"
+"""What stands for the Idempotency-Key of a request that is only shown."""
 
 _DESCRIPTION = """\
 Show the exact requests that a message on a topic would send, for every client event of the routes that it triggers:
@@ -104,7 +108,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     """Print one event's request and what became of it; tell whether all went well."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
     try:
-        call = build_request(route, event, message, max_body_bytes=MAX_BYTES)
+        call = build_request(route, event, message, max_body_bytes=MAX_BYTES, idempotency_key=_key(route, send=send))
         goes_to = mask(call.destination or "no topic", route.secrets)
         print("\n".join(request_lines(call.request, route.secrets)))
         if not send:
@@ -121,6 +125,13 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     print(f"# fails with {failure.code}: {mask(failure.message, route.secrets)}")
     print(f"# hint: {failure.hint}\n# the failure would go to {mask(where, route.secrets)}\n")
     return False
+
+
+def _key(route: Route, *, send: bool) -> str | None:
+    """Give the Idempotency-Key that the broker would give a call; only lossless ones have one."""
+    if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS:
+        return None
+    return str(uuid.uuid4()) if send else ANY_KEY
 
 
 def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallFailed | None]:

@@ -1,3 +1,4 @@
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -41,6 +42,7 @@ class Handler(BaseHTTPRequestHandler):
         answer = b"\xff\xfe" if "binary" in self.path else b'you sent "%s"\n\x1b[31mred' % body
         self.send_header("Content-Length", str(len(answer)))
         self.send_header("Set-Cookie", "session=1")
+        self.send_header("X-Seen", self.headers["Idempotency-Key"] or "none")
         self.end_headers()
         self.wfile.write(answer)
 
@@ -103,6 +105,30 @@ def test_call_that_cannot_be_made_says_why_and_gives_1(folder: Path, capsys: pyt
         "# the failure would go to no topic",
         "",
     ]
+
+
+LOSSLESS = '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT Ask\n'
+
+
+def lossless(folder: Path, port: int, *arguments: str) -> int:
+    text = ROUTE.format(port=port, path="x", env="#").replace("    ADD EVENT Ask\n", LOSSLESS)
+    (folder / "l.lot").write_text(text)
+    return main(["try", "l.lot", "--secrets-dir", "secrets", "--topic", "weather/x/ask", *arguments])
+
+
+def test_idempotency_key_of_a_lossless_route_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lossless(folder, 1) == 0
+    assert "\nIdempotency-Key: <a UUID, the same for every try>\n" in capsys.readouterr().out
+
+
+def test_idempotency_key_of_a_lossless_route_is_sent_as_it_is_shown(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lossless(folder, port, "--send") == 0
+    output = capsys.readouterr().out
+    sent = re.search(r"^Idempotency-Key: ([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$", output, re.MULTILINE)
+    assert sent is not None
+    assert f"\nX-Seen: {sent[1]}\n" in output
 
 
 def test_secrets_in_topics_are_masked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
