@@ -19,6 +19,7 @@ Read route files and say everything that is wrong with them, as the broker would
   path:line:column: warning: message    works, but hardly as it was meant
   path:line:column: notice: message     worth knowing, such as a definition that is skipped
 
+It knows nothing of the plugin's settings, such as the spool of lossless routes: rest-bridge serve -c FILE --check does.
 Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column, cells counted from 1.
 """
 _EPILOG = """\

@@ -171,7 +171,8 @@ _EVENT = (
     ),
     Parameter(
         "SIGNATURE_SECRET", _TEXT, None, _B,
-        "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it",
+        "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it, in "
+        "read events the HMAC of the empty body",
         extension=True, secret=True,
     ),
     Parameter(

@@ -12,8 +12,15 @@ from amqtt_rest_bridge.errors import BridgeError
 MAX_SECRET_BYTES = 65_536
 
 
+_ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
+
+
 class NotAvailable(BridgeError):  # noqa: N818  # says what is the case, as CallFailed does
-    """A variable or secret cannot be had; the message says why and never holds a value."""
+    """A variable or secret cannot be had; the message says why and never holds a value, `hint` what to do next."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +38,10 @@ class Surroundings:
         """
         value = self.environment.get(name)
         if value is None:
-            raise NotAvailable(f"the environment variable {name} is not set")
+            hint = "set it in the environment of the broker (or of this command)"
+            raise NotAvailable(f"the environment variable {name} is not set", hint)
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-            raise NotAvailable(f"the environment variable {name} is not UTF-8 text")
+            raise NotAvailable(f"the environment variable {name} is not UTF-8 text", "set it to text in UTF-8")
         return value
 
     def secret(self, name: str) -> str:
@@ -43,16 +51,19 @@ class Surroundings:
             NotAvailable: it cannot be read, or its name would leave the folder.
         """
         if "/" in name or "\\" in name or "\0" in name or name in ("", ".", ".."):
-            raise NotAvailable("the name of a secret is the name of a file, without a path")
+            message = "the name of a secret is the name of a file, without a path"
+            raise NotAvailable(message, f"write the name alone; the folder is {_ELSEWHERE}")
         try:
             with (self.secrets_dir / name).open("rb") as file:
                 content = file.read(MAX_SECRET_BYTES + 1)
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise NotAvailable(f"the secret {name} cannot be read from {self.secrets_dir}: {reason}") from None
+            message = f"the secret {name} cannot be read from {self.secrets_dir}: {reason}"
+            raise NotAvailable(message, _way_out(error)) from None
         if len(content) > MAX_SECRET_BYTES:
-            raise NotAvailable(f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes")
+            message = f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes"
+            raise NotAvailable(message, "put the secret alone into the file")
         return text.removesuffix("\n").removesuffix("\r")
 
     @staticmethod
@@ -62,3 +73,11 @@ class Surroundings:
             return Path(path).is_file()
         except OSError:  # a name that is too long for the file system
             return False
+
+
+def _way_out(error: OSError | UnicodeDecodeError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"put that file there, or name another folder: {_ELSEWHERE}"
+    if isinstance(error, OSError):
+        return "make it a file that the user of the broker (or of this command) can read"
+    return "store it as text in UTF-8, such as base64"

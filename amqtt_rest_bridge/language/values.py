@@ -68,7 +68,7 @@ def evaluate(pieces: tuple[Piece, ...], surroundings: Surroundings, report: Repo
                 if isinstance(part, Fixed) and (part.label.startswith("{secret.") or is_credential(part.label)):
                     secrets.add(part.text)
         except NotAvailable as error:
-            report.error(piece.offset, str(error), "it is read when the route is loaded")
+            report.error(piece.offset, str(error), error.hint)
             complete = False
     return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
 

@@ -29,7 +29,6 @@ def load_files(**texts: str) -> LoadResult:
     return load(sources, environment={}, secrets_dir=Path("/nowhere"))
 
 
-
 def test_secrets_stay_out_of_faults_and_hints(tmp_path: Path) -> None:
     (tmp_path / "K").write_text("topsecret")
     event = 'ADD EVENT {}\nWITH METHOD POST\nWITH ENDPOINT "{}/{{secret.K}}"\nWITH DESTINATION_TOPIC "a"\n'
@@ -167,12 +166,24 @@ def test_line_break_at_the_end_of_a_secret_is_no_part_of_it(content: bytes, read
     assert Surroundings({}, tmp_path).secret("s") == read
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../s", "a/b", "a\\b", "a\0b", "none", "big"])
-def test_secret_that_cannot_be_had_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        *((name, "write the name alone; ") for name in ("", ".", "..", "../s", "a/b", "a\\b", "a\0b")),
+        ("none", "put that file there, or name another folder: "),
+        ("folder", "make it a file that the user of the broker "),
+        ("binary", "store it as text in UTF-8"),
+        ("big", "put the secret alone into the file"),
+    ],
+)
+def test_secret_that_cannot_be_had_is_refused_with_what_to_do(name: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\xff")
     (tmp_path / "big").write_bytes(b"x" * 65_537)
     (tmp_path / "s").write_bytes(b"x")
-    with pytest.raises(NotAvailable):
+    with pytest.raises(NotAvailable) as raised:
         Surroundings({}, tmp_path).secret(name)
+    assert raised.value.hint.startswith(hint)
 
 
 def test_line_breaks_in_strings_are_lf_whatever_the_file_uses() -> None:

@@ -42,7 +42,7 @@ def test_operators_tour_is_what_the_commands_print(
         elif language == "console":
             command, _, expected = text.partition("\n")
             program, *arguments = shlex.split(command.removeprefix("$ "))
-            assert program == "rest-bridge"
+            assert program == ".venv/bin/rest-bridge"
             main(arguments)
             output = capsys.readouterr()
             assert output.out + output.err == expected
