@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 5.0  # decisions section 5: what running requests get at shutdown
 _PUBLISH_SECONDS: Final = 2.0  # ... and then what they gave, to be published
 _FLUSH_SECONDS: Final = 0.01  # how long ended calls of lossless routes may stay on disk
+_FLUSHES: Final = 100  # between two checkpoints of the spool
 
 
 class RestBridgePlugin(BasePlugin[BrokerContext]):
@@ -216,8 +217,10 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         if count:
             log.info("%d message(s) of lossless routes taken up from the spool", count)
         while True:
-            await asyncio.sleep(_FLUSH_SECONDS)
-            lossless.flush()
+            for _ in range(_FLUSHES):
+                await asyncio.sleep(_FLUSH_SECONDS)
+                lossless.flush()
+            await lossless.checkpoint()
 
     async def _adopt(self, lossless: Lossless) -> None:
         count = await lossless.adopt()

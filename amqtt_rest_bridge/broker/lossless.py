@@ -97,6 +97,11 @@ class Lossless:
         """Remove ended calls from disk."""
         self._spool.flush()
 
+    async def checkpoint(self) -> None:
+        """Keep the spool's files small."""
+        await asyncio.to_thread(self._spool.checkpoint)
+        self._spool.shorten()
+
     def _deal(self, listening: Listening, message: Message, key: str) -> None:
         if self._newer is None:
             self._dispatcher.take_spooled(listening, message, 0, key)

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.client_mode [SECTION ...]
 
 Broker, HTTP target and MQTT clients are processes of their own; payloads of 100 bytes; medians of 3 runs, floor and
-bridge in turn, so that both see the same machine. Sections: throughput, slow, latency, memory, routes, outage.
+bridge in turn, so that both see the same machine. Sections: throughput, slow, latency, memory, routes, outage,
+lossless.
 """
 
 import contextlib
@@ -218,6 +219,23 @@ def count(
     return total, len(good), bad, first
 
 
+def lossless() -> None:
+    """Acknowledged QoS 1 publications to a lossless route, against the same route without it."""
+    plain, ratios = [], []
+    policy = '    ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY \'1000000\' WITH OVERLOAD_POLICY "{}"\n'
+    with rig.echo_server() as target:
+        for _ in range(RUNS):
+            with rig.bridge_broker(route(target) + policy.format("balanced")) as (port, _):
+                plain.append(result(load("acknowledged", port, SECONDS, OUTSTANDING))["per_second"])
+            with tempfile.TemporaryDirectory() as folder:
+                text, spool = route(target) + policy.format("lossless"), str(Path(folder, "spool.db"))
+                with rig.bridge_broker(text, spool=spool) as (port, _):
+                    rate = result(load("acknowledged", port, SECONDS, OUTSTANDING))["per_second"]
+            ratios.append(rate / plain[-1])
+    rig.report("QoS 1 acknowledged a second, not lossless", f"{rig.median(plain):.0f}")
+    rig.report("  share of it with lossless", f"{rig.median(ratios):.2f}", "at least 0.5")
+
+
 SECTIONS: dict[str, Callable[[], None]] = {
     "throughput": throughput,
     "slow": slow,
@@ -225,6 +243,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "memory": memory,
     "routes": routes,
     "outage": outage,
+    "lossless": lossless,
 }
 
 if __name__ == "__main__":

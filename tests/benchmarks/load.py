@@ -5,6 +5,7 @@
 `rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
 `count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
 `post PORT SECONDS PER_SECOND`: posts to `/hook` at a rate over one kept connection; the time of each answer.
+`acknowledged PORT SECONDS OUTSTANDING`: publishes with QoS 1 on `in` and counts acknowledgements.
 `connect PORT COUNT`: opens a connection, posts once, closes; so many times.
 """
 
@@ -130,6 +131,21 @@ def post(port: int, seconds: float, per_second: float) -> dict[str, object]:
     return {"latencies": latencies}
 
 
+def acknowledged(port: int, seconds: float, outstanding: int) -> dict[str, object]:
+    """Keep QoS 1 publications unacknowledged for some seconds; gives acknowledgements a second."""
+    sender = Wire(port, "acknowledged-sender")
+    sent, count = outstanding, 0
+    sender.send(b"".join(publish_packet("in", _payload(number), 1 + number) for number in range(outstanding)))
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        more = sum(kind == 0x40 for kind, _ in sender.receive())
+        count += more
+        packets = [publish_packet("in", _payload(sent + i), 1 + (sent + i) % 60_000) for i in range(more)]
+        sender.send(b"".join(packets))
+        sent += more
+    return {"per_second": count / (time.perf_counter() - started)}
+
+
 def connect(port: int, count: int) -> dict[str, object]:
     """Open a connection for each of many requests."""
     for _ in range(count):
@@ -152,6 +168,8 @@ def main(mode: str, numbers: list[float]) -> dict[str, object]:
             return rate(port, numbers[1], numbers[2])
         case "count":
             return count(port, numbers[1])
+        case "acknowledged":
+            return acknowledged(port, numbers[1], int(numbers[2]))
         case "post":
             return post(port, numbers[1], numbers[2])
         case _:

@@ -130,3 +130,36 @@ def test_what_is_kept_in_this_run_is_not_left_over(tmp_path: Path) -> None:
     assert [one.key for one in again.left_over()] == [old]
     assert [one.key for one in again.find([new, "unknown", old])] == [new, old]
     again.close()
+
+
+def test_a_checkpoint_moves_what_was_committed_and_a_large_log_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "spool.db", tmp_path / "spool.db-wal"
+    spool = Spool(path)
+    kept = [spool.keep("R", "E", message(200), 0, None) for _ in range(500)]
+    assert log.stat().st_size > path.stat().st_size
+    spool.checkpoint()
+    assert path.stat().st_size > 500 * 200
+    spool.shorten()
+    assert log.stat().st_size > 0
+    monkeypatch.setattr("amqtt_rest_bridge.broker.spool._LARGE_LOG", 1)
+    spool.shorten()
+    assert log.stat().st_size == 0
+    spool.close()
+    again = Spool(path)
+    assert [one.key for one in again.left_over()] == kept
+    again.close()
+
+
+def test_what_is_permitted_and_forgotten_is_written_in_one_commit(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    first, second, third = (spool.keep("R", "E", message(number), 0, ("me", None)) for number in range(3))
+    for key in (first, second):
+        spool.permit(key)
+    spool.forget(second)
+    spool.flush()
+    spool.close()
+    again = Spool(tmp_path / "spool.db")
+    assert [(one.key, one.client_id) for one in again.left_over()] == [(first, None), (third, "me")]
+    again.close()
