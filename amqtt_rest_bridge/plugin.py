@@ -124,7 +124,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._dispatcher.on_health = self._reporter.report
             self._run(self._reporter.run(settings.status_seconds))
         if self._lossless is not None:
-            self._run(self._resume(self._lossless))
+            self._run(self._lossless.run())
+            self._run(self._tidy(self._lossless))
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
         """Let read events answer with messages that were retained before anybody published them again."""
@@ -212,10 +213,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._dispatcher.remember(topic, bytes(message.data), only_new=True)
         log.info("routes reloaded: %d route(s)", len(routes))
 
-    async def _resume(self, lossless: Lossless) -> None:
-        count = await lossless.resume()
-        if count:
-            log.info("%d message(s) of lossless routes taken up from the spool", count)
+    async def _tidy(self, lossless: Lossless) -> None:
         while True:
             for _ in range(_FLUSHES):
                 await asyncio.sleep(_FLUSH_SECONDS)

@@ -8,7 +8,7 @@ and the call goes its way, or is removed.
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
@@ -38,8 +38,10 @@ class Lossless:
         self._spool = spool
         self._may_publish = may_publish
         self._clock = clock
-        # What comes while an earlier run's messages are still being dealt goes after them.
-        self._newer: list[tuple[Listening, Message, str]] | None = []
+        # On disk, not yet dealt; bounded by what the routes admit. Only the disk stands between a publisher and his
+        # PUBACK: what follows is done one message an iteration of the loop, as amqtt does it with its own part.
+        self._kept: deque[tuple[Session, Message, list[tuple[Listening, str]]]] = deque()
+        self._filled = asyncio.Event()
 
     async def take_hook(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
@@ -51,23 +53,25 @@ class Lossless:
             return
         message = Message(topic, bytes(packet.data or b""), self._clock())
         kept = [(listening, self._keep(listening, message, session)) for listening in listenings]
-        if await self._permitted(session, topic):
-            for listening, key in kept:
-                if key is not None:
-                    self._spool.permit(key)
-                    self._deal(listening, message, key)
-        else:
-            for listening, key in kept:
-                if key is not None:
-                    self._dispatcher.take_back(listening, key)
+        self._kept.append((session, message, [(listening, key) for listening, key in kept if key is not None]))
+        self._filled.set()
 
-    async def resume(self) -> int:
-        """Deal what an earlier run left on disk; give how many calls that were."""
+    @property
+    def backlog(self) -> int:
+        """Say how many messages are on disk and not yet dealt."""
+        return len(self._kept)
+
+    async def run(self) -> None:
+        """Deal what an earlier run left on disk, then what comes, until cancelled."""
         count = await self._take_up(self._spool.left_over())
-        newer, self._newer = self._newer, None
-        for listening, message, key in newer or ():
-            self._dispatcher.take_spooled(listening, message, 0, key)
-        return count
+        if count:
+            log.info("%d message(s) of lossless routes taken up from the spool", count)
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._kept:
+                await self._decide(*self._kept.popleft())
+                await asyncio.sleep(0)
 
     async def adopt(self) -> int:
         """Deal what stayed on disk because its route was gone, if a reload has brought it back; give how many."""
@@ -102,11 +106,14 @@ class Lossless:
         await asyncio.to_thread(self._spool.checkpoint)
         self._spool.shorten()
 
-    def _deal(self, listening: Listening, message: Message, key: str) -> None:
-        if self._newer is None:
-            self._dispatcher.take_spooled(listening, message, 0, key)
-        else:
-            self._newer.append((listening, message, key))
+    async def _decide(self, session: Session, message: Message, kept: list[tuple[Listening, str]]) -> None:
+        permitted = await self._permitted(session, message.topic)
+        for listening, key in kept:
+            if permitted:
+                self._spool.permit(key)
+                self._dispatcher.take_spooled(listening, message, 0, key)
+            else:
+                self._dispatcher.take_back(listening, key)
 
     async def _permitted(self, session: Session, topic: str) -> bool:
         try:

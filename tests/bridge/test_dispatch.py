@@ -202,10 +202,14 @@ def take(rig: Rig, spool: Spool, topic: str, may_publish: MayPublish) -> None:
 
     async def scenario() -> None:
         lossless = Lossless(rig.dispatcher, spool, may_publish, lambda: 0.0)
-        await lossless.resume()
+        running = asyncio.create_task(lossless.run())
         packet = PublishPacket.build("t", b"1", 1, False, 1, False)
         packet.topic_name = topic  # `build` takes no wildcards, clients send them
         await lossless.take_hook(packet=packet, session=Session())
+        while lossless.backlog:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
 
     asyncio.run(scenario())
 
