@@ -196,8 +196,10 @@ def _import(options: argparse.Namespace) -> int:
 
 def _set_status(options: argparse.Namespace) -> int:
     from template_api.importer import set_status  # `--help` needs no database
+    from template_api.models import require_database
 
     url = _settings(options).database_url
+    require_database(url)
     failed = False
     for name in options.templates:
         try:
@@ -212,9 +214,12 @@ def _set_status(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from template_api.library import listed_templates  # `--help` needs no database
+    from template_api.models import require_database
 
     status = Status(options.status) if options.status else None
-    for template in listed_templates(_settings(options).database_url, status):
+    url = _settings(options).database_url
+    require_database(url)
+    for template in listed_templates(url, status):
         if options.json:
             print(json.dumps(asdict(template), ensure_ascii=False))
         else:

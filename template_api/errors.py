@@ -3,6 +3,8 @@
 Only exception classes live here; every one of them derives from `TemplateApiError`. Any thread may raise them.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 
 FORM_HINT = "See /openapi.json for the parameters of this API."
@@ -25,7 +27,12 @@ class DatabaseUnavailableError(TemplateApiError):
 
 
 class UnknownTemplateError(TemplateApiError):
-    """Report that the library holds no template, in any state, with the given id or slug."""
+    """Report that the library holds no template, in any state, with the given id or slug, and which slug is near."""
+
+    def __init__(self, id_or_slug: str, database: str, slugs: Sequence[str]) -> None:
+        near = get_close_matches(id_or_slug, slugs, 1)
+        advice = f"; did you mean {near[0]!r}?" if near else ", nor one that is near (see template-api list)"
+        super().__init__(f"database {database} holds no template with the id or slug {id_or_slug!r}{advice}")
 
 
 class SourceError(TemplateApiError):

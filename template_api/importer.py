@@ -304,7 +304,8 @@ def _set_status(connection: Connection, id_or_slug: str, status: Status) -> bool
     # Drivers do not take every text that a command line may hold.
     matches = connection.execute(known).all() if id_or_slug.isprintable() else []
     if not matches:
-        raise UnknownTemplateError(f"the library holds no template with the id or slug {id_or_slug!r}")
+        slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars().all()
+        raise UnknownTemplateError(id_or_slug, connection.engine.url.render_as_string(hide_password=True), slugs)
     row = min(matches, key=lambda match: match.id != id_or_slug.lower())
     if row.status == status.value:
         return False

@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -196,7 +196,7 @@ def _since(began: float) -> float:
     return time.monotonic() - began
 
 
-def listed_templates(database_url: str, status: Status | None = None) -> Iterator[ListedTemplate]:
+def listed_templates(database_url: str, status: Status | None = None) -> Generator[ListedTemplate, None, None]:
     """Yield the templates of a library in any state, or in one; the newest first, those without a date last.
 
     Raises:

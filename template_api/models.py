@@ -4,6 +4,7 @@ SQLite and PostgreSQL hold the same tables. Only the schema lives here; what is 
 written to it in `importer`. Engines are safe to share between threads.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ UPGRADES: Mapping[int, tuple[str, ...]] = {}
 _UUID = 36
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
-_POSTGRES_ARGUMENTS = {"connect_timeout": 3, "tcp_user_timeout": 5000, "options": "-c statement_timeout=10000"}
+_POOL_SECONDS = 5  # the longest wait for one of the pool's connections
 
 
 class Table(SQLModel):
@@ -213,13 +214,42 @@ def _check_sqlite(url: URL) -> None:
     folder = Path(url.database).absolute().parent
     if not folder.is_dir():
         raise StartError(f"database_url: the folder {folder} does not exist")
+    _check_writable(Path(url.database).absolute())
+
+
+def _check_writable(file: Path) -> None:
+    """Refuse a file or folder that SQLite cannot write: WAL mode needs two files beside it, for readers as well."""
+    for place in (file.parent, file):
+        if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise StartError(
+                f"database {file}: {place} cannot be written, but SQLite (WAL mode) writes to the file and beside it, "
+                "also to read: give this user write access, or name a copy elsewhere with --database-url"
+            )
+
+
+def require_database(url: str) -> None:
+    """Refuse an SQLite file that does not exist, for commands that have nothing to do in an empty library.
+
+    Raises:
+        StartError: there is no such file, or the URL cannot be used.
+    """
+    parsed = _checked(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        raise StartError(
+            f"there is no library: {parsed.database} does not exist (working directory {Path.cwd()}); fill one with "
+            "template-api import PATH, or name another with --database-url"
+        )
 
 
 def _engine(url: URL) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
             return _prepared_sqlite(sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS}))
-        return sa.create_engine(url, connect_args=_POSTGRES_ARGUMENTS, pool_pre_ping=True)
+        from template_api import postgres  # its driver is an extra
+
+        engine = sa.create_engine(url, connect_args=postgres.ARGUMENTS, pool_pre_ping=True, pool_timeout=_POOL_SECONDS)
+        sa.event.listen(engine, "do_connect", postgres.connect)
+        return engine
     except ModuleNotFoundError as exc:
         raise StartError("PostgreSQL needs its driver: pip install 'amqtt-rest-bridge[postgres]'") from exc
     except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError) as exc:

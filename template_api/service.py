@@ -21,7 +21,7 @@ from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
 from template_api.errors import SettingsError, StartError, TemplateApiError
 from template_api.importer import fill_empty_library
-from template_api.library import TemplateLibrary
+from template_api.library import TemplateLibrary, listed_templates
 from template_api.reading import Reading
 from template_api.serving import Server
 from template_api.sockets import listening_socket
@@ -105,7 +105,12 @@ def open_library(settings: Settings, tell: Callable[[], None] = lambda: None) ->
         report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(tell))
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)
-    return TemplateLibrary(settings.database_url)
+    library = TemplateLibrary(settings.database_url)
+    if not len(library.current()):
+        with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones count too
+            if next(listed, None) is None:
+                log.warning("the library is empty; fill it with template-api import PATH")
+    return library
 
 
 class _Observer:

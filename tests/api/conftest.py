@@ -1,5 +1,6 @@
 """What the tests of the template API share: databases, libraries, an in-process client, a served API."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -73,6 +74,14 @@ class Postgres:
     def stop(self) -> None:
         self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the server and to each of its processes."""
+        server = int(Path(self._data, "postmaster.pid").read_text().splitlines()[0])
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        for pid in (server, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):  # a child may end meanwhile
+                os.kill(pid, number)
+
     def new_database(self) -> str:
         name = f"library_{uuid.uuid4().hex}"
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "library", "-T", "template0", name)
@@ -89,7 +98,7 @@ class Postgres:
         command = [postgres_program(program) or program, *arguments]
         account = {} if self._account is None else {"user": self._account.pw_uid, "group": self._account.pw_gid}
         done = subprocess.run(  # type: ignore[call-overload]  # user and group come together or not at all
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, **account
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=180, **account
         )
         assert done.returncode == 0, f"{program} failed with status {done.returncode}, see {self.folder}"
 
@@ -288,7 +297,7 @@ class Served:
             f"http://127.0.0.1:{self.port}{path}", data=body, method=method, headers=dict(headers or {})
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:
+            with urllib.request.urlopen(request, timeout=90) as response:
                 answer = Answer(response.status, lower_names(response.headers), response.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -312,12 +321,12 @@ def serving(folder: Path, *arguments: str, environment: Mapping[str, str] | None
         reader = threading.Thread(target=_keep_log, args=(process, log, ready))
         reader.start()
         try:
-            assert ready.wait(60), "the API did not start"
+            assert ready.wait(180), "the API did not start"
             address = log.read_text().partition(READY)[2].partition(",")[0]
             yield Served(process, int(address.rpartition(":")[2]), log)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
             reader.join()
 
 

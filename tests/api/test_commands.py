@@ -69,10 +69,26 @@ def test_states_are_changed_one_after_the_other(library: Path, capsys: pytest.Ca
     assert main(["hide", "one", "none", "two"]) == 1
     printed = capsys.readouterr()
     assert printed.out == "one: now hidden\ntwo: now hidden\n"
-    assert printed.err == "template-api: the library holds no template with the id or slug 'none'\n"
+    where = f"database sqlite:///{library.with_name('library.db')}"
+    assert printed.err.startswith(f"template-api: {where} holds no template with the id or slug 'none'")
+    assert main(["hide", "onee"]) == 1
+    assert capsys.readouterr().err.endswith("with the id or slug 'onee'; did you mean 'one'?\n")
     assert main(["draft", "one"]) == 0
     main(["list", "--status", "draft"])
     assert "one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["publish", "one"], ["hide", "one"], ["draft", "one"]])
+def test_a_command_on_no_library_makes_none_and_says_what_to_do(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, "--database-url", "sqlite:///none.db"]) == 1
+    assert capsys.readouterr().err == (
+        f"template-api: there is no library: none.db does not exist (working directory {tmp_path}); fill one with "
+        "template-api import PATH, or name another with --database-url\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["serve"], ["import"], ["publish"], ["hide"], ["draft"], ["list"]])

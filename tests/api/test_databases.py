@@ -1,9 +1,13 @@
 """The database under the library: made, upgraded, refused, lost and found again."""
 
 import json
+import os
+import signal
 import sqlite3
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +16,7 @@ import sqlalchemy as sa
 
 from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary
-from template_api.models import SCHEMA_VERSION, UPGRADES, open_database, tables
+from template_api.models import SCHEMA_VERSION, UPGRADES, open_database, tables, translated
 
 if TYPE_CHECKING:
     from tests.api.conftest import Postgres, Store
@@ -103,3 +107,77 @@ def test_a_lost_database_answers_500_and_service_returns_by_itself(
     assert log.count("requests are answered with 500 until it is back") == 1
     assert log.count("the library's database is back") == 1
     assert "Traceback" not in log
+
+
+@pytest.mark.postgres
+def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself(
+    own_postgres: "Postgres", tmp_path: Path, make_template: Make, serve: Callable[..., Any]
+) -> None:
+    library = tmp_path / "library.jsonl"
+    library.write_text(json.dumps(make_template("one")))
+    with serve("--database-url", own_postgres.new_database(), "--library", str(library)) as served:
+        assert served.get("/api/templates/one").status == 200
+        own_postgres.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            while served.get("/api/templates/one").status == 200:  # from the cache, until the loss is noticed
+                pass
+            waited = time.monotonic() - began
+        finally:
+            own_postgres.signal(signal.SIGCONT)
+        assert waited < 30  # seconds; measured: 6. Without a bound it would be for ever
+        while served.get("/api/templates/one").status == 500:
+            pass
+        log = served.log.read_text()
+    assert log.count("requests are answered with 500 until it is back") == 1
+    assert log.count("the library's database is back") == 1
+
+
+@pytest.mark.postgres
+def test_a_statement_without_an_answer_ends_and_the_next_one_gets_a_new_connection(
+    postgres_server: "Postgres", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(postgres_server.new_database())
+    with monkeypatch.context() as shorter:
+        shorter.setattr("template_api.postgres.ANSWER_SECONDS", 0.2)
+        with (
+            pytest.raises(DatabaseUnavailableError, match=r"no answer within 0\.2 s"),
+            translated(engine),
+            engine.connect() as connection,
+        ):
+            connection.execute(sa.text("SELECT pg_sleep(5)"))
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT 1")).scalar() == 1
+    engine.dispose()
+
+
+@pytest.fixture
+def sealed_folder() -> Iterator[Path]:
+    """A folder that this process may read and not write, also when root runs the tests."""
+    with tempfile.TemporaryDirectory() as name:
+        sqlite3.connect(Path(name, "library.db")).close()
+        Path(name, "library.db").touch()
+        Path(name).chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(user)
+            Path(name).chmod(0o755)
+
+
+def test_an_sqlite_file_on_a_read_only_place_is_refused_with_the_reason(sealed_folder: Path) -> None:
+    file = sealed_folder / "library.db"
+    with pytest.raises(StartError) as refused:
+        open_database(f"sqlite:///{file}")
+    assert f"database {file}: {sealed_folder} cannot be written" in str(refused.value)
+    assert "WAL" in str(refused.value)
+    assert "--database-url" in str(refused.value)
+
+
+def test_serving_an_empty_library_says_how_to_fill_it(serve: Callable[..., Any], sqlite_url: str) -> None:
+    with serve("--database-url", sqlite_url) as served:
+        assert served.get("/api/templates").json["results"] == []
+        assert served.log.read_text().count("the library is empty; fill it with template-api import PATH") == 1

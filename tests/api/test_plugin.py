@@ -39,7 +39,7 @@ def write_library(folder: Path) -> str:
 
 
 def get(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
         return json.load(response)
 
 
@@ -125,6 +125,6 @@ def test_a_killed_broker_leaves_no_api_process_behind(tmp_path: Path) -> None:
         [child] = [int(pid) for pid in children]
         ended = os.pidfd_open(child)
         broker.kill()
-        assert select.select([ended], [], [], 20)[0] == [ended]
+        assert select.select([ended], [], [], 60)[0] == [ended]
         os.close(ended)
         assert "template API stopped" in broker.stderr.read()

@@ -37,7 +37,7 @@ def running(app: Any) -> Iterator[Server]:
 
 
 def connected(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def received(connection: socket.socket) -> bytes:

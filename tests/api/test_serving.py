@@ -38,7 +38,7 @@ def api(serve_in: Serve, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[
 
 def exchange(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send bytes as they are, and read until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(request)
         received = b""
         while chunk := connection.recv(65536):
@@ -144,7 +144,7 @@ def test_the_access_log_has_one_line_of_json_for_each_request(serve: Serve, sqli
 def test_a_signal_ends_the_server_in_good_order(serve: Serve, sqlite_url: str, ending: signal.Signals) -> None:
     with (
         serve("--database-url", sqlite_url) as served,
-        socket.create_connection(("127.0.0.1", served.port), timeout=20) as idle,
+        socket.create_connection(("127.0.0.1", served.port), timeout=60) as idle,
     ):
         idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert idle.recv(1000).startswith(b"HTTP/1.1 200")
@@ -262,7 +262,7 @@ def test_a_password_in_the_database_url_is_never_shown(capsys: pytest.CaptureFix
 
 def test_the_api_listens_on_ipv6_too(sqlite_url: str, serve: Serve) -> None:
     with serve("--host", "::1", "--database-url", sqlite_url) as served:
-        with socket.create_connection(("::1", served.port), timeout=20) as connection:
+        with socket.create_connection(("::1", served.port), timeout=60) as connection:
             connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
             assert b'{"status":"ok"}' in connection.recv(65536) + connection.recv(65536)
         assert f"public address http://[::1]:{served.port}" in served.log.read_text()
@@ -280,7 +280,7 @@ def test_a_process_that_is_run_by_another_ignores_signals_and_ends_with_its_link
         assert ours.recv(100) == b"ready\n"
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(process.pid, ignored)
-        with socket.create_connection(listening.getsockname(), timeout=20) as connection:
+        with socket.create_connection(listening.getsockname(), timeout=60) as connection:
             connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.0 200")
         ours.close()
@@ -306,7 +306,7 @@ def test_a_connection_is_closed_after_an_answer_without_body_when_asked(api: "Se
 def test_idle_connections_keep_nobody_out(serve: Serve, sqlite_url: str) -> None:
     with serve("--database-url", sqlite_url) as served, ExitStack() as idle:
         connections = [
-            idle.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20)) for _ in range(950)
+            idle.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=60)) for _ in range(950)
         ]
         asked = time.monotonic()
         assert served.get("/health").status == 200

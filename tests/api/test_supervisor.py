@@ -51,7 +51,7 @@ def failed_again() -> Iterator[Started]:
 
 
 def answers(listening: socket.socket) -> bool:
-    with socket.create_connection(listening.getsockname(), timeout=30) as connection:
+    with socket.create_connection(listening.getsockname(), timeout=120) as connection:
         connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         return connection.recv(100).startswith(b"HTTP/1.0 200")
 
@@ -92,7 +92,7 @@ def test_a_child_is_started_again_until_it_can(
         assert first is not None
         folder.rename(tmp_path / "away")
         os.kill(first, signal.SIGKILL)
-        assert failed_again.seen.wait(30)
+        assert failed_again.seen.wait(120)
         tmp_path.joinpath("away").rename(folder)
         assert answers(listening)
         assert supervisor.pid != first
@@ -110,7 +110,7 @@ def test_a_stop_during_the_pause_before_a_start_ends_at_once(
     supervisor.start()
     assert supervisor.pid is not None
     os.kill(supervisor.pid, signal.SIGKILL)
-    assert ended.seen.wait(30)
+    assert ended.seen.wait(120)
     supervisor.stop()
     supervisor_module.log.removeHandler(ended)
     assert listening.fileno() == -1
@@ -128,7 +128,7 @@ def test_an_import_ends_with_the_process_that_asked_for_it(tmp_path: Path, sqlit
         theirs.close()
         assert ours.recv(100) == b"busy\n"
         ours.close()
-        assert child.wait(20) == 1
+        assert child.wait(120) == 1
     assert 0 < len(list(listed_templates(sqlite_url))) < 60_000
 
 
