@@ -29,12 +29,13 @@ def routes(target: int, port: int, extra: str = "") -> str:
             ADD EVENT E
                 WITH SOURCE_TOPIC "plain" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
                 WITH DESTINATION_TOPIC "plain/out"
+            ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1000000'
         DEFINE ROUTE Lossless WITH TYPE REST_API
             ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target}" WITH ENABLE_CLIENT "true"
             ADD EVENT E
                 WITH SOURCE_TOPIC "lossless" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
                 WITH DESTINATION_TOPIC "lossless/out"
-            ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+            ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '1000000'
         DEFINE ROUTE Hook WITH TYPE REST_API
             ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
             ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook/out"
@@ -158,7 +159,8 @@ def test_a_bridge_process_killed_again_and_again_costs_no_message_its_end(
         eventually(lambda wanted=wanted: traffic.received > wanted, "no traffic after a kill", 60)  # type: ignore[misc]
     traffic.stop_sending()
     for topic in ("plain", "lossless"):
-        eventually(traffic.all_ended(topic), f"{topic}: a message has no end", 60)
+        # What came while the bridge was away, up to 30 s at a time, has to be sent first.
+        eventually(traffic.all_ended(topic), f"{topic}: a message has no end", 60 * kills)
     traffic.close()
     assert traffic.ended("plain") == traffic.sent["plain"]
     assert traffic.failures["lossless"] == 0
