@@ -165,6 +165,10 @@ class Bridge:
             (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
         )
 
+    def hurry(self) -> None:
+        """Let what was dealt leave now, if the link was quiet."""
+        self._deals.hurry()
+
     def forward(self, topic: str, payload: bytes) -> None:
         """Show a message to read events and waiting replies.
 

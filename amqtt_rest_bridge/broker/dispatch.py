@@ -66,6 +66,9 @@ class Outlets(Protocol):
     def forward(self, topic: str, payload: bytes) -> None:
         """Show a message to the bridge processes: read events and replies wait for it."""
 
+    def hurry(self) -> None:
+        """Note that a message has been dealt to all its events."""
+
 
 class Outgoing(Protocol):
     """The publisher's queue; see `broker.publisher`."""
@@ -153,6 +156,7 @@ class Dispatcher:
                 self._take(entry, message, hops)
         if forward:
             self._outlets.forward(topic, message.payload)
+        self._outlets.hurry()
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
         """Take a retained message that reaches no subscriber now: read events answer with it.

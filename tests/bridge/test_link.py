@@ -132,6 +132,7 @@ def test_a_lone_item_leaves_at_once_and_a_burst_together() -> None:
         while len(batches) < 2:
             await asyncio.sleep(0)
         batcher.flush()
+        batcher.hurry()
         return batches
 
     assert asyncio.run(scenario()) == [[1], [2, 3, 4]]
@@ -155,3 +156,21 @@ def test_what_a_hanging_bridge_has_not_read_is_known_and_leaves_whole_when_it_re
         assert broker.backlog == 0
 
     asyncio.run(scenario())
+
+
+def test_who_is_in_a_hurry_waits_for_no_loop_but_only_when_the_link_was_quiet() -> None:
+    async def scenario() -> list[list[int]]:
+        batches: list[list[int]] = []
+        batcher = Batcher(asyncio.get_running_loop(), batches.append)
+        batcher.add(1)
+        batcher.add(2)
+        batcher.hurry()
+        assert batches == [[1, 2]]
+        batcher.add(3)
+        batcher.hurry()
+        assert batches == [[1, 2]]
+        while len(batches) < 2:
+            await asyncio.sleep(0)
+        return batches
+
+    assert asyncio.run(scenario()) == [[1, 2], [3]]
