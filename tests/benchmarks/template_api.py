@@ -181,7 +181,7 @@ def freshness(api: Process, url: str) -> None:
     row("a change by another process is seen after", sorted(times))
 
 
-def main(count: int, words: int) -> None:
+def main(count: int = 10_000, words: int = 250) -> None:
     """Import, ask, serve, print."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/library.db"
@@ -216,4 +216,4 @@ def main(count: int, words: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*[int(argument) for argument in sys.argv[1:]] or [10_000, 250])
+    main(*map(int, sys.argv[1:]))
