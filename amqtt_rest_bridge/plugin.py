@@ -38,7 +38,6 @@ from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.ports import Ports
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.reload import Reloader
-from amqtt_rest_bridge.broker.route_set import Numbering, read_filters, reply_filters
 from amqtt_rest_bridge.broker.settings import (
     Settings,
     bridge_settings,
@@ -53,6 +52,7 @@ from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import NumberedRoute, Publication, Route
+from amqtt_rest_bridge.route_set import Numbering, read_filters, reply_filters
 
 log = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
+from amqtt_rest_bridge.route_set import read_filters
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Engine:
         for runner in gone:
             runner.retire()
         self._retired.extend(gone)
-        self._inbound.watch(read_topics(numbered.route for numbered in routes))
+        self._inbound.watch(read_filters(numbered.route for numbered in routes))
         self._serve([numbered.route for numbered in routes], ports, settings)
         self._link.send((Op.READY,))
 
@@ -247,8 +248,3 @@ class _Answers:
         with self._lock:
             counts, self._counts = self._counts, {}
         return {route: tuple(items) for route, items in counts.items()}
-
-
-def read_topics(routes: Iterable[Route]) -> list[str]:
-    """Give the topic filters of all read events."""
-    return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]

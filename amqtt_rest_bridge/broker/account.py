@@ -37,7 +37,6 @@ class RouteAccount:
         """Take over what a reload changed."""
         self.capacity = route.route_config.overload_capacity
         self.policy = route.route_config.overload_policy
-        self._base_address = route.config.base_address
 
     def admit(self) -> CallFailed | None:
         """Take one more message, or say why not (then `refuse` has to follow)."""

@@ -15,10 +15,10 @@ from typing import Final
 
 from amqtt_rest_bridge.broker.bridge_process import READY_SECONDS, Bridge, Reports, Spawn
 from amqtt_rest_bridge.broker.dispatch import Call
-from amqtt_rest_bridge.broker.route_set import exclusive_ports
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link import Op
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
+from amqtt_rest_bridge.route_set import exclusive_ports
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.dispatch import Call, Dispatcher
 from amqtt_rest_bridge.broker.lossless import Lossless, MayPublish
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
-from amqtt_rest_bridge.broker.route_set import Numbering
 from amqtt_rest_bridge.broker.spool import Spool
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -27,6 +26,7 @@ from amqtt_rest_bridge.model import (
     RouteConfig,
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
+from amqtt_rest_bridge.route_set import Numbering
 
 
 class Bridge:

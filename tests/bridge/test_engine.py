@@ -13,7 +13,6 @@ import pytest
 from amqtt_rest_bridge.bridge.client.runner import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, Server
 from amqtt_rest_bridge.bridge.outlet import Outlet
-from amqtt_rest_bridge.broker.route_set import Numbering
 from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, BrokerEnd, Frame, Op
 from amqtt_rest_bridge.model import (
     BridgeSettings,
@@ -28,6 +27,7 @@ from amqtt_rest_bridge.model import (
     ServerEvent,
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.route_set import Numbering
 
 SECONDS = 10.0
 FINE = HttpResponse(200, "OK", (), b"fine", 0.0)

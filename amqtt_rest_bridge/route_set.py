@@ -1,4 +1,4 @@
-"""What the broker side derives from a set of routes: numbers for the link, filters to watch. Pure."""
+"""What follows from a set of routes, for both processes: numbers for the link, filters to watch. Pure."""
 
 import itertools
 from collections.abc import Iterable
