@@ -162,7 +162,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             spawn_process if settings.processes else spawn_thread,
             bridge_settings(settings),
         )
-        self._publisher = Publisher(context.broadcast_message, context.retain_message)
+        self._publisher = Publisher(
+            context.broadcast_message,
+            context.retain_message,
+            queued=lambda: int(self._broker._broadcast_queue.qsize()),
+        )
         self._dispatcher = Dispatcher(self._bridges, self._publisher, settings.workers * max(1, settings.processes))
         self._bridges.reports = self._dispatcher
         self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put)
