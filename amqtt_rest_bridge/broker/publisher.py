@@ -15,12 +15,14 @@ log = logging.getLogger(__name__)
 
 MAX_QUEUE: Final = 10_000  # publications that the broker itself makes (refusals); a bridge's are bounded by its credits
 # amqtt 0.12.1 takes a message from its queue every third iteration of the loop, and a client that has many to send puts
-# one in just as often: whatever a plugin adds then stays, in front of everybody else's messages. With 64 messages under
-# way, publishing every fourth iteration left 110 of them in the queue and another pair's p99 at 45-90 ms; waiting until
-# the queue is as short as this: 3 and 6-11 ms, at the same throughput.
+# one in just as often: whatever a plugin adds then stays, in front of everybody else's messages. So after each
+# publication as many iterations as one message needs ...
+_LEAST_ITERATIONS: Final = 4
+# ... and more, until the queue is short. Without that, 64 messages under way in client mode left 110 of them in the
+# queue, and another pair's p99 was 45-90 ms; with it 3 and 6-11 ms, at the same throughput.
 _SHORT: Final = 1
-# ... but not for ever, since clients alone can keep it long. 8 iterations suffice too, 6 do not (p99 35-65 ms).
-_PATIENCE: Final = 12
+# Not for ever, though, since clients alone can keep the queue long. 8 iterations suffice too, 6 do not (p99 35-65 ms).
+_MOST_ITERATIONS: Final = 12
 
 _topic_fault = functools.lru_cache(maxsize=1024)(check_topic_name)  # routes publish on the same topics again and again
 
@@ -95,7 +97,7 @@ class Publisher:
             log.exception("not published on %s", loggable(publication.topic))
         finally:
             self.hops = 0
-        for _ in range(_PATIENCE):
+        for iteration in range(1, _MOST_ITERATIONS + 1):
             await asyncio.sleep(0)
-            if self._queued() <= _SHORT:
+            if iteration >= _LEAST_ITERATIONS and self._queued() <= _SHORT:
                 break
