@@ -3,8 +3,7 @@
 import asyncio
 import statistics
 from collections.abc import Callable
-
-from amqtt.session import Session
+from typing import Any
 
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.model import Publication
@@ -59,9 +58,9 @@ def test_results_leave_the_broker_room_for_other_clients_messages() -> None:
         queue, depths = host.broker._broadcast_queue, list[int]()
         forward = host.broker._broadcast_message
 
-        async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
+        async def broadcast(*message: Any) -> None:
             depths.append(queue.qsize())
-            await forward(session, topic, data, force_qos)
+            await forward(*message)
 
         host.broker._broadcast_message = broadcast  # type: ignore[method-assign]
         measured = client_mode.result(client_mode.load("window", host.mqtt_port, 60, 64, 2000))
