@@ -1,4 +1,4 @@
-"""The pace at which results reach the broker's queue: on a loop with a queue the test makes up, and in a real broker."""
+"""The pace at which results reach the broker's queue: with a queue that a test makes up, and in a real broker."""
 
 import asyncio
 import statistics
@@ -55,14 +55,14 @@ def test_publishing_goes_on_as_soon_as_the_queue_is_short() -> None:
 
 def test_results_leave_the_broker_room_for_other_clients_messages() -> None:
     with rig.echo_server() as target, hosting(client_mode.route(target), processes=1) as host:
-        queue, depths = host.broker._broadcast_queue, list[int]()
-        forward = host.broker._broadcast_message
+        broker: Any = host.broker
+        forward, depths = broker._broadcast_message, list[int]()
 
         async def broadcast(*message: Any) -> None:
-            depths.append(queue.qsize())
+            depths.append(broker._broadcast_queue.qsize())
             await forward(*message)
 
-        host.broker._broadcast_message = broadcast  # type: ignore[method-assign]
+        broker._broadcast_message = broadcast
         measured = client_mode.result(client_mode.load("window", host.mqtt_port, 60, 64, 2000))
     assert measured["lost"] == measured["doubled"] == 0
     assert statistics.median(depths) < 16, "with results published every fourth iteration: 40 and more"
