@@ -80,6 +80,24 @@ def head(*lines: str) -> bytes:
         pytest.param(closing(b""), FailureCode.CONNECTION_FAILED, "closed the connection", id="closed without a word"),
         pytest.param(closing(b"HTTP/1.1 200 OK\r\nX-A"), FailureCode.CONNECTION_FAILED, "", id="closed in the headers"),
         pytest.param(
+            closing(b"HTTP/1.1 200 OK\r\nX-A: 1\r\n"),
+            FailureCode.CONNECTION_FAILED,
+            "ends within its headers",
+            id="closed between two headers",
+        ),
+        pytest.param(
+            closing(b"HTTP/1.1 200 OK\r\n folded: 1\r\n : 1\r\n\r\n"),
+            FailureCode.CONNECTION_FAILED,
+            "header line",
+            id="header without name",
+        ),
+        pytest.param(
+            closing(head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked") + b"0\r\n\r\n"),
+            FailureCode.CONNECTION_FAILED,
+            "not chunked",
+            id="chunked twice",
+        ),
+        pytest.param(
             closing(head("Content-Length: 9") + b"abc"),
             FailureCode.CONNECTION_FAILED,
             "while reading the response's body",

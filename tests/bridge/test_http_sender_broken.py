@@ -4,12 +4,12 @@ import socket
 import ssl
 from http.client import HTTPConnection
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_connection import Connection, DeadlineSocket
-from amqtt_rest_bridge.bridge.http_client.http_exchange import Received, exchange
+from amqtt_rest_bridge.bridge.http_client.http_connection import DeadlineSocket
+from amqtt_rest_bridge.bridge.http_client.http_exchange import Received, connect, exchange
 from tests.bridge.http_target import AUTHORITY, Target, reply, server_tls
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ def send_to_refusing_server(response: bytes) -> tuple[Received, DeadlineSocket]:
         sock.other_end = theirs
         theirs.sendall(response)
         theirs.shutdown(socket.SHUT_WR)
-        http = HTTPConnection("refusing.test")
         wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
-        http.sock = cast(socket.socket, wire)
-        return exchange(Connection(http, wire), "POST", "/", (), b"x" * 500_000, 100), wire
+        return exchange(connect(HTTPConnection("refusing.test"), wire), "POST", "/", (), b"x" * 500_000, 100), wire
 
 
 def test_response_to_a_body_that_was_refused_half_way_is_read() -> None:
@@ -67,9 +65,7 @@ def test_tls_server_that_hung_up_before_the_request_is_asked_why() -> None:
         context.sslsocket_class = BrokenTlsSocket
         plain = socket.create_connection(("127.0.0.1", target.port))
         with context.wrap_socket(plain, server_hostname="localhost") as sock:
-            http = HTTPConnection("localhost")
             wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
-            http.sock = cast(socket.socket, wire)
             with pytest.raises(BrokenPipeError):  # here it closed in order, which says nothing more
-                exchange(Connection(http, wire), "POST", "/", (), None, 100)
+                exchange(connect(HTTPConnection("localhost"), wire), "POST", "/", (), None, 100)
     assert not wire.sent

@@ -5,12 +5,12 @@ import socket
 import zlib
 from http.client import HTTPConnection
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_connection import Connection, DeadlineSocket
-from amqtt_rest_bridge.bridge.http_client.http_exchange import FinalResponse, Received, exchange
+from amqtt_rest_bridge.bridge.http_client.http_connection import DeadlineSocket
+from amqtt_rest_bridge.bridge.http_client.http_exchange import Received, connect, exchange
 from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, answering, closing, reply
@@ -64,6 +64,9 @@ BODY = b"some body \x00\xff, byte for byte"
         pytest.param(b"HTTP/1.0 200 OK\r\n\r\n" + BODY, 200, BODY, id="HTTP/1.0"),
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", id="204"),
         pytest.param(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", 304, b"", id="304"),
+        pytest.param(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", 204, b"", id="204, chunked"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\nx", 200, b"x", id="space before the colon"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length:\r\n 1\r\n\r\nx", 200, b"x", id="folded length"),
         pytest.param(b"HTTP/1.1 300 Multiple Choices\r\nContent-Length: 1\r\n\r\nx", 300, b"x", id="300, no Location"),
         pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" + reply(BODY), 200, BODY, id="100 before it"),
         pytest.param(
@@ -177,11 +180,8 @@ def exchange_in_pieces(pieces: list[bytes]) -> Received:
     ours, theirs = socket.socketpair()
     with PiecesSocket(fileno=ours.detach()) as sock, theirs:
         sock.pieces = pieces
-        http = HTTPConnection("pieces.test")
-        http.response_class = FinalResponse
         wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
-        http.sock = cast(socket.socket, wire)
-        return exchange(Connection(http, wire), "GET", "/", (), None, LIMIT)
+        return exchange(connect(HTTPConnection("pieces.test"), wire), "GET", "/", (), None, LIMIT)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from urllib3.connection import HTTPConnection
@@ -22,10 +22,10 @@ from amqtt_rest_bridge.bridge.http_client import http_failures, http_tls
 from amqtt_rest_bridge.bridge.http_client.http_connection import Connection, DeadlineSocket, HeadTooLarge, NotHttp, Pool
 from amqtt_rest_bridge.bridge.http_client.http_content import ContentTooLarge, MalformedContent
 from amqtt_rest_bridge.bridge.http_client.http_exchange import (
-    FinalResponse,
     Headers,
     MalformedResponse,
     Received,
+    connect,
     exchange,
 )
 from amqtt_rest_bridge.bridge.http_client.http_origin import (
@@ -217,11 +217,7 @@ class HttpSender:
 
     def _over(self, sock: socket.socket, origin: Origin, deadline: float) -> Connection:
         """Make an HTTP connection of a connected socket, with the deadline below it."""
-        wire = DeadlineSocket(sock, self._clock, deadline)
-        http = HTTPConnection(origin.host, origin.port)
-        http.response_class = FinalResponse
-        http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
-        return Connection(http, wire)
+        return connect(HTTPConnection(origin.host, origin.port), DeadlineSocket(sock, self._clock, deadline))
 
     def _dial(self, server: _Server, deadline: float) -> socket.socket:
         """Connect to the first address of a server, or of the proxy before it, that takes the connection."""
