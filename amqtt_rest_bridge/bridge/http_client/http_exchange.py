@@ -50,7 +50,7 @@ class Received(NamedTuple):
 
 
 class FinalResponse(HTTPResponse):
-    """http.client's response, but for its head, which is read here: stricter, and in a third of the email parser's time.
+    """http.client's response, with its head read here: stricter, and in a third of the email parser's time.
 
     Interim responses (RFC 9110 section 15.2) are passed over; http.client only knows 100.
     """
