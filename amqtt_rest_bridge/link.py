@@ -89,7 +89,7 @@ class _Decoder:
 
 
 class BridgeEnd:
-    """The bridge process's end: `receive` for its reader thread alone, `send` for any thread."""
+    """The bridge process's end: `receive` for one thread at a time, `send` for any thread."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

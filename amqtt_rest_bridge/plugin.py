@@ -4,7 +4,7 @@
 |---|---|---|---|
 | broker loop | amqtt | hooks, publishing | plugin state; never blocks |
 | reload | plugin | reading and parsing changed route files | what it reads |
-| link reader | bridge process | frames in | queues |
+| link readers, two in turn | bridge process | frames in, a lone call | queues |
 | client workers | bridge process, engine | `build`, `send` | message in, payload out |
 | timers | bridge process, engine | retries, idle workers | queues |
 | one per port | bridge process, http_listener | waitress I/O and responders | `Outlet` only |

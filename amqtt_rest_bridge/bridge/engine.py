@@ -1,7 +1,7 @@
 """The bridge process's engine: frames in, calls and requests run, results out. Knows nothing of the process around it.
 
-`run` is the link's reader thread. Routes' workers, the listeners' threads and the timers only meet it in the outbox and
-in `Inbound`.
+The link's readers do what the broker says, one at a time. Routes' workers, the listeners' threads and the timers only
+meet them in the outbox and in `Inbound`.
 """
 
 import logging
@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from amqtt_rest_bridge.bridge.client.lanes import Lanes
 from amqtt_rest_bridge.bridge.client.runner import CallItem, Runner, Sender, Ways
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
+from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
 from amqtt_rest_bridge.bridge.timers import Timers
@@ -70,6 +71,7 @@ class Engine:
         self._servers: dict[int, Server] = {}
         self._answers = _Answers()
         self._stopping = False
+        self._idle: list[Runner] = []  # whose calls nobody is at yet
         self._handlers: Mapping[int, Callable[..., None]] = {
             Op.ROUTES: self._take_routes,
             Op.LISTEN: self._take_sockets,
@@ -83,13 +85,20 @@ class Engine:
     def run(self) -> None:
         """Serve until the broker closes the link; blocks."""
         try:
-            while (frames := self._link.receive(None)) is not None:
-                for frame in frames:
-                    self._handlers[frame[0]](*frame[1:])
+            LinkReaders(self._read).run()
         except BridgeError as error:
             self._link.send((Op.FAILED, str(error)))
         finally:
             self._close()
+
+    def _read(self) -> list[Runner] | None:
+        frames = self._link.receive(None)
+        if frames is None:
+            return None
+        self._idle = []
+        for frame in frames:
+            self._handlers[frame[0]](*frame[1:])
+        return self._idle
 
     # What server mode asks (bridge.outlet.Outlet), from any thread.
 
@@ -113,7 +122,7 @@ class Engine:
         """Count an answer; see `Outlet.answered`."""
         self._answers.count(route, code, message)
 
-    # What the broker says, on the reader thread.
+    # What the broker says, on the reader whose turn it is.
 
     def _take_seen(self, items: list[tuple[str, bytes]]) -> None:
         for topic, payload in items:
@@ -129,13 +138,17 @@ class Engine:
     def _take_calls(self, items: list[CallItem]) -> None:
         first = items[0][1]
         if all(item[1] == first for item in items):
-            self._runners[first].submit(items)
+            self._give(self._runners[first], items)
             return
         by_runner: dict[Runner, list[CallItem]] = {}
         for item in items:
             by_runner.setdefault(self._runners[item[1]], []).append(item)
         for runner, own in by_runner.items():
-            runner.submit(own)
+            self._give(runner, own)
+
+    def _give(self, runner: Runner, items: list[CallItem]) -> None:
+        if runner.take(items) and runner not in self._idle:
+            self._idle.append(runner)
 
     def _take_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings

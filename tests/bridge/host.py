@@ -111,6 +111,7 @@ class Host:
             for client in self._clients:
                 client.disconnect()
             self.wait(self.broker.shutdown())
+            self.wait(_settled())
         finally:
             self._end_loop()
 
@@ -130,6 +131,13 @@ class Host:
         broker = Broker(config)
         await broker.start()
         return broker
+
+
+async def _settled() -> None:
+    """Let amqtt close connections whose end it has only just heard of; nobody would close them after the loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=1.0)
 
 
 def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:

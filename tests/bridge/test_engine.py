@@ -291,3 +291,40 @@ def test_a_port_is_served_only_where_the_broker_says_so(rig: Rig) -> None:
         address = server.getsockname()
     with socket.create_server(address):  # nobody holds it any more
         pass
+
+
+def test_a_lone_call_runs_on_the_thread_that_read_it(rig: Rig) -> None:
+    threads: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def answer(_request: HttpRequest) -> HttpResponse:
+        threads.put(threading.current_thread().name)
+        return FINE
+
+    rig.network.answer = answer
+    rig.use(route())
+    for _ in range(3):
+        call = rig.call()
+        assert rig.ended(1) == [call]
+        assert threads.get(timeout=SECONDS) in ("link-1", "link-2")
+
+
+def test_calls_that_hang_keep_nobody_from_reading_on(rig: Rig) -> None:
+    gate = Gate()
+    rig.network.answer = lambda request: FINE if request.body == b"quick" else gate.answer(request)
+    rig.use(*(route(name=name) for name in "ABC"), workers=1)
+    hanging = [rig.call(name=name) for name in "AB"]
+    rig.network.bodies(2)
+    quick = rig.call(b"quick", name="C")
+    assert rig.ended(1) == [quick]
+    gate.open.set()
+    assert sorted(rig.ended(2)) == hanging
+
+
+def test_the_engine_ends_with_its_link_though_a_reader_is_at_a_call() -> None:
+    rig, gate = Rig(), Gate()
+    rig.network.answer = gate.answer
+    rig.use(route())
+    rig.call()
+    rig.network.bodies(1)
+    rig.close()
+    gate.open.set()

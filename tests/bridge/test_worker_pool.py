@@ -165,3 +165,26 @@ def test_an_error_in_a_timed_action_is_logged_and_the_next_one_runs(caplog: pyte
         assert done.wait(10)
     timers.close()
     assert "timed action" in caplog.text
+
+
+def test_the_caller_may_do_the_work_itself(timers: Timers) -> None:
+    threads: list[str] = []
+    pool = pool_for(timers, lambda _: threads.append(threading.current_thread().name))
+    assert pool.queue(range(3))
+    pool.work()
+    assert threads == [threading.current_thread().name] * 3
+    assert not pool.running
+    pool.close()
+
+
+def test_whoever_queues_beside_work_in_progress_need_not_see_to_it(timers: Timers) -> None:
+    gate = Gate(1)
+    pool = pool_for(timers, gate.work, limit=1)
+    pool.submit(range(50))
+    assert gate.reached.wait(10)
+    assert not pool.queue(range(50))
+    pool.work()  # one thread is the limit, and it is at work: there is nothing to do here
+    gate.open.set()
+    assert gate.finished.wait(10)
+    assert gate.most == 1
+    pool.close()

@@ -1,6 +1,7 @@
 """One route's client mode in the bridge process: its queue, its workers, its retries.
 
-`submit` runs on the link's reader thread, `_work` on the route's workers, retries come back by the timer thread.
+`take` runs on the link's readers, `_work` on the route's workers or, for a lone call, on the reader that took it.
+Retries come back by the timer thread.
 """
 
 import functools
@@ -127,8 +128,8 @@ class Runner:
         """Say whether a worker is at a call."""
         return self._pool.running > 0
 
-    def submit(self, items: Sequence[CallItem]) -> None:
-        """Take calls, in order of arrival (the link's reader thread)."""
+    def take(self, items: Sequence[CallItem]) -> bool:
+        """Take calls, in order of arrival; say whether nobody is at them: then the caller has to `wake` or `work`."""
         now = time.perf_counter()
         ready: list[_Call] = []
         with self._lock:
@@ -139,8 +140,15 @@ class Runner:
                 call.lane = (self.name, call.event.event.name, topic)
             if call.lane is None or self._ways.lanes.enter(call.lane, functools.partial(self._start, call)):
                 ready.append(call)
-        if ready:
-            self._pool.submit(ready)
+        return bool(ready) and self._pool.queue(ready)
+
+    def wake(self) -> None:
+        """Let a worker begin with what waits."""
+        self._pool.wake()
+
+    def work(self) -> None:
+        """Begin with what waits, on the calling thread; blocks until nothing does."""
+        self._pool.work()
 
     def retire(self) -> None:
         """Note that a reload has changed the route: what is at hand ends as it began.

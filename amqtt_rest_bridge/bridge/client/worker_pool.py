@@ -72,16 +72,38 @@ class WorkerPool(Generic[T]):
         return self._running
 
     def submit(self, items: Iterable[T]) -> None:
-        """Queue items; any thread may call."""
+        """Queue items and see that a thread is at them; any thread may call."""
+        if self.queue(items):
+            self.wake()
+
+    def queue(self, items: Iterable[T]) -> bool:
+        """Queue items; say whether no thread is at work, so that the caller has to `wake` one or to `work`."""
         now = time.monotonic()
         with self._lock:
             self._queue.extend([(now, item) for item in items])
             asleep = not self._running
             unwatched, self._watched = not self._watched, True
-        if asleep:
-            self._wake(1)
         if unwatched:
             self._timers.after(_PATIENCE_SECONDS, self._look)
+        return asleep
+
+    def wake(self) -> None:
+        """Put a thread to work, if there may be one more."""
+        self._wake(1)
+
+    def work(self) -> None:
+        """Be one of the threads at work until nothing waits: spares the caller the time that waking another takes."""
+        with self._lock:
+            if self._closing or self._running >= self._limit:
+                return
+            self._running += 1
+        self._work_off()
+        self._on_rest()
+        with self._lock:
+            self._running -= 1
+            forgotten = bool(self._queue) and not self._running
+        if forgotten:  # it came between the last look at the queue and the end
+            self._wake(1)
 
     def drain(self) -> list[T]:
         """Take back every item that no thread has started."""
@@ -150,13 +172,16 @@ class WorkerPool(Generic[T]):
     def _run(self) -> None:
         sleeper = threading.Lock()
         sleeper.acquire()
+        while self._rest(sleeper, surplus=self._work_off()):
+            pass
+
+    def _work_off(self) -> bool:
+        """Run what waits, until nothing does (False) or more threads are at work than are of use (True)."""
         while True:
             try:
                 _, item = self._queue.popleft()
             except IndexError:
-                if not self._rest(sleeper, surplus=False):
-                    return
-                continue
+                return False
             wall, cpu = time.perf_counter(), time.thread_time()
             try:
                 self._work(item)
@@ -164,8 +189,8 @@ class WorkerPool(Generic[T]):
                 log.exception("%s: a call ended with an unexpected error", self._name)
             self._count(time.perf_counter() - wall, time.thread_time() - cpu)
             surplus = self._running > self._useful() + 1
-            if (surplus or self._closing) and not self._rest(sleeper, surplus=surplus):
-                return
+            if surplus or self._closing:
+                return surplus
 
     def _count(self, wall: float, cpu: float) -> None:
         # Races between threads lose a sample now and then, which an average does not mind.
