@@ -85,7 +85,7 @@ def test_an_error_in_one_item_is_logged_and_the_next_one_runs(
             raise ValueError("broken")
         finished.set()
 
-    pool = pool_for(timers, work)
+    pool = pool_for(timers, work, limit=1)
     with caplog.at_level(logging.ERROR):
         pool.submit((0, 1))
         assert finished.wait(10)
