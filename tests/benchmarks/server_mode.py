@@ -107,8 +107,8 @@ def throughput() -> None:
         rig.report("  errors / answered and lost", f"{wrong[0]} / {wrong[1]}", "0 / 0")
         twice = int(max(0, *(run["extra"] for run in hooks)))
         rig.report("  published twice", str(twice), "0")
-    paired = hooked(32, pair=True)
-    rig.report("another pair's p99 under that load (ms)", f"{paired['pair_p99']:.1f}", "under 10")
+    paired = [hooked(32, pair=True)["pair_p99"] for _ in range(RUNS)]
+    rig.report("another pair's p99 under that load (ms)", f"{rig.median(paired):.1f}", "under 10")
 
 
 def latency() -> None:
