@@ -39,6 +39,7 @@ class Op:
     SEEN: Final = 4  # [(topic, payload), ...] for read events and replies
     CREDIT: Final = 5  # how many more credits the bridge may spend on publications
     STOP: Final = 6  # seconds of grace for what is running
+    PING: Final = 7  # no items; answered by PONG
     # bridge to broker
     READY: Final = 20  # no items
     FAILED: Final = 21  # reason
@@ -49,6 +50,7 @@ class Op:
     LOG: Final = 26  # level, logger name, text
     STOPPED: Final = 27  # no items
     RETURNED: Final = 28  # call that has not ended and whose event is gone from the bridge
+    PONG: Final = 30  # no items
     TRY_FAILED: Final = 29  # lossless call that is tried until it succeeds, failure code, message
 
 

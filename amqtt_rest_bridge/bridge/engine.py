@@ -79,6 +79,7 @@ class Engine:
             Op.SEEN: self._take_seen,
             Op.CREDIT: self._outbox.credit,
             Op.STOP: self._take_stop,
+            Op.PING: lambda: self._link.send((Op.PONG,)),
         }
         self._timers.after(_REPORT_SECONDS, self._report)
 

@@ -6,6 +6,7 @@ A bridge process lives at the other end of a link and ends by itself when the li
 import asyncio
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,8 @@ _CREDIT_BATCH: Final = INITIAL_CREDITS // 4
 _CREDIT_SECONDS: Final = 0.05
 _MOST_BEHIND: Final = 8 << 20  # bytes on their way; a bridge that has more to read is shown no more messages ...
 _CATCH_UP_SECONDS: Final = 0.1  # ... until it has read them
+_PING_SECONDS: Final = 5.0
+_MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
 """Start a bridge at the other end of a socket; gives its process id and what waits for its end."""
@@ -113,6 +116,8 @@ class Bridge:
             raise
         self._give_back = 0
         self._is_behind = False
+        self._unanswered = 0  # pings
+        self._gone = False
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
@@ -151,6 +156,8 @@ class Bridge:
         self._deals = Batcher(loop, lambda calls: self._link.send((Op.CALLS, calls)))
         self._seen = Batcher(loop, lambda seen: self._link.send((Op.SEEN, seen)))
         self._loop = loop
+        if self.pid != os.getpid():
+            loop.call_later(_PING_SECONDS, self._ping)
 
     def send(self, frame: Frame, sockets: Sequence[socket.socket] = ()) -> None:
         """Queue a frame, after what was dealt before it."""
@@ -185,12 +192,25 @@ class Bridge:
 
     def disconnect(self) -> None:
         """Close the link, so that the process ends."""
+        self._gone = True
         self._link.close()
 
     def close(self) -> None:
         """Close the link and wait a moment for the process to end; blocks for a second at most."""
-        self._link.close()
+        self.disconnect()
         self._end()
+
+    def _ping(self) -> None:
+        """See whether the process still reads its link; one that hangs would keep its messages for ever."""
+        if self._gone:
+            return
+        if self._unanswered >= _MOST_UNANSWERED:
+            log.error("bridge process %d hangs and is killed", self.pid)
+            os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
+            return
+        self._unanswered += 1
+        self._link.send((Op.PING,))
+        self._loop.call_later(_PING_SECONDS, self._ping)
 
     def _catch_up(self) -> None:
         if self._link.backlog:
@@ -238,6 +258,8 @@ class Bridge:
                 self.failure = frame[1]
             case Op.STOPPED:
                 self.stopped = True
+            case Op.PONG:
+                self._unanswered = 0
 
     def _give(self, count: int) -> None:
         if not self._give_back:
@@ -253,6 +275,7 @@ class Bridge:
 
     def _closed(self) -> None:
         self.ready = False
+        self._gone = True
         self.on_closed()
 
 

@@ -181,6 +181,29 @@ def test_a_bridge_process_that_hangs_costs_the_broker_no_memory_and_gets_the_lat
         eventually(lambda: latest() == b"last", "the latest message is missing")
 
 
+def test_a_bridge_process_that_answers_no_ping_is_killed_and_started_again(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hosting(route(target), processes=1) as host:
+        client = host.client("out")
+        (bridge,) = bridges(host)
+
+        async def ping() -> None:
+            bridge._ping()
+
+        for _ in range(10):  # one that answers lives on
+            host.wait(ping())
+            eventually(lambda: bridge._unanswered == 0, "a ping is not answered")
+        os.kill(bridge.pid, signal.SIGSTOP)
+        client.publish("in/1", b"1")
+        for _ in range(7):
+            host.wait(ping())
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        assert f"bridge process {bridge.pid} hangs and is killed" in caplog.text
+        client.publish("in/2", b"2")
+        assert client.message() == ("out", b"2")
+
+
 def test_tls_files_that_cannot_be_used_change_nothing_on_a_reload(
     target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
