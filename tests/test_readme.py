@@ -91,3 +91,11 @@ def test_the_two_commands_stand_on_the_first_screen() -> None:
     first = "\n".join(README.splitlines()[:40])
     assert "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/amqtt -c conf/broker.yaml" in first
     assert "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest" in first
+
+
+def test_the_tests_that_show_a_guarantee_are_there() -> None:
+    named = [code.split("::") for code in codes(section("What is guaranteed, and what is not")) if "::" in code]
+    assert len(named) > 10
+    for file, name in named[1:]:
+        tests = (Path(__file__).parent / "bridge" / f"test_{file}.py").read_text(encoding="utf-8")
+        assert f"\ndef test_{name}(" in tests, f"{file}::{name}"
