@@ -133,13 +133,14 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._dispatcher.remember(retained_message.topic, bytes(retained_message.data))
 
     async def on_broker_pre_shutdown(self) -> None:
-        """Let running requests finish and publish what they gave."""
+        """Let running requests finish and publish what they gave; new connections are refused from now on."""
+        self._ports.close()
         left = await self._bridges.stop(GRACE_SECONDS)
         for route, (lost, kept) in left.items():
             if lost:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
             if kept:
-                log.info("route %s: %d message(s) stay in the spool until the next start", route, kept)
+                log.info("route %s: %d message(s) stay in the spool for a start with this route", route, kept)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._publisher.emptied(), _PUBLISH_SECONDS)
 

@@ -28,6 +28,7 @@ from amqtt_rest_bridge.route_set import read_filters
 
 log = logging.getLogger(__name__)
 
+_ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer those who wait for a reply
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"})
 
@@ -134,6 +135,7 @@ class Engine:
             self._sockets[port] = self._link.take_socket()
 
     def _take_stop(self, grace: float) -> None:
+        self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
         threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
 
     def _take_calls(self, items: list[CallItem]) -> None:
@@ -214,6 +216,8 @@ class Engine:
         ]
         for thread in closing:
             thread.start()
+        for sock in self._sockets.values():  # the listener has closed its own: whoever connects now is refused at once
+            sock.close()
         for thread in closing:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._stopping = True

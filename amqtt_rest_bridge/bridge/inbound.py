@@ -60,9 +60,10 @@ class Inbound:
 class Waiting:
     """One request that waits for its reply."""
 
-    __slots__ = ("_arrived", "_payload")
+    __slots__ = ("_arrived", "_payload", "dismissed")
 
     def __init__(self) -> None:
+        self.dismissed = False
         self._arrived = threading.Event()
         self._payload: bytes | None = None
 
@@ -74,6 +75,7 @@ class Waiting:
 
     def dismiss(self) -> None:
         """Stop waiting without a message."""
+        self.dismissed = self._payload is None
         self._arrived.set()
 
     def wait(self, seconds: float) -> bytes | None:

@@ -18,6 +18,11 @@ class ShuttingDown(BridgeError):  # noqa: N818  # a state of the bridge, not a m
 class Reply(Protocol):
     """One request's place among those that wait for a message on a topic."""
 
+    @property
+    def dismissed(self) -> bool:
+        """Say whether the bridge closed before a message came."""
+        ...
+
     def wait(self, seconds: float) -> bytes | None:
         """Block up to `seconds` for the first message since `expect`; None when none came or the bridge closes."""
         ...

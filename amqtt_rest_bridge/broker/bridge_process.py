@@ -87,6 +87,8 @@ def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.returncode < 0:
+            log.warning("the bridge process with pid %d was ended by signal %d", process.pid, -process.returncode)
 
     return process.pid, end
 
@@ -185,7 +187,11 @@ class Bridge:
             return
         if self._link.backlog > _MOST_BEHIND:
             self._is_behind = True
-            log.error("bridge process %d does not keep up: replies and read events miss messages", self.pid)
+            log.error(
+                "bridge process %d (pid %d) does not keep up: replies and read events miss messages",
+                self.index,
+                self.pid,
+            )
             self._loop.call_later(_CATCH_UP_SECONDS, self._catch_up)
             return
         self._seen.add((topic, payload))
@@ -205,7 +211,7 @@ class Bridge:
         if self._gone:
             return
         if self._unanswered >= _MOST_UNANSWERED:
-            log.error("bridge process %d hangs and is killed", self.pid)
+            log.error("bridge process %d (pid %d) hangs and is killed", self.index, self.pid)
             os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
             return
         self._unanswered += 1

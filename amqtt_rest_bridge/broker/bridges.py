@@ -174,8 +174,9 @@ class Bridges:
         calls, bridge.calls = list(bridge.calls.values()), {}
         delay = self._delay(bridge)
         log.error(
-            "bridge process %d ended%s; it held %d message(s); it is started again %s",
+            "bridge process %d (pid %d) ended%s; it held %d message(s); it is started again %s",
             bridge.index,
+            bridge.pid,
             f": {bridge.failure}" if bridge.failure else "",
             len(calls),
             f"in {delay:.0f} s" if delay else "at once",

@@ -94,7 +94,12 @@ class Lossless:
                 self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
                 count += 1
         for (route, event), number in gone.items():
-            log.warning("the spool holds %d message(s) for route %s, event %s, which is gone", number, route, event)
+            log.warning(
+                "the spool holds %d message(s) for route %s, event %s, which is gone; they are sent when it is back",
+                number,
+                route,
+                event,
+            )
         return count
 
     def flush(self) -> None:

@@ -31,7 +31,7 @@ _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
     2: "it does not take our client id",
     3: "it is not available",
     4: "wrong user name or password",
-    5: "not authorized: give a user name and password as mqtt://USER:PASSWORD@HOST",
+    5: "not authorized: check user name and password, given as mqtt://USER:PASSWORD@HOST",
 }
 
 Status = dict[str, Any]
@@ -206,7 +206,7 @@ def _why(error: BaseException) -> str:
     cause = error.__cause__ if isinstance(error, ConnectError) and error.__cause__ is not None else error
     match cause:
         case TimeoutError() | asyncio.CancelledError():  # the latter is our time limit, as amqtt passes it on
-            return f"no answer within {CONNECT_SECONDS:.0f} s"
+            return f"no answer within {CONNECT_SECONDS:.0f} s; is it an MQTT port, and mqtt or mqtts as it should be?"
         case ssl.SSLError() | socket.gaierror():
             return str(cause.strerror or cause)
         case ConnectionRefusedError():

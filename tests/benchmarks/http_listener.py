@@ -52,6 +52,8 @@ class Engine:
     def expect(self, topic: str) -> Iterator["Engine"]:
         yield self
 
+    dismissed = False
+
     def wait(self, seconds: float) -> bytes | None:
         threading.Event().wait(1)
         return b"reply"

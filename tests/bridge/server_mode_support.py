@@ -19,6 +19,8 @@ NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z
 class FakeReply:
     """A place among the waiting, filled from the fake's replies."""
 
+    dismissed = False
+
     def __init__(self, outlet: "FakeOutlet", topic: str) -> None:
         self._outlet = outlet
         self._topic = topic

@@ -82,7 +82,7 @@ def head(*lines: str) -> bytes:
         pytest.param(
             closing(b"HTTP/1.1 200 OK\r\nX-A: 1\r\n"),
             FailureCode.CONNECTION_FAILED,
-            "ends within its headers",
+            "while reading the response's headers",
             id="closed between two headers",
         ),
         pytest.param(
@@ -92,10 +92,22 @@ def head(*lines: str) -> bytes:
             id="header without name",
         ),
         pytest.param(
-            closing(head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked") + b"0\r\n\r\n"),
+            closing(head("Transfer-Encoding: gzip", "Transfer-Encoding: chunked") + b"0\r\n\r\n"),
             FailureCode.CONNECTION_FAILED,
             "not chunked",
-            id="chunked twice",
+            id="two transfer codings",
+        ),
+        pytest.param(
+            closing(head("Bad\rName: 1", "Content-Length: 1") + b"x"),
+            FailureCode.CONNECTION_FAILED,
+            "header line",
+            id="control character in a name",
+        ),
+        pytest.param(
+            closing(b"HTTP/1.1 200 OK\r\nContent-Length\xa0: 1\r\n\r\nx"),
+            FailureCode.CONNECTION_FAILED,
+            "header line",
+            id="name that is not ASCII",
         ),
         pytest.param(
             closing(head("Content-Length: 9") + b"abc"),

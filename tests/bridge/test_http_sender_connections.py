@@ -48,6 +48,7 @@ def test_sixteen_threads_share_a_sender() -> None:
     "response",
     [
         pytest.param(reply(b"x", "200 OK", "Connection: close"), id="connection close"),
+        pytest.param(reply(b"x", "200 OK", "Connection: close", "Connection: Upgrade"), id="close among others"),
         pytest.param(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", id="HTTP/1.0"),
         pytest.param(reply(b"x") + reply(b"y"), id="a second response nobody asked for"),
         pytest.param(
@@ -94,6 +95,18 @@ def closed_after_the_first(closed: threading.Event) -> Script:
         closed.set()
 
     return script
+
+
+@pytest.mark.parametrize(
+    ("field", "connections"),
+    [("X-A: 1", 1), ("Content-Length: 0", 1), ("Content-Length: 1", 3), ("Transfer-Encoding: chunked", 3)],
+)
+def test_connection_is_not_used_again_after_a_204_that_promises_a_body(field: str, connections: int) -> None:
+    response = f"HTTP/1.1 204 No Content\r\n{field}\r\n\r\n".encode()
+    with Target(answering(response)) as target, sender_of(base_of(target)) as sender:
+        for _ in range(3):
+            assert sender.send(HttpRequest(Method.POST, base_of(target) + "/")).status == 204
+        assert target.connections == connections
 
 
 @pytest.mark.parametrize("method", list(Method))

@@ -1,9 +1,14 @@
 """Which requests go through a proxy, and how."""
 
 import base64
+import io
+import socket
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from amqtt_rest_bridge.bridge.http_client.http_exchange import FinalResponse
 from amqtt_rest_bridge.bridge.http_client.http_origin import Origin
 from amqtt_rest_bridge.bridge.http_client.http_proxies import find_proxy
 from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
@@ -136,3 +141,13 @@ def test_proxy_that_opens_no_tunnel_is_named(answer: bytes, said: str) -> None:
     assert (failure.code, failure.unsent) == (FailureCode.CONNECTION_FAILED, True)
     assert said in failure.message
     assert "word" not in failure.message + failure.hint
+
+
+@pytest.mark.parametrize("field", ["Transfer-Encoding: identity", "Content-Length:", "Content-Length: 1"])
+def test_what_a_proxy_says_of_the_length_of_a_tunnel_is_ignored(field: str) -> None:
+    """RFC 9110 section 9.3.6."""
+    head = f"HTTP/1.1 200 Connection established\r\n{field}\r\n\r\n".encode()
+    sock = cast(socket.socket, SimpleNamespace(makefile=lambda _mode: io.BytesIO(head)))
+    response = FinalResponse(sock, method="CONNECT")
+    response.begin()
+    assert (response.status, response.length, response.will_close) == (200, 0, False)

@@ -64,6 +64,12 @@ BODY = b"some body \x00\xff, byte for byte"
         pytest.param(b"HTTP/1.0 200 OK\r\n\r\n" + BODY, 200, BODY, id="HTTP/1.0"),
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", id="204"),
         pytest.param(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", 304, b"", id="304"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+            200,
+            b"x",
+            id="chunked, said twice",
+        ),
         pytest.param(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", 204, b"", id="204, chunked"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\nx", 200, b"x", id="space before the colon"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length:\r\n 1\r\n\r\nx", 200, b"x", id="folded length"),
@@ -114,7 +120,7 @@ def test_response_is_read_to_its_end(response: bytes, status: int, body: bytes) 
 
 def test_headers_arrive_in_order_with_their_names_as_sent_and_their_text_clean() -> None:
     head = b"HTTP/1.1 200 F\xc3\xbcr Dich\r\nX-B: 1\r\nx-a:  caf\xc3\xa9 \r\nX-B: 2\r\n"
-    odd = b"X-F: a\r\n b\r\nX-L: caf\xe9\r\nX-N: \x01\r\nContent-Length: 0\r\n\r\n"
+    odd = b"X-F: voil\xc3\xa0\r\n \xc3\xa0\r\nX-L: caf\xe9\r\nX-N: \x01\r\nContent-Length: 0\r\n\r\n"
     with Target(closing(head + odd)) as target:
         received = call(target)
     assert received.reason == "Für Dich"
@@ -122,7 +128,7 @@ def test_headers_arrive_in_order_with_their_names_as_sent_and_their_text_clean()
         ("X-B", "1"),
         ("x-a", "café"),
         ("X-B", "2"),
-        ("X-F", "a b"),
+        ("X-F", "voilà à"),
         ("X-L", "café"),
         ("X-N", ""),
         ("Content-Length", "0"),

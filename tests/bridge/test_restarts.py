@@ -199,7 +199,7 @@ def test_a_bridge_process_that_answers_no_ping_is_killed_and_started_again(
         for _ in range(7):
             host.wait(ping())
         assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
-        assert f"bridge process {bridge.pid} hangs and is killed" in caplog.text
+        assert f"bridge process 0 (pid {bridge.pid}) hangs and is killed" in caplog.text
         client.publish("in/2", b"2")
         assert client.message() == ("out", b"2")
 

@@ -1,5 +1,6 @@
 """Server mode in a real broker: HTTP in, MQTT out; and what the bridge process shares with the broker."""
 
+import asyncio
 import concurrent.futures
 import http.client
 import json
@@ -9,6 +10,8 @@ import socket
 
 import pytest
 
+from amqtt_rest_bridge import plugin
+from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import recording
 
@@ -190,6 +193,32 @@ def test_a_server_event_may_trigger_a_client_event_of_another_route() -> None:
             client = host.client("out")
             assert call(host, "POST", "/hook", b"through")[0] == 200
             assert client.message() == ("out", b"through")
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_reply(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "GRACE_SECONDS", 1.0)
+    with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        client, port = host.client("ask/#"), host.http_port
+        waiting = pool.submit(call, host, "POST", "/ask/me", b"?")
+        client.message()
+        stopping = asyncio.run_coroutine_threadsafe(host.plugin.on_broker_pre_shutdown(), host._loop)
+
+        def is_refused() -> bool:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        eventually(is_refused, "connections are still taken")
+        assert not waiting.done()
+        status, _, answer = waiting.result(30)
+        assert status == 504
+        assert "the bridge shut down before a reply came" in json.loads(answer)["error"]["message"]
+        stopping.result(30)
 
 
 def test_stopping_the_broker_frees_the_port_and_leaves_no_process() -> None:

@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, RemoteDisconnected
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import IO, NamedTuple, cast
 
 from amqtt_rest_bridge.bridge.http_client.http_connection import LONGEST_HEAD, Connection, DeadlineSocket, HeadTooLarge
@@ -20,6 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _WITHOUT_BODY = frozenset({204, 304})  # whatever their headers say
 _LONGEST_NUMBER = 30  # digits of a Content-Length
 _MOST_LINES = 100  # of headers, http.client's bound
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
 _KEEP_ALIVE_TIMEOUT = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
 _CHUNK_OVERHEAD = 8  # bytes on the wire for one of the body, when each has a chunk of its own
@@ -59,6 +60,10 @@ class FinalResponse(HTTPResponse):
     named: Mapping[str, str]
     """The fields by lower-case name; of a name that comes twice the last."""
 
+    def __init__(self, sock: socket.socket, debuglevel: int = 0, method: str | None = None) -> None:
+        super().__init__(sock, debuglevel, method)
+        self._opens_tunnel = method == "CONNECT"
+
     def begin(self) -> None:
         """Read the head of the final response."""
         status = 100
@@ -70,17 +75,17 @@ class FinalResponse(HTTPResponse):
         self.named = {name.lower(): value for name, value in self.fields}
         self.status, self.reason, self.version = status, reason, 10 if minor == 0 else 11
         self._frame()
-        options = self.named.get("connection", "").lower()
+        options = ",".join(self._all("connection")).lower()
         closes = "close" in options or (minor == 0 and "keep-alive" not in options)  # RFC 9112 section 9.3
-        self.will_close = closes or (not self.chunked and self.length is None)
+        self.will_close = closes or self._end_is_uncertain()
 
     def _frame(self) -> None:
         """Find out where the body ends (RFC 9112 section 6.3)."""
         self.chunked, self.chunk_left, self.length = False, None, None
-        if self.status in _WITHOUT_BODY:
+        if self.status in _WITHOUT_BODY or (self._opens_tunnel and 200 <= self.status < 300):
             self.length = 0
         elif "transfer-encoding" in self.named:
-            if [value.lower() for value in self._all("transfer-encoding")] != ["chunked"]:
+            if {value.lower() for value in self._all("transfer-encoding")} != {"chunked"}:
                 raise MalformedResponse("its Transfer-Encoding is not chunked")
             self.chunked = True
         elif "content-length" in self.named:
@@ -88,6 +93,14 @@ class FinalResponse(HTTPResponse):
             if len(lengths) > 1:
                 raise MalformedResponse("it has two different Content-Lengths")
             self.length = _length(lengths.pop())
+
+    def _end_is_uncertain(self) -> bool:
+        """Say whether more may come, which a later response could not be told from: a body that should not be there."""
+        if self.status == 204:
+            return "transfer-encoding" in self.named or self.named.get("content-length", "0") != "0"
+        if self.status == 304:  # its Content-Length is that of the answer it stands for
+            return "transfer-encoding" in self.named
+        return not self.chunked and self.length is None
 
     def _all(self, wanted: str) -> list[str]:
         return [value for name, value in self.fields if name.lower() == wanted]
@@ -112,17 +125,17 @@ def _fields(file: IO[bytes]) -> Iterator[tuple[str, str]]:
         if count > _MOST_LINES:
             raise HeadTooLarge
         if not line.endswith(b"\n"):
-            raise MalformedResponse("it ends within its headers")
-        text = line.decode("latin-1").rstrip()
+            raise IncompleteRead(b"")
+        text = line.decode("latin-1").rstrip(" \t\r\n")
         if line[0] in b" \t" and name:
-            value += " " + text.strip()
+            value += " " + text.strip(" \t")
             continue
         if name:
             yield name, _text(value)
         name, colon, value = text.partition(":")
-        name = name.rstrip()
-        if not colon or not name or line[0] in b" \t":
-            raise MalformedResponse("one of its header lines has no name")
+        name = name.rstrip(" \t")
+        if not colon or not _NAME.fullmatch(name):
+            raise MalformedResponse("one of its header lines has no name that HTTP allows")
     if name:
         yield name, _text(value)
 

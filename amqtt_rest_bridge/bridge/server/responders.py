@@ -173,6 +173,12 @@ class _Replying:
         with self._publishing.outlet.expect(topic) as reply:
             self._publishing.send(request, publication)
             payload = reply.wait(self._seconds)
+        if payload is None and reply.dismissed:
+            raise RequestRefused(
+                ErrorCode.REPLY_TIMEOUT,
+                f"The request was published, but the bridge shut down before a reply came on {topic}",
+                "Whoever replies may have taken it: ask again only where doing it twice does no harm",
+            )
         if payload is None:
             raise RequestRefused(
                 ErrorCode.REPLY_TIMEOUT,
