@@ -188,7 +188,8 @@ _ROUTE_CONFIG = (
     ),
     Parameter(
         "OVERLOAD_POLICY", Kind.CHOICE, "balanced", _C,
-        "balanced: refuse new messages when full; realtime: when no worker is free; lossless: keep them on disk",
+        "balanced: refuse new messages when full; realtime: when no worker is free; lossless: keep them on disk, "
+        "and refuse new ones when full",
         choices=tuple(OverloadPolicy), extension=True,
     ),
 )  # fmt: skip
