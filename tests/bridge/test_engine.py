@@ -1,6 +1,7 @@
 """The engine at its link: calls, retries, ORDERED and reloads, with a scripted server behind it."""
 
 import contextlib
+import logging
 import pickle
 import queue
 import socket
@@ -328,3 +329,17 @@ def test_the_engine_ends_with_its_link_though_a_reader_is_at_a_call() -> None:
     rig.network.bodies(1)
     rig.close()
     gate.open.set()
+
+
+def test_tries_that_fail_are_logged_once_a_second(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge")
+    rig.network.answer = lambda _: BUSY
+    rig.use(route(lossless=True))
+    for _ in range(50):
+        rig.call(key="key")
+    for _ in range(50):
+        rig.frame(Op.WAITING)
+    lines = [record.getMessage() for record in caplog.records if "tried again in" in record.getMessage()]
+    assert 1 <= len(lines) <= 3
+    rig.network.answer = lambda _: FINE
+    rig.ended(50)

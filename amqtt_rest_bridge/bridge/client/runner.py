@@ -36,6 +36,7 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _SLOW_SECONDS: Final = 0.05
+_QUIET_SECONDS: Final = 1.0
 
 
 class Sender(Protocol):
@@ -116,6 +117,8 @@ class Runner:
         self._stopping = False
         self._retired = False
         self._open = 0  # calls that have not ended
+        self._unlogged = 0  # tries that failed, since the last line that said so ...
+        self._logged = -_QUIET_SECONDS  # ... and when that was
         self._lock = threading.Lock()
 
     @property
@@ -202,20 +205,31 @@ class Runner:
             return False
         if not self._stopping:
             seconds = client_retries.delay(call.tries, response, now=time.time(), random=random.random)
-            log.info(
-                "route %s, event %s: %s on %s, tried again in %.1f s: %s",
-                self.name,
-                call.event.event.name,
-                failure.code,
-                loggable(call.message.topic),
-                seconds,
-                failure.message,
-            )
+            self._log_retry(call, failure, seconds)
             if self._lossless:
                 self._outbox.send((Op.TRY_FAILED, call.id, failure.code.value, failure.message))
             self._outbox.send((Op.WAITING, call.id, 1))
             self._ways.timers.after(seconds, lambda: self._resume(call))
         return True
+
+    def _log_retry(self, call: _Call, failure: CallFailed, seconds: float) -> None:
+        """Log a try that failed, one a second: a long queue before a server that is down would fill any disk."""
+        with self._lock:
+            self._unlogged += 1
+            now = time.monotonic()
+            if now - self._logged < _QUIET_SECONDS:
+                return
+            count, self._unlogged, self._logged = self._unlogged, 0, now
+        log.info(
+            "route %s, event %s: %s on %s, tried again in %.1f s%s: %s",
+            self.name,
+            call.event.event.name,
+            failure.code,
+            loggable(call.message.topic),
+            seconds,
+            f" (the last of {count} tries that failed)" if count > 1 else "",
+            failure.message,
+        )
 
     def _resume(self, call: _Call) -> None:
         if self._retired and self._lossless and not self._stopping:
