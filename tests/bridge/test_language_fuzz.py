@@ -1,5 +1,6 @@
-"""Whatever a route file holds: declared errors only, never a second, positions inside the text (property tests)."""
+"""Whatever a route file holds: declared errors only, in bounded time, positions inside the text (property tests)."""
 
+import functools
 import time
 from pathlib import Path
 
@@ -37,6 +38,25 @@ def mutations(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, content
 
 
+@functools.cache
+def long_file_seconds() -> float:
+    """Measure the CPU time of 8,000 ordinary lines: a second on a quiet machine, of which a quadratic text takes many."""
+    route = """DEFINE ROUTE R{} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1" WITH ENABLE_CLIENT "true"
+        ADD EVENT E
+            WITH SOURCE_TOPIC "in"
+            WITH METHOD "POST"
+            WITH ENDPOINT "/x"
+            WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out"
+    """
+    messages(route.format(0))  # compiles the grammar
+    started = time.process_time()
+    loaded = load([Source("t.lot", "\n".join(map(route.format, range(125))))], environment={}, secrets_dir=Path("/nowhere"))
+    assert len(loaded.routes) == 125
+    return 8 * (time.process_time() - started)
+
+
 def check(name: str, content: bytes, folder: Path) -> None:
     path = folder / name
     path.write_bytes(content)
@@ -44,7 +64,7 @@ def check(name: str, content: bytes, folder: Path) -> None:
     texts = {source.path: source.text for source in sources} | {str(path): content.decode("utf-8-sig", "replace")}
     started = time.process_time()
     loaded = load(sources, environment=ENVIRONMENT, secrets_dir=folder)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < long_file_seconds()
     for fault in loaded.faults:
         check_fault(fault, texts)
     assert {route.path for route in loaded.routes} <= set(texts)
@@ -87,10 +107,10 @@ def test_damaged_files_give_faults_inside_their_text(examples: int, tmp_path: Pa
         pytest.param("(" * 20_000 + "--" * 5000, id="brackets and dashes"),
     ],
 )
-def test_hostile_text_takes_less_than_a_second(text: str) -> None:
+def test_hostile_text_takes_no_longer_than_a_long_file(text: str) -> None:
     head = "DEFINE ROUTE R WITH TYPE REST_API\nADD REST_API_CONFIG\n"
-    messages(head)  # compiles the grammar
+    bound = long_file_seconds()
     started = time.process_time()
     faults = load([Source("t.lot", head + text)], environment={}, secrets_dir=Path("/nowhere")).faults
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < bound
     assert faults
