@@ -20,7 +20,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import NumberedRoute, Publication, Route
-from amqtt_rest_bridge.route_set import Numbering, read_filters, reply_filters
+from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._wire(settings)
             self._use(routes)
             self._bridges.start(self._numbered, self._ports.sockets)
-            self._say_ports()
+            self._say_ports(self._ports.bound)
         except BridgeError as error:
             self._give_back()
             if not isinstance(error, RouteFilesError):
@@ -176,11 +176,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._dispatcher.spool = self._spool
             self._lossless = Lossless(self._dispatcher, self._spool, self._may_publish, time.time)
 
-    def _say_ports(self) -> None:
+    def _say_ports(self, ports: Iterable[int]) -> None:
         scheme = "http" if self.config.server_certfile is None else "https"
-        for port in self._ports.bound.values():
-            host = f"[{self.config.server_host}]" if ":" in self.config.server_host else self.config.server_host
-            log.info("server mode listens on %s://%s:%d", scheme, host, port)
+        host = f"[{self.config.server_host}]" if ":" in self.config.server_host else self.config.server_host
+        for port in ports:
+            log.info("server mode listens on %s://%s:%d", scheme, host, self._ports.bound[port])
 
     def _load(self) -> LoadResult:
         settings: Settings = self.config
@@ -200,14 +200,15 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """Use changed route files; on an error everything stays as it was."""
         routes = usable_routes(loaded, self.config)
         gone = set(self._dispatcher.accounts) - {route.name for route in routes}
-        ports = server_ports(routes)
+        changed = changes([numbered.route for numbered in self._numbered], routes)
+        ports, before = server_ports(routes), set(self._ports.bound)
         self._ports.open(ports)
         self._use(routes)
         self._bridges.replace_routes(
             self._numbered, {port: sock for port, sock in self._ports.sockets.items() if port in ports}
         )
         self._ports.close(keep=ports)
-        self._say_ports()
+        self._say_ports(ports - before)
         for name in gone:  # an empty payload removes the retained one, and whoever shows the status hears of it
             self._publisher.put(Publication(status_topic(name), b"", retain=True), 1)
         if self._lossless is not None:
@@ -216,7 +217,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._reporter.report_all()
         for topic, message in list(self.context.retained_messages.items()):
             self._dispatcher.remember(topic, bytes(message.data), only_new=True)
-        log.info("routes reloaded: %d route(s)", len(routes))
+        log.info("routes reloaded: %d route(s); %s", len(routes), changed)
 
     async def _tidy(self, lossless: Lossless) -> None:
         while True:

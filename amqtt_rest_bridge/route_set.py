@@ -23,6 +23,17 @@ class Numbering:
         return numbered
 
 
+def changes(before: Iterable[Route], after: Iterable[Route]) -> str:
+    """Say in words which routes came, changed and went; "no changes" when none did."""
+    old, new = ({route.name: route for route in routes} for routes in (before, after))
+    lists = {
+        "added": new.keys() - old.keys(),
+        "changed": {name for name in new.keys() & old.keys() if new[name] != old[name]},
+        "removed": old.keys() - new.keys(),
+    }
+    return "; ".join(f"{what} {', '.join(sorted(names))}" for what, names in lists.items() if names) or "no changes"
+
+
 def read_filters(routes: Iterable[Route]) -> list[str]:
     """Give the topic filters of all read events."""
     return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]

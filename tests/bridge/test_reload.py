@@ -77,7 +77,10 @@ class Reloading:
 
 
 @pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
-def test_changed_added_and_removed_files_take_effect(tmp_path: Path, processes: int) -> None:
+def test_changed_added_and_removed_files_take_effect(
+    tmp_path: Path, processes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge")
     with recording() as target:
         (tmp_path / "a.lot").write_text(client_route(target))
         running = Reloading(tmp_path, processes=processes)
@@ -97,6 +100,14 @@ def test_changed_added_and_removed_files_take_effect(tmp_path: Path, processes: 
             assert running.host.plugin.server_ports == {}
             client.publish("in", b"still")
             assert client.message() == ("out2", b"still")
+            said = [record.getMessage() for record in caplog.records]
+            assert [line.partition("; ")[2] for line in said if line.startswith("routes reloaded")] == [
+                "changed C",
+                "added S",
+                "changed S",
+                "removed S",
+            ]
+            assert sum("server mode listens on" in line for line in said) == 1, "once for the port that was opened"
         finally:
             running.host.stop()
 
