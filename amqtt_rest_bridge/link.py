@@ -50,8 +50,8 @@ class Op:
     LOG: Final = 26  # level, logger name, text
     STOPPED: Final = 27  # no items
     RETURNED: Final = 28  # call that has not ended and whose event is gone from the bridge
-    PONG: Final = 30  # no items
     TRY_FAILED: Final = 29  # lossless call that is tried until it succeeds, failure code, message
+    PONG: Final = 30  # no items
 
 
 def credits_for(payload: bytes) -> int:

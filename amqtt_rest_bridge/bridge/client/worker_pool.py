@@ -87,9 +87,18 @@ class WorkerPool(Generic[T]):
             self._timers.after(_PATIENCE_SECONDS, self._look)
         return asleep
 
-    def wake(self) -> None:
-        """Put a thread to work, if there may be one more."""
-        self._wake(1)
+    def wake(self, count: int = 1) -> None:
+        """Put threads to work, as far as there may be more of them."""
+        for _ in range(count):
+            with self._lock:
+                if self._closing or self._running >= self._limit:
+                    return
+                self._running += 1
+                sleeper = self._idle.pop() if self._idle else None
+            if sleeper is not None:
+                sleeper.release()
+            elif not self._start():
+                return
 
     def work(self) -> None:
         """Be one of the threads at work until nothing waits: spares the caller the time that waking another takes."""
@@ -103,7 +112,7 @@ class WorkerPool(Generic[T]):
             self._running -= 1
             forgotten = bool(self._queue) and not self._running
         if forgotten:  # it came between the last look at the queue and the end
-            self._wake(1)
+            self.wake()
 
     def drain(self) -> list[T]:
         """Take back every item that no thread has started."""
@@ -134,7 +143,7 @@ class WorkerPool(Generic[T]):
             stuck = self._finished == self._seen_finished
             self._seen_finished = self._finished
             room = self._limit if stuck else self._useful()
-            self._wake(min(room - self._running, max(1, self._running)))  # doubling: 16 threads after five looks
+            self.wake(min(room - self._running, max(1, self._running)))  # doubling: 16 threads after five looks
         self._timers.after(_PATIENCE_SECONDS, self._look)
 
     def _useful(self) -> int:
@@ -142,18 +151,6 @@ class WorkerPool(Generic[T]):
         if self._cpu <= 0.0:
             return 1
         return max(1, min(self._limit, math.floor(self._wall / self._cpu + 0.5)))
-
-    def _wake(self, count: int) -> None:
-        for _ in range(count):
-            with self._lock:
-                if self._closing or self._running >= self._limit:
-                    return
-                self._running += 1
-                sleeper = self._idle.pop() if self._idle else None
-            if sleeper is not None:
-                sleeper.release()
-            elif not self._start():
-                return
 
     def _start(self) -> bool:
         self._started += 1
