@@ -16,6 +16,7 @@ from pathlib import Path
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import Route
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ def fingerprint(paths: Sequence[str]) -> Fingerprint:
     """Describe the route files as they are: path, size, time of change, inode. Blocks for a look at every folder."""
     found: set[tuple[str, int, int, int]] = set()
     for path in map(Path, paths):
-        files = (file for file in path.rglob("*.lot*") if file.is_file()) if path.is_dir() else (path,)
+        files = find_route_files(path, _no_listing) if path.is_dir() else [path]
         for file in files:
             try:
                 status = file.stat()
@@ -113,6 +114,10 @@ def fingerprint(paths: Sequence[str]) -> Fingerprint:
                 continue
             found.add((str(file), status.st_size, status.st_mtime_ns, status.st_ino))
     return frozenset(found)
+
+
+def _no_listing(_error: OSError) -> None:
+    """Leave out a folder that cannot be listed: loading it reports why."""
 
 
 async def load_apart(paths: Sequence[str], secrets_dir: str) -> LoadResult:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severi
 from amqtt_rest_bridge.language.report import Report
 
 SUFFIXES = (".lot", ".lotnb")
+"""Names of route files end so, in any case."""
 _START = Position(1, 1)
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
@@ -50,6 +51,20 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
     return tuple(sources)
 
 
+def is_route_file(name: str) -> bool:
+    """Return whether a file found in a folder is read, by its name; hidden files belong to editors and version control."""
+    return not name.startswith(".") and name.lower().endswith(SUFFIXES)
+
+
+def find_route_files(folder: Path, on_error: Callable[[OSError], None]) -> list[Path]:
+    """Return the route files of a folder, at any depth, sorted; hidden folders are left out. Blocks while it looks."""
+    found: list[Path] = []
+    for inner, folders, files in os.walk(folder, onerror=on_error):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [path for path in (Path(inner, name) for name in files if is_route_file(name)) if path.is_file()]
+    return sorted(found)
+
+
 def _where(path: Path, error: Exception) -> str:
     """Name the folder in which a relative path was looked for: most often it is the wrong one."""
     if isinstance(error, FileNotFoundError) and not path.is_absolute():
@@ -62,7 +77,7 @@ def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Sou
     for path in map(Path, paths):
         found = [path]
         if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
-            found = _search(path, unreadable)
+            found = find_route_files(path, lambda error: unreadable.append(f"{error.filename}: {error.strerror}"))
             if not found:
                 message = "this folder holds no *.lot or *.lotnb file"
                 sources.append(_faulty(str(path), Severity.WARNING, message))
@@ -72,20 +87,6 @@ def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Sou
             if real not in seen:
                 seen.add(real)
                 yield item
-
-
-def _search(folder: Path, unreadable: list[str]) -> list[Path]:
-    """Find the route files of a folder; names that begin with a dot belong to editors and version control."""
-
-    def note(error: OSError) -> None:
-        unreadable.append(f"{error.filename}: {error.strerror}")
-
-    found: list[Path] = []
-    for inner, folders, files in os.walk(folder, onerror=note):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = (Path(inner, name) for name in files if not name.startswith("."))
-        found += [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
-    return sorted(found)
 
 
 def _read_content(path: str, content: bytes) -> Iterator[Source]:
@@ -99,13 +100,15 @@ def _read_content(path: str, content: bytes) -> Iterator[Source]:
         position = Position(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         yield _faulty(path, Severity.ERROR, "the file is not UTF-8 text", position, "save it as UTF-8")
         return
-    if path.endswith(".lotnb"):
+    if path.lower().endswith(SUFFIXES[1]):
         yield from _cells(path, text)
     else:
         yield Source(path, text)
 
 
 def _cells(path: str, text: str) -> Iterator[Source]:
+    if not text.strip():  # a notebook that an editor has just created
+        return
     try:
         notebook = json.loads(text)
     except json.JSONDecodeError as error:

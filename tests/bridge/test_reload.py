@@ -252,5 +252,8 @@ def test_the_fingerprint_changes_with_every_change(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
         path.write_text(text)
         seen.add(fingerprint([str(tmp_path)]))
-    assert len(seen) == 4
+    for name in ("A.LOT", "B.Lotnb"):
+        (tmp_path / name).write_text("[]")
+        seen.add(fingerprint([str(tmp_path)]))
+    assert len(seen) == 6
     assert fingerprint([str(tmp_path / "none")]) == frozenset()

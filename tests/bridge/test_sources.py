@@ -30,6 +30,20 @@ def test_folder_is_searched_at_any_depth_in_sorted_order(folder: Path) -> None:
     assert paths(folder, ".") == found
 
 
+def test_suffixes_count_in_any_case(folder: Path) -> None:
+    cell = {"kind": 2, "language": "lot", "value": "x"}
+    (folder / "deep/B.Lotnb").write_text(json.dumps([cell]))
+    (folder / "Z.LOT").write_text("// Z")
+    assert paths(folder, ".") == ["Z.LOT", "a.lot", "b.lot", "d.lot/e.lot", "deep/B.Lotnb#1", "deep/er/c.lot"]
+    assert paths(folder, "deep/B.Lotnb", "Z.LOT") == ["deep/B.Lotnb#1", "Z.LOT"]
+
+
+@pytest.mark.parametrize("content", [b"", b" \r\n\t", b"\xef\xbb\xbf", b"[]"], ids=["nothing", "space", "mark", "array"])
+def test_empty_notebook_has_no_cells(folder: Path, content: bytes) -> None:
+    (folder / "n.lotnb").write_bytes(content)
+    assert read([folder / "n.lotnb"]) == ()
+
+
 def test_file_named_twice_is_read_once(folder: Path) -> None:
     (folder / "link.lot").symlink_to(folder / "a.lot")
     assert paths(folder, "b.lot", "a.lot", "b.lot", "link.lot", "deep/../a.lot") == ["b.lot", "a.lot"]
