@@ -52,7 +52,7 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
 
 
 def is_route_file(name: str) -> bool:
-    """Return whether a file found in a folder is read, by its name; hidden files belong to editors and version control."""
+    """Return whether a file found in a folder is read; hidden ones belong to editors and version control."""
     return not name.startswith(".") and name.lower().endswith(SUFFIXES)
 
 

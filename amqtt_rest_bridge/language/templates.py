@@ -1,6 +1,7 @@
 """Values with placeholders to `PlaceholderText`, with what is wrong or looks wrong in them."""
 
 import json
+import re
 
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.language import syntax
@@ -15,12 +16,18 @@ from amqtt_rest_bridge.placeholders import (
     Place,
     PlaceholderKind,
     PlaceholderText,
+    Suspect,
     parse,
     recognise,
     suspects,
 )
 from amqtt_rest_bridge.topics import check_topic_name
 
+_BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
+_SYNONYMS = {
+    Mode.CLIENT: {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"},
+    Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
+}
 _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
 
 
@@ -75,39 +82,69 @@ def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) ->
     for piece in value.pieces:
         if not piece.is_string and piece.text[:3].upper() == "GET":
             continue
-        for offset, name in suspects(piece.text, mode):
-            warning = _explain(name, place, mode)
+        for suspect in suspects(piece.text, mode):
+            warning = _explain_foreign(suspect, mode) or _explain(suspect, place, mode)
             if warning is not None:
-                report.warning(piece.offset + offset, *warning)
+                report.warning(piece.offset + suspect.offset, *warning)
                 found = True
     return found
 
 
-def _explain(name: str, place: Place, mode: Mode) -> tuple[str, str | None] | None:
-    """Give message and hint for something in braces that is no placeholder; None when it may well be meant as text."""
+def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for a placeholder that is written as another language does, None for any other."""
+    name = suspect.name
+    if recognise(name, mode) is None:
+        return None
+    if (dotted := _dotted(name)) != name:
+        return f"{{{name}}} asks for a key that holds brackets", f"did you mean {{{dotted}}}?"
+    if suspect.written.startswith("${"):
+        hint = f'write {{{name}}}, or "$" + "{{{name}}}" if the $ is meant'
+        return f"{suspect.written}: the $ stays as text", hint
+    return f"{suspect.written}: the outer braces stay as text", f"did you mean {{{name}}}?"
+
+
+def _explain(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for what is no placeholder, None when it may well be meant as text."""
+    name = suspect.name.strip()
+    written = suspect.written.replace(suspect.name, name)
     other = Mode.SERVER if mode is Mode.CLIENT else Mode.CLIENT
     there = recognise(name, other)
     if there is not None:
         own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
         hint = f"write {{{'.'.join([own.names[0], *([there.argument] if there.argument else [])])}}}" if own else None
-        return f"{{{name}}} exists only in {other} mode and stays as text", hint
-    message = f"{{{name}}} is no placeholder and stays as text"
-    if meant := _meant(name, mode):
+        return f"{written} exists only in {other} mode and stays as text", hint
+    message = f"{written} is no placeholder and stays as text"
+    dotted = _dotted(name)
+    meant = dotted if recognise(dotted, mode) else _meant(dotted, mode)
+    if meant is not None:
         return message, f"did you mean {{{meant}}}?"
-    if place in _BODIES:  # a body may hold any words in braces, the others hardly do
-        return None
+    if written[0] == "$" and name.isupper():
+        return message, f"{{env.{name}}} is an environment variable"
+    if suspect.written != f"{{{suspect.name}}}":
+        return message, f"did you mean {{{'value' if mode is Mode.CLIENT else 'body'}.json.{name}}}?"
+    if place is Place.JSON or (place in _BODIES and name != suspect.name):
+        return None  # JSON, and GraphQL with its spaces, may hold any words in braces; the others hardly do
     if mode is Mode.CLIENT:
         return message, f"{{value.json.{name}}} is a field of the payload"
     return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
+
+
+def _dotted(name: str) -> str:
+    """Return `a.0.b` for `a[0].b`."""
+    return _BRACKETS.sub(r".\1", name)
 
 
 def _meant(name: str, mode: Mode) -> str | None:
     """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
     known = {own: kind for kind in reversed(_kinds(mode)) for own in kind.names}
     parts = name.split(".")
+    if synonym := _SYNONYMS[mode].get(parts[0].lower()):
+        return _completed(synonym, known[synonym], parts[1:])
     if len(parts) > 1 and parts[0] in known:
         first = known[parts[0]]
         if first.root == "payload":
+            if closest(parts[1], ["csv"]) and mode is Mode.CLIENT:
+                return f"{parts[0]}.csv.{parts[2] if parts[2:] and parts[2].isdecimal() else 0}"
             tail = parts[2:] if closest(parts[1], ["json"]) else parts[1:]
             return ".".join([parts[0], "json", *tail])
         if first.root == "topic":
@@ -122,6 +159,8 @@ def _meant(name: str, mode: Mode) -> str | None:
 def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
     if tail and kind.root == "payload":
         return ".".join([found, "json", *tail])
+    if kind.root == "csv":
+        return f"{found}.{tail[0] if tail and tail[0].isdecimal() else 0}"
     if tail and kind.root == "topic":
         return "topic.1"
     if tail and kind.argument is None:

@@ -6,7 +6,15 @@
 
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of
 from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
-from amqtt_rest_bridge.placeholders.text import Fixed, LoneBackslash, PlaceholderText, constants, parse, suspects
+from amqtt_rest_bridge.placeholders.text import (
+    Fixed,
+    LoneBackslash,
+    PlaceholderText,
+    Suspect,
+    constants,
+    parse,
+    suspects,
+)
 from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, Values, rfc3339
 
 __all__ = [
@@ -20,6 +28,7 @@ __all__ = [
     "PlaceholderKind",
     "PlaceholderText",
     "RequestValues",
+    "Suspect",
     "Values",
     "constants",
     "parse",

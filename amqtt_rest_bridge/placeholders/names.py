@@ -46,6 +46,11 @@ PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
         "a key that itself holds dots is tried first", r".+",
     ),
     PlaceholderKind(
+        ("{payload.csv.N}", "{value.csv.N}"), ("payload.csv", "value.csv"), "csv", _CLIENT,
+        "the Nth field of the payload's first CSV record (RFC 4180), counted from 0", r"0|[1-9][0-9]{0,3}",
+        alone=False,
+    ),
+    PlaceholderKind(
         ("{source_topic}", "{topic}"), ("source_topic", "topic"), "topic", _CLIENT,
         "the topic of the message; its slashes are kept in ENDPOINT and DESTINATION_TOPIC",
     ),

@@ -11,7 +11,8 @@ from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAW, Mode, Placeholder
 from amqtt_rest_bridge.placeholders.values import Values
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
-_WORD = re.compile(r"\s*[A-Za-z_][A-Za-z0-9_.-]*\s*")
+_SUSPECT = re.compile(r"(?P<dollar>\$?)(?P<open>\{\{?)(?P<name>[^{}\"\x00-\x1f]{1,256})(?P<close>\}\}?)")
+_WORD = re.compile(r"\s*[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-Za-z0-9_.-]*)*\s*")
 _JSON_TOKEN = re.compile(r'\\.|["\\]', re.DOTALL)
 
 
@@ -195,11 +196,31 @@ def constants(text: str) -> Iterator[tuple[int, int, str, str]]:
             yield match.start(), match.end(), placeholder.root, placeholder.argument
 
 
-def suspects(text: str, mode: Mode) -> Iterator[tuple[int, str]]:
-    """Find what looks like a placeholder but is none in this mode: where its brace stands, and the name in it."""
-    for match in _BRACES.finditer(text):
-        if recognise(match[1], mode) is None and _WORD.fullmatch(match[1]):
-            yield match.start(), match[1].strip()
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Something that looks like a misspelt placeholder: `written` at `offset` of its text, `name` in its braces."""
+
+    offset: int
+    written: str
+    name: str
+
+
+def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
+    """Find what looks like a placeholder but is none in this mode, or is one in the clothes of another language.
+
+    Those clothes are `${name}`, `{{name}}` and `{name[0]}`.
+    """
+    for match in _SUSPECT.finditer(text):
+        name = match["name"]
+        doubled = match["open"] == "{{" and match["close"] == "}}"
+        known = recognise(name, mode) is not None
+        foreign = doubled or bool(match["dollar"]) or "[" in name
+        if foreign if known else _WORD.fullmatch(name):
+            written = f"{{{{{name}}}}}" if doubled else f"{{{name}}}"
+            start = match.start("open") + (match["open"] == "{{" and not doubled)
+            if match["dollar"] and (doubled or match["open"] == "{"):
+                written, start = f"${written}", match.start()
+            yield Suspect(start, written, name)
 
 
 def _is_raw(piece: str | Placeholder) -> bool:

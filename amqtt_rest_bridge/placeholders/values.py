@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.placeholders.csv_fields import first_record
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
 from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
 
@@ -90,15 +91,18 @@ class Values:
 class MessageValues(Values):
     """The values of a message, for client mode; `timestamp` is Unix time in seconds."""
 
-    __slots__ = ("_topic",)
+    __slots__ = ("_csv", "_topic")
 
     def __init__(self, topic: str, payload: bytes, timestamp: float) -> None:
         super().__init__(payload, timestamp)
         self._topic = topic
+        self._csv: list[str] | None = None
 
     def _own(self, placeholder: Placeholder) -> JsonValue:
         if placeholder.root == "topic":
             return self._topic
+        if placeholder.root == "csv":
+            return self._csv_field(placeholder)
         levels = self._topic.split("/")
         number = int(placeholder.argument)
         if number > len(levels):
@@ -106,6 +110,21 @@ class MessageValues(Values):
                 placeholder, f"the topic has only {len(levels)} levels", "Use a lower number or a longer topic."
             )
         return levels[number - 1]
+
+    def _csv_field(self, placeholder: Placeholder) -> str:
+        if self._csv is None:
+            try:
+                self._csv = first_record(self._as_text(placeholder))
+            except ValueError as error:
+                raise _unresolved(placeholder, f"the payload is not CSV: {error}", "Send CSV (RFC 4180).") from error
+        number = int(placeholder.argument)
+        if number >= len(self._csv):
+            raise _unresolved(
+                placeholder,
+                f"the payload's first record has {len(self._csv)} field(s)",
+                "Send that field, or use a lower number; fields are counted from 0.",
+            )
+        return self._csv[number]
 
 
 class RequestValues(Values):

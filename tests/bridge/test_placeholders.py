@@ -141,6 +141,49 @@ def test_half_a_surrogate_pair_fails_the_call(place: Place) -> None:
     assert failure("{value.json}", place).code is FailureCode.INVALID_VALUE
 
 
+@pytest.mark.parametrize(
+    ("payload", "fields"),
+    [
+        pytest.param("a,b,c", ["a", "b", "c"], id="plain"),
+        pytest.param("a,b\r\nc,d,e\r\n", ["a", "b"], id="only the first record"),
+        pytest.param('"a ""b""",",","1\r\n2"\nx', ['a "b"', ",", "1\r\n2"], id="quoted"),
+        pytest.param(" a , ,", [" a ", " ", ""], id="spaces and an empty end"),
+        pytest.param('5" pipe,ü', ['5" pipe', "ü"], id="a quote inside"),
+        pytest.param("\ufeffa\rb", ["a"], id="byte order mark"),
+        pytest.param("\na", [""], id="an empty line"),
+        pytest.param("," * 10_000, [""] * 10_000, id="more fields than can be asked for"),
+    ],
+)
+def test_field_of_the_first_csv_record_is_inserted(payload: str, fields: list[str]) -> None:
+    values = message(payload.encode())
+    assert [fill(f"{{payload.csv.{number}}}", values=values) for number in range(len(fields))] == fields
+
+
+def test_csv_field_is_escaped_for_its_place() -> None:
+    values = message(b'"a/b ""c""",2')
+    assert fill("/{payload.csv.0}", Place.ENDPOINT, values) == "/a%2Fb%20%22c%22"
+    assert fill('[{payload.csv.0}, "{payload.csv.0}", {payload.csv.1}]', Place.JSON, values) == (
+        '["a/b \\"c\\"", "a/b \\"c\\"", "2"]'
+    )
+    assert failure("{payload.csv.0}", Place.TOPIC, values).code is FailureCode.INVALID_VALUE
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "the payload's first record has 0 field(s)"),
+        (b"a,b", "the payload's first record has 2 field(s)"),
+        (b'"a', "the payload is not CSV"),
+        (b'"a"b,c,d', "the payload is not CSV"),
+        (b"\xff,a,b", "the payload is not UTF-8 text"),
+    ],
+)
+def test_missing_csv_field_fails_the_call(payload: bytes, reason: str) -> None:
+    failed = failure("{payload.csv.2}", values=message(payload))
+    assert failed.code is FailureCode.PLACEHOLDER_UNRESOLVED
+    assert reason in failed.message
+
+
 def test_a_failure_never_tells_the_value() -> None:
     values = message(b'{"a": "s3cret\\n/"}')
     for place in (Place.HEADER, Place.TOPIC):

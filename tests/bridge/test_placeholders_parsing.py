@@ -11,6 +11,7 @@ from amqtt_rest_bridge.placeholders import (
     Mode,
     Place,
     PlaceholderText,
+    Suspect,
     Values,
     constants,
     parse,
@@ -137,7 +138,7 @@ def test_content_type_decides_how_a_body_is_escaped(content_type: str, place: Pl
 def test_every_documented_placeholder_is_recognised_in_its_modes_only() -> None:
     for kind in PLACEHOLDERS:
         for written in kind.written:
-            name = written.strip("{}").replace("topic.N", "topic.1")
+            name = written.strip("{}").replace(".N", ".1")
             for mode in Mode:
                 found = recognise(name, mode)
                 assert (found is not None and found.root == kind.root) == (mode in kind.modes), (written, mode)
@@ -151,7 +152,14 @@ def test_constants_are_found_with_their_place() -> None:
 
 
 def test_suspects_are_words_in_braces_that_are_no_placeholder() -> None:
-    assert list(suspects("{payload}{ paylod }{a b}{x.y}{1}{}", Mode.CLIENT)) == [(9, "paylod"), (24, "x.y")]
+    text = "{payload}{ paylod }{a b}{x.y}{1}{}${a}{{payload}}{topic[1]}{{value}"
+    assert list(suspects(text, Mode.CLIENT)) == [
+        Suspect(9, "{ paylod }", " paylod "),
+        Suspect(24, "{x.y}", "x.y"),
+        Suspect(34, "${a}", "a"),
+        Suspect(38, "{{payload}}", "payload"),
+        Suspect(49, "{topic[1]}", "topic[1]"),
+    ]
 
 
 def test_request_and_message_placeholders_need_their_own_values() -> None:

@@ -38,7 +38,7 @@ def test_suffixes_count_in_any_case(folder: Path) -> None:
     assert paths(folder, "deep/B.Lotnb", "Z.LOT") == ["deep/B.Lotnb#1", "Z.LOT"]
 
 
-@pytest.mark.parametrize("content", [b"", b" \r\n\t", b"\xef\xbb\xbf", b"[]"], ids=["nothing", "space", "mark", "array"])
+@pytest.mark.parametrize("content", [b"", b" \r\n\t", b"\xef\xbb\xbf", b"[]"], ids=["nothing", "space", "mark", "[]"])
 def test_empty_notebook_has_no_cells(folder: Path, content: bytes) -> None:
     (folder / "n.lotnb").write_bytes(content)
     assert read([folder / "n.lotnb"]) == ()
