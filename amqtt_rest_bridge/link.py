@@ -46,7 +46,9 @@ class Op:
     DONE: Final = 22  # [(call, status or None, failure code or None, message, seconds, [publication, ...]), ...]
     PUBLISH: Final = 23  # [(route, topic, payload, retain), ...]
     WAITING: Final = 24  # call, +1 when it begins to wait for its next try, -1 when that try is due
-    SERVED: Final = 25  # {route: (answered, refused, last code, last message)} since the last such frame
+    # Since the last such frame: {route: (answered, refused, last code, last message)}, [(route, event, requests, how
+    # the last one was answered), ...]; the second only when the broker logs at INFO.
+    SERVED: Final = 25
     LOG: Final = 26  # level, logger name, text
     STOPPED: Final = 27  # no items
     RETURNED: Final = 28  # call that has not ended and whose event is gone from the bridge

@@ -37,6 +37,7 @@ from amqtt_rest_bridge.broker.dispatch import Dispatcher
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.ports import Ports
 from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.quiet_log import QuietLog
 from amqtt_rest_bridge.broker.reload import Reloader
 from amqtt_rest_bridge.broker.settings import (
     Settings,
@@ -136,6 +137,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """Let running requests finish and publish what they gave; new connections are refused from now on."""
         self._ports.close()
         left = await self._bridges.stop(GRACE_SECONDS)
+        self._quiet_log.flush()
         for route, (lost, kept) in left.items():
             if lost:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
@@ -168,7 +170,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             context.retain_message,
             queued=lambda: int(self._broker._broadcast_queue.qsize()),
         )
-        self._dispatcher = Dispatcher(self._bridges, self._publisher, settings.workers * max(1, settings.processes))
+        workers = settings.workers * max(1, settings.processes)
+        self._quiet_log = QuietLog()
+        self._dispatcher = Dispatcher(self._bridges, self._publisher, workers, quiet=self._quiet_log)
         self._bridges.reports = self._dispatcher
         self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put)
         self._lossless: Lossless | None = None

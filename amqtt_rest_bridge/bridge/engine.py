@@ -19,7 +19,7 @@ from amqtt_rest_bridge.bridge.client.runner import CallItem, Runner, Sender, Way
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
-from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Served, ShuttingDown
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
@@ -120,9 +120,9 @@ class Engine:
         """Stand waiting for a reply; see `Outlet.expect`."""
         return self._inbound.expect(topic)
 
-    def answered(self, route: str, code: str | None, message: str | None) -> None:
+    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
         """Count an answer; see `Outlet.answered`."""
-        self._answers.count(route, code, message)
+        self._answers.count(served, status, code, message)
 
     # What the broker says, on the reader whose turn it is.
 
@@ -195,9 +195,9 @@ class Engine:
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
-        report = self._answers.take()
-        if report:
-            self._outbox.send((Op.SERVED, report))
+        counts, lines = self._answers.take()
+        if counts or lines:
+            self._outbox.send((Op.SERVED, counts, lines))
         for _ in range(len(self._retired)):  # while the reader may put more in
             runner = self._retired.popleft()
             if runner.idle:
@@ -223,7 +223,7 @@ class Engine:
         self._stopping = True
         while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
             threading.Event().wait(_STOP_LOOK_SECONDS)
-        self._outbox.send((Op.SERVED, self._answers.take()))
+        self._outbox.send((Op.SERVED, *self._answers.take()))
         self._outbox.send((Op.STOPPED,))
 
     def _close(self) -> None:
@@ -244,25 +244,38 @@ _STOP_LOOK_SECONDS: Final = 0.01
 
 
 class _Answers:
-    """How many requests each route answered since the last report."""
+    """How many requests each route and event answered since the last report, and how the last one ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, list[Any]] = {}
+        self._lines: dict[Served, tuple[int, str, str | None]] = {}
+        self._has_lines = log.isEnabledFor(logging.INFO)
 
-    def count(self, route: str, code: str | None, message: str | None) -> None:
-        """Count one answer; what a caller did wrong is no error of the route."""
-        if code is not None and code not in _OWN_ERRORS:
-            return
+    def count(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+        """Count one answer; a caller's mistake is no error of the route, but has its place in the log."""
         with self._lock:
-            counts = self._counts.setdefault(route, [0, 0, "", ""])
+            if self._has_lines:
+                before = self._lines.get(served)
+                self._lines[served] = (1 if before is None else before[0] + 1, status, code)
+            if code is not None and code not in _OWN_ERRORS:
+                return
+            counts = self._counts.setdefault(served.route, [0, 0, "", ""])
             if code is None:
                 counts[0] += 1
             else:
                 counts[1:] = [counts[1] + 1, str(code), message or ""]
 
-    def take(self) -> dict[str, tuple[Any, ...]]:
-        """Give the counts and begin anew."""
+    def take(self) -> tuple[dict[str, tuple[Any, ...]], list[tuple[str, str, int, str]]]:
+        """Return the counts by route and the log's lines by event, as a SERVED frame has them, and begin anew."""
         with self._lock:
             counts, self._counts = self._counts, {}
-        return {route: tuple(items) for route, items in counts.items()}
+            lines, self._lines = self._lines, {}
+        return {route: tuple(items) for route, items in counts.items()}, [
+            (served.route, served.event, count, f"answered {served.request} with {_reason(status, code)}")
+            for served, (count, status, code) in lines.items()
+        ]
+
+
+def _reason(status: str, code: str | None) -> str:
+    return status[:3] if code is None else f"{status[:3]} {code}"

@@ -1,6 +1,7 @@
 """What server mode asks of the engine. Types only; `server_mode` hands them on to whoever embeds it."""
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from amqtt_rest_bridge.errors import BridgeError
@@ -13,6 +14,15 @@ class Overloaded(BridgeError):  # noqa: N818  # a state of the bridge, not a mis
 
 class ShuttingDown(BridgeError):  # noqa: N818  # a state of the bridge, not a mistake
     """The bridge is closing; the publication has not been published."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """The server event that a request led to; `request` is its METHOD and ENDPOINT as the log shows them."""
+
+    route: str
+    event: str
+    request: str
 
 
 class Reply(Protocol):
@@ -51,9 +61,9 @@ class Outlet(Protocol):
         """Stand waiting for the first message on `topic` from entering on; leaving stops waiting. Never blocks."""
         ...
 
-    def answered(self, route: str, code: str | None, message: str | None) -> None:
-        """Count an answer of a route: `code` is None for a good one, else the error's code, with its message.
+    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+        """Count an answer: its status line, and for an error the code with its message (else None).
 
-        Never blocks. Called once for every request that led to one of the route's events.
+        Never blocks. Called once for every request that led to an event.
         """
         ...

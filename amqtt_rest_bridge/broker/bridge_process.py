@@ -56,8 +56,10 @@ class Reports(Protocol):
     def try_failed(self, call: Call, code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""
 
-    def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
-        """Take what server mode answered since the last report."""
+    def served(
+        self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
+    ) -> None:
+        """Take what server mode answered since the last report: the items of a SERVED frame."""
 
     def latest(self) -> list[tuple[str, bytes]]:
         """Give what read events answer with."""
@@ -254,7 +256,7 @@ class Bridge:
     def _take_rare(self, frame: Frame) -> None:
         match frame[0]:
             case Op.SERVED:
-                self._reports.served(frame[1])
+                self._reports.served(frame[1], frame[2])
             case Op.LOG:
                 logging.getLogger(frame[2]).log(frame[1], "%s", frame[3])
             case Op.READY:

@@ -7,11 +7,12 @@ one look-up. Nothing here awaits.
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.broker.quiet_log import QuietLog, described
 from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.failures import bridge_restarted, disk_full, failure_payload, failure_topic, too_many_hops
@@ -21,7 +22,6 @@ from amqtt_rest_bridge.topics import TopicIndex, loggable
 log = logging.getLogger(__name__)
 
 MAX_HOPS: Final = 8  # decisions section 5: a chain of routes ends here
-_QUIET_SECONDS: Final = 1.0  # a route's refusals are logged at most this often
 
 
 @dataclass(slots=True, eq=False)
@@ -33,8 +33,8 @@ class Listening:
     event: ClientEvent
     account: RouteAccount
     lossless: bool
-    refusals: int = 0  # not yet logged
-    logged: float = field(default=-1e9)
+    name: tuple[str, str]
+    request: str  # for the log
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +78,7 @@ class Outgoing(Protocol):
 
 
 class Dispatcher:
-    """Match, admit and account; `clock` gives Unix seconds, `monotonic` any steady seconds."""
+    """Match, admit and account; `clock` gives Unix seconds, `quiet` logs what may come often."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Dispatcher:
         publisher: Outgoing,
         workers: int,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        quiet: QuietLog | None = None,
     ) -> None:
         self.accounts: dict[str, RouteAccount] = {}
         self.on_health: Callable[[RouteAccount], None] = _nothing
@@ -97,7 +97,7 @@ class Dispatcher:
         self._outlets = outlets
         self._publisher = publisher
         self._clock = clock
-        self._monotonic = monotonic
+        self._quiet = quiet or QuietLog()
         self._workers = workers
         self._index: TopicIndex[Listening | Watched] = TopicIndex(())
         self._watched: dict[str, Watched] = {}
@@ -121,9 +121,11 @@ class Dispatcher:
             accounts[route.name] = account
             lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
             for number, event in zip(numbered.numbers, route.client_events, strict=True):
-                entries.append((event.source_topic, Listening(number, route.name, event, account, lossless)))
+                name, request = (route.name, event.name), described(route, event)
+                listening = Listening(number, route.name, event, account, lossless, name, request)
+                entries.append((event.source_topic, listening))
         self.accounts = accounts
-        self._by_name = {(listening.route, listening.event.name): listening for _, listening in entries}
+        self._by_name = {listening.name: listening for _, listening in entries}
         old = self._watched
         self._watched = {topic_filter: Watched(keep=False) for topic_filter in replies}
         self._watched |= {topic_filter: old.get(topic_filter) or Watched(keep=True) for topic_filter in reads}
@@ -193,7 +195,7 @@ class Dispatcher:
         Where a reload has removed the event, a lossless call stays on disk and any other one ends.
         """
         self.waiting(call, -1)
-        listening, old = self.named(call.listening.route, call.listening.event.name), call.listening.account
+        listening, old = self.named(*call.listening.name), call.listening.account
         if listening is not None:
             if listening.account is not old:
                 old.take_back()
@@ -208,10 +210,17 @@ class Dispatcher:
 
     def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
         """Note a call that has ended (an item of a DONE frame) and publish what it made."""
-        _, _status, code, message, seconds, publications = item
-        account = call.listening.account
-        now = self._clock()
-        changed = account.success(seconds, now) if code is None else account.failure(code, message, now)
+        _, status, code, message, seconds, publications = item
+        listening, now = call.listening, self._clock()
+        account = listening.account
+        if code is None:
+            changed = account.success(seconds, now)
+            self._quiet.note(
+                logging.INFO, listening.name, "%s answered %d in %.0f ms, message on %s",
+                listening.request, status, 1000 * seconds, loggable(call.message.topic),
+            )  # fmt: skip
+        else:
+            changed = account.failure(code, message, now)  # which the bridge process has logged
         if changed:
             self._tell_health(account)
         for publication in publications:
@@ -244,8 +253,12 @@ class Dispatcher:
         if call.listening.account.try_failed(code, message, self._clock()):
             self._tell_health(call.listening.account)
 
-    def served(self, report: Mapping[str, tuple[int, int, str, str]]) -> None:
-        """Note what server mode answered: for each route answered, refused, and the last error's code and message."""
+    def served(
+        self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
+    ) -> None:
+        """Note what server mode answered: the items of a SERVED frame."""
+        for route, event, count, line in lines:
+            self._quiet.note(logging.INFO, (route, event), "%s", line, count=count)
         now = self._clock()
         for route, (answered, refused, code, message) in report.items():
             account = self.accounts.get(route)
@@ -254,18 +267,8 @@ class Dispatcher:
 
     def refuse(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
-        listening.refusals += 1
-        now = self._monotonic()
-        if now - listening.logged >= _QUIET_SECONDS:
-            log.warning(
-                "route %s, event %s: refused %d message(s), the last on %s: %s",
-                listening.route,
-                listening.event.name,
-                listening.refusals,
-                loggable(message.topic),
-                failure.message,
-            )
-            listening.refusals, listening.logged = 0, now
+        text = "refused a message on %s: %s"
+        self._quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
         if listening.account.refuse(failure.code, failure.message, message.timestamp):
             self._tell_health(listening.account)
         if hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sys
 import threading
 from datetime import UTC, datetime
@@ -13,6 +14,9 @@ from typing import Final, TextIO
 _TEXT: Final = "[%(asctime)s] :: %(levelname)s - %(message)s"  # as the amqtt command writes it
 _DEBUG_TEXT: Final = "[%(asctime)s] %(name)s:%(lineno)d :: %(levelname)s - %(message)s"
 _LOGGER: Final = "amqtt_rest_bridge.broker.launcher"
+_CONNECTION: Final = re.compile(
+    r"Connection from |Listener '.*': \d+/\S+ connections acquired|### 'on_broker_client_(dis)?connected' EVENT FIRED"
+)
 
 
 class LogFormat(StrEnum):
@@ -20,6 +24,15 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least level that is written (`--log-level`)."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 class TextFormatter(logging.Formatter):
@@ -94,16 +107,19 @@ class Handler(logging.StreamHandler[TextIO]):
         os.write(self.stream.fileno(), f"{line}\n".encode(errors="backslashreplace"))
 
 
-def configure(log_format: LogFormat, stream: TextIO, *, debug: bool = False, only_messages: bool = False) -> Handler:
+def configure(
+    log_format: LogFormat, stream: TextIO, *, level: LogLevel = LogLevel.INFO, only_messages: bool = False
+) -> Handler:
     """Send all records of this process to a stream; exceptions that nobody caught and warnings become records.
 
     Args:
         log_format: How they are written.
         stream: Where they go.
-        debug: Whether everything is logged, with its place in the code.
+        level: The least level that is written; text of `debug` has each record's place in the code.
         only_messages: Whether text has neither time nor level: for a command whose output the messages are.
     """
     handler = Handler(stream)
+    debug = level is LogLevel.DEBUG
     if log_format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
     elif only_messages:
@@ -111,13 +127,25 @@ def configure(log_format: LogFormat, stream: TextIO, *, debug: bool = False, onl
     else:
         handler.setFormatter(TextFormatter(_DEBUG_TEXT if debug else _TEXT))
     handler.holding = not only_messages
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    if not debug:
+        handler.addFilter(_is_no_connection)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("transitions").setLevel(logging.WARNING)
     logging.getLogger("amqtt.broker").addFilter(_tells_something)
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_thread
     return handler
+
+
+def _is_no_connection(record: logging.LogRecord) -> bool:
+    """Leave out the three lines that amqtt 0.12.1 logs at INFO for each client that comes and goes.
+
+    One is enough to fill a log where devices connect, send and leave; those of its EventLoggerPlugin are two more.
+    """
+    return not (
+        record.levelno == logging.INFO and record.name.startswith("amqtt.") and _CONNECTION.match(record.getMessage())
+    )
 
 
 def _tells_something(record: logging.LogRecord) -> bool:

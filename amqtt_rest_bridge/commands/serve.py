@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from amqtt_rest_bridge.broker.logs import Handler, LogFormat, configure
+from amqtt_rest_bridge.broker.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.broker.signals import Signals
 from amqtt_rest_bridge.broker.stray_output import StrayOutput
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
@@ -30,6 +30,8 @@ SIGTERM and SIGINT (Ctrl-C) shut down in good order: requests under way get 5 s 
 A second signal ends the process at once. SIGHUP reads the route files again.
 
 Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message, exception).
+Level info has a line for each message and request that a route handled, at most one a second for each event; debug
+has the connections of clients too.
 uvloop is used when it is installed: pip install 'amqtt-rest-bridge[fast]'.
 """
 _EPILOG = """\
@@ -64,18 +66,25 @@ def add_to(subparsers: "Subparsers") -> None:
         "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT,
         help="how log records are written (default: text)",
     )  # fmt: skip
-    parser.add_argument("-d", "--debug", action="store_true", help="log everything, which slows the broker down")
+    parser.add_argument(
+        "--log-level", type=str.lower, choices=list(LogLevel), default=LogLevel.INFO, metavar="LEVEL",
+        help="debug, info (the default), warning or error; debug slows the broker down",
+    )  # fmt: skip
+    parser.add_argument(
+        "-d", "--debug", action="store_const", const=LogLevel.DEBUG, dest="log_level", help="same as --log-level debug"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal, or check; whatever is wrong ends as one line."""
-    log_format, debug, path = arguments.log_format, arguments.debug, arguments.config
+    log_format, level, path = arguments.log_format, LogLevel(arguments.log_level), arguments.config
     if arguments.check:
-        logs = configure(log_format, sys.stdout, debug=debug, only_messages=True)
+        told = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
+        logs = configure(log_format, sys.stdout, level=told, only_messages=True)
         return _told(lambda: _check(path), logs)
     stray = StrayOutput() if log_format is LogFormat.JSON else None
-    logs = configure(log_format, stray.stream if stray is not None else sys.stderr, debug=debug)
+    logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
     signals = Signals(logs.write_last)
     signals.install()
 
@@ -92,12 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _told(work: Callable[[], int], logs: Handler) -> int:
     """Do the work; what keeps it from being done is told in one line."""
     try:
-        return work()
+        status = work()
     except BridgeError as error:
         line = f"rest-bridge: error: {' '.join(str(error).split())}"
         logs.write_held(line)
         logs.write_last(line)
         return 1
+    logs.write_held()  # a level above INFO leaves no later record that would bring it out
+    return status
 
 
 def _serve(path: Path, signals: Signals, logs: Handler) -> int:

@@ -22,6 +22,7 @@ import falcon
 import waitress
 
 from amqtt_rest_bridge.bridge.listener.http_listener import Limits, Listener, TlsFiles
+from amqtt_rest_bridge.bridge.outlet import Served
 from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
@@ -58,7 +59,7 @@ class Engine:
         threading.Event().wait(1)
         return b"reply"
 
-    def answered(self, route: str, code: str | None, message: str | None) -> None:
+    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
         """Count nothing."""
 
 

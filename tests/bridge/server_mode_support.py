@@ -8,6 +8,7 @@ from typing import Any
 
 import falcon.testing
 
+from amqtt_rest_bridge.bridge.outlet import Served
 from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -38,6 +39,7 @@ class FakeOutlet:
         self.holds: list[float] = []
         self.waits: list[tuple[str, float]] = []
         self.counted: list[tuple[str, str | None]] = []
+        self.lines: list[str] = []
         self.log: list[str] = []
         self.payloads: dict[str, bytes] = {}
         self.failures: deque[Exception | None] = deque()
@@ -62,8 +64,9 @@ class FakeOutlet:
         yield FakeReply(self, topic)
         self.log.append(f"done {topic}")
 
-    def answered(self, route: str, code: str | None, message: str | None) -> None:
-        self.counted.append((route, code))
+    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+        self.counted.append((served.route, code))
+        self.lines.append(f"answered {served.request} with {status}")
 
 
 def topic(text: str) -> PlaceholderText:

@@ -21,13 +21,20 @@ from typing import Any, Final, NoReturn
 
 import falcon
 
-from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Reply, ShuttingDown
+from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Reply, Served, ShuttingDown
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
-from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, internal_error, invalid_request
+from amqtt_rest_bridge.bridge.server.http_errors import (
+    STATUS_LINES,
+    ErrorCode,
+    RequestRefused,
+    internal_error,
+    invalid_request,
+)
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.responders import JSON, Answer, MustWait, responder_for
 from amqtt_rest_bridge.bridge.server.server_request import CODE, EVENT, REFUSAL, REQUEST_ID, ROUTE, Request
+from amqtt_rest_bridge.language.masking import mask
 from amqtt_rest_bridge.model import Route, ServerEvent
 
 __all__ = ["MustWait", "Outlet", "Overloaded", "Reply", "ShuttingDown", "create_app", "new_request_id"]
@@ -91,6 +98,7 @@ class _Endpoint:
         self._credentials = credentials_for(route.name, route.config)
         self._respond = responder_for(route, event, outlet, turns, max_body_bytes)
         self._outlet = outlet
+        self._served = Served(route.name, event.name, f"{event.method} {mask(event.endpoint, route.secrets)}")
 
     def respond(self, request: Request, resp: falcon.Response) -> None:
         """Answer a request and count it; raises `RequestRefused` for one that gets an error."""
@@ -98,16 +106,18 @@ class _Endpoint:
         environ[ROUTE], environ[EVENT] = self.route, self.event
         try:
             self._admit(environ, resp)
-            _put(resp, self._respond(request))
+            answer = self._respond(request)
         except RequestRefused as refused:
-            self._outlet.answered(self.route, refused.code, refused.message)
+            self._outlet.answered(self._served, refused.status, refused.code, refused.message)
             raise
         except MustWait:
             raise
         except Exception as error:
-            self._outlet.answered(self.route, ErrorCode.INTERNAL_ERROR, str(error))
+            code = ErrorCode.INTERNAL_ERROR
+            self._outlet.answered(self._served, STATUS_LINES[code], code, str(error))
             raise
-        self._outlet.answered(self.route, None, None)
+        _put(resp, answer)
+        self._outlet.answered(self._served, answer.status, None, None)
 
     def _admit(self, environ: dict[str, Any], resp: falcon.Response) -> None:
         """Settle who calls and whether the listener could read the request; raises `RequestRefused`."""

@@ -1,0 +1,94 @@
+"""Log lines about messages and requests, at most one a second of each kind for each event. The broker's loop alone.
+
+The first of a quiet event is logged at once; those of the second that follows are counted, and its last one is logged
+with their number. So a test message is seen at once, and a busy route costs a line a second and no formatting.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqtt_rest_bridge.language.masking import mask
+from amqtt_rest_bridge.model import ClientEvent, Route
+
+log = logging.getLogger(__name__)
+
+_QUIET_SECONDS: Final = 1.0
+
+Later = Callable[[float, Callable[[], None]], Any]
+"""Run a function after some seconds, as `loop.call_later` does."""
+Name = tuple[str, str]
+"""A route and its event."""
+
+
+@dataclass(slots=True, eq=False)
+class _Busy:
+    """What was logged less than a second ago: how many have not been since, and the text of the last of them."""
+
+    unlogged: int = 0
+    text: str = ""
+    arguments: tuple[object, ...] = ()
+
+
+def _on_running_loop(seconds: float, function: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, function)
+
+
+def described(route: Route, event: ClientEvent) -> str:
+    """Return a client event's METHOD and server for a log line; never the path, which payloads and secrets fill."""
+    server = "/".join((route.config.base_address or "").split("/", 3)[:3])
+    return f"{event.method} {mask(server, route.secrets)}"
+
+
+class QuietLog:
+    """Write the lines; `later` is for tests."""
+
+    def __init__(self, later: Later = _on_running_loop) -> None:
+        self._later = later
+        self._busy: dict[tuple[int, Name], _Busy] = {}  # holds an event for a second after its last line
+
+    def note(self, level: int, name: Name, text: str, *arguments: object, count: int = 1) -> None:
+        """Log `count` messages or requests of an event, now or within a second.
+
+        Args:
+            level: Of the line; lines of another level are counted apart.
+            name: The names of the route and the event.
+            text: What became of the last one, as for `log.log`.
+            *arguments: Formatted only when the line is written.
+            count: How many.
+        """
+        if not log.isEnabledFor(level):
+            return
+        key = level, name
+        busy = self._busy.get(key)
+        if busy is not None:
+            busy.unlogged += count
+            busy.text, busy.arguments = text, arguments
+            return
+        self._busy[key] = _Busy()
+        _write(key, count, text, arguments)
+        self._later(_QUIET_SECONDS, lambda: self._second_over(key))
+
+    def flush(self) -> None:
+        """Write what has only been counted, before the end."""
+        for key, busy in self._busy.items():
+            if busy.unlogged:
+                _write(key, busy.unlogged, busy.text, busy.arguments)
+                busy.unlogged = 0
+
+    def _second_over(self, key: tuple[int, Name]) -> None:
+        busy = self._busy[key]
+        if not busy.unlogged:
+            del self._busy[key]
+            return
+        _write(key, busy.unlogged, busy.text, busy.arguments)
+        busy.unlogged = 0
+        self._later(_QUIET_SECONDS, lambda: self._second_over(key))
+
+
+def _write(key: tuple[int, Name], count: int, text: str, arguments: tuple[object, ...]) -> None:
+    level, (route, event) = key
+    more = f" (the last of {count})" if count > 1 else ""
+    log.log(level, "route %s, event %s: %s%s", route, event, text % arguments, more)
