@@ -1,43 +1,53 @@
-"""Whatever is asked is answered, and soon."""
+"""Whatever is asked is answered, and at a cost like that of ordinary words."""
 
 import random
 from functools import cache
 from itertools import accumulate
-from time import perf_counter
+from time import thread_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from template_api.ranking import Document, Ranking
 from template_api.ranking.tokens import STOP_WORDS, words
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# What is asked of a library of 10,000 templates on an idle machine; a shared one gets ten times as long.
-BOUND_SECONDS = 0.2
-PATIENCE = 10
+DEARER = 20  # times the CPU time of as many ordinary words; measured: 5 at most
 
 
 def word(source: random.Random) -> str:
     return "".join(source.choices(LETTERS, k=source.randint(3, 10)))
 
 
-def library(size: int) -> Ranking:
-    source = random.Random(5)
-    vocabulary = sorted(STOP_WORDS) + [word(source) for _ in range(size * 5)]
-    zipf = list(accumulate(1 / rank for rank in range(1, len(vocabulary) + 1)))
-    return Ranking(
-        Document(
-            str(number),
-            *(" ".join(source.choices(vocabulary, cum_weights=zipf, k=count)) for count in (5, 3, 10, 60, 20)),
-        )
-        for number in range(size)
-    )
+class Library:
+    """A library of made-up templates, and what a search of ordinary words costs in it."""
+
+    def __init__(self, size: int) -> None:
+        source = random.Random(5)
+        vocabulary = sorted(STOP_WORDS) + [word(source) for _ in range(size * 5)]
+        zipf = list(accumulate(1 / rank for rank in range(1, len(vocabulary) + 1)))
+
+        def text(count: int) -> str:
+            return " ".join(source.choices(vocabulary, cum_weights=zipf, k=count))
+
+        self.ranking = Ranking(Document(str(number), *map(text, (5, 3, 10, 60, 20))) for number in range(size))
+        self.ordinary = self.cost(text(800)[:4000])
+
+    def cost(self, text: str) -> float:
+        """Search, and return the least CPU time of three searches, in seconds."""
+
+        def once() -> float:
+            began = thread_time()
+            self.ranking.search(text, 30)
+            return thread_time() - began
+
+        return min(once() for _ in range(3))
 
 
 @pytest.fixture(scope="module")
-def small() -> Ranking:
-    return library(300)
+def small() -> Library:
+    return Library(300)
 
 
 HOSTILE = [
@@ -62,43 +72,41 @@ HOSTILE = [
 ]
 
 
-def assert_answered_soon(ranking: Ranking, text: str, bound: float) -> None:
-    began = perf_counter()
-    hits = ranking.search(text, 30).hits
-    assert perf_counter() - began < bound
-    assert all(0 < hit.score <= 1 for hit in hits)
+def assert_answered_like_ordinary_words(library: Library, text: str) -> None:
+    assert all(0 < hit.score <= 1 for hit in library.ranking.search(text, 30).hits)
+    assert library.cost(text) < DEARER * library.ordinary
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_answered_soon(small: Ranking, text: str) -> None:
-    assert_answered_soon(small, text, BOUND_SECONDS * PATIENCE)
+def test_hostile_text_costs_little_more_than_ordinary_words(small: Library, text: str) -> None:
+    assert_answered_like_ordinary_words(small, text)
 
 
 @pytest.fixture(scope="module")
-def large() -> Ranking:
-    return library(10_000)
+def large() -> Library:
+    return Library(10_000)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_answered_soon_by_a_large_library(large: Ranking, text: str) -> None:
-    assert_answered_soon(large, text, BOUND_SECONDS * PATIENCE)
+def test_hostile_text_costs_little_more_than_ordinary_words_in_a_large_library(large: Library, text: str) -> None:
+    assert_answered_like_ordinary_words(large, text)
 
 
 @cache
 def tiny() -> Ranking:
-    return library(50)
+    return Library(50).ranking
 
 
 @given(text=st.text(st.characters(codec=None), max_size=200))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_is_answered(text: str) -> None:
     hits = tiny().search(text, 30).hits
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
 @given(text=st.text(st.characters(codec=None), max_size=200))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_can_be_indexed_and_found_again(text: str) -> None:
     ranking = Ranking([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
     found = "a" in {hit.key for hit in ranking.search(text, 10).hits}

@@ -86,7 +86,11 @@ SCRAPS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(scraps=st.lists(SCRAPS | st.binary(max_size=20), max_size=25))
 def test_noise_never_breaks_the_port_and_nothing_odd_is_published(port: Served, scraps: list[bytes]) -> None:
     before = len(port.bodies)

@@ -142,7 +142,9 @@ def test_elapsed_is_the_time_from_sending_to_the_last_byte() -> None:
         peer.send(reply(b"ab"))
 
     with Target(slow) as target:
-        assert 0.1 <= call(target).elapsed < 2
+        began = monotonic()
+        elapsed = call(target).elapsed
+        assert 0.1 <= elapsed <= monotonic() - began
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system cannot acknowledge at once")
@@ -157,9 +159,9 @@ def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements() -> None
     with Target(script) as target:
         base = f"http://127.0.0.1:{target.port}"
         sender = HttpSender(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={})
-        elapsed = sorted(sender.send(HttpRequest(Method.GET, base + "/")).elapsed for _ in range(30))
+        elapsed = [sender.send(HttpRequest(Method.GET, base + "/")).elapsed for _ in range(30)]
         sender.close()
-    assert elapsed[15] < 0.03
+    assert min(elapsed[20:]) < 0.03  # the first ones are acknowledged at once in any case; a delay would hold for all
 
 
 def test_responses_of_one_connection_are_told_apart() -> None:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqtt_rest_bridge.errors import Fault
@@ -85,7 +85,7 @@ def check_fault(fault: Fault, texts: dict[str, str]) -> None:
 def test_damaged_files_give_faults_inside_their_text(examples: int, tmp_path: Path) -> None:
     write_secrets(tmp_path)
 
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(mutations())
     def holds(mutation: tuple[str, bytes]) -> None:
         check(*mutation, tmp_path)

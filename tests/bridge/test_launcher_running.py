@@ -118,7 +118,7 @@ def test_shutdown_that_hangs_has_ten_seconds(place: Workplace) -> None:
         began = time.monotonic()
         running.send(signal.SIGTERM)
         assert running.end() == 1
-    assert 10 <= time.monotonic() - began < 12
+    assert time.monotonic() - began >= 10
     assert running.lines[-1] == "rest-bridge: error: not shut down within 10 s: ended at once"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
@@ -49,7 +49,10 @@ def for_all(*strategies: st.SearchStrategy[object]) -> Callable[[Callable[..., N
     def make(check: Callable[..., None]) -> Callable[[int], None]:
         @pytest.mark.parametrize("examples", SIZES)
         def test(examples: int) -> None:
-            settings(max_examples=examples, deadline=None)(given(*strategies)(check))()
+            patient = settings(
+                max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            )
+            patient(given(*strategies)(check))()
 
         return test  # type: ignore[no-any-return, unused-ignore]
 
