@@ -3,14 +3,14 @@
 Built in one thread, then immutable: any number of threads may search at once.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from template_api.ranking.building import PostingsBuilder, Terms
 from template_api.ranking.fuzzy import title_likeness
 from template_api.ranking.interpretation import Wanted, interpret
-from template_api.ranking.postings import Clause, Postings
+from template_api.ranking.postings import Clause, Order, Postings
 from template_api.ranking.tokens import words
 from template_api.ranking.vocabulary import Vocabulary
 
@@ -101,7 +101,8 @@ class Ranking:
         self._later = later
         self._terms, self._postings = index.terms, index.postings
         self._keys, self._titles = index.keys, index.titles
-        self._positions: Sequence[int] = range(len(index.keys)) if order is None else _positions(index.keys, order)
+        everything = range(len(index.keys))
+        self._order = Order(everything, everything) if order is None else _order(index.keys, order)
         self._size = len(index.keys) if order is None else len(order)
         # A document that is gone has the position -1, which is in no range.
         self._all = None if self._size == len(index.keys) else range(self._size)
@@ -133,7 +134,7 @@ class Ranking:
         later = self._later | {document.key: document for document in changed}
         return Ranking((document for key, document in later.items() if key in wanted), self._base, order)
 
-    def search(self, text: str, limit: int, accept: Container[int] | None = None) -> Ranked:
+    def search(self, text: str, limit: int, accept: Collection[int] | None = None) -> Ranked:
         """Return at most `limit` templates that have a word of the text, best first.
 
         `accept` holds the positions that may be returned, None meaning all. A score is the share of what a template
@@ -143,8 +144,9 @@ class Ranking:
         if not wanted or limit < 1:
             return Ranked(())
         clauses = [_clause(each) for each in wanted]
-        accept = self._all if accept is None else accept
-        best = self._postings.best(clauses, max(limit, _REORDERED), self._positions, accept)
+        within = self._all if accept is None else accept
+        exact = accept is not None
+        best = self._postings.best(clauses, max(limit, _REORDERED), self._order, within, exact=exact)
         ideal = sum(each.count * self._postings.ideal(each.terms) for each in wanted)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
         return Ranked(tuple(self._hit(*each, ideal, wanted) for each in self._reordered(best, wanted)[:limit]))
@@ -158,7 +160,7 @@ class Ranking:
             bonus = 1 + _TITLE_BONUS * title_likeness(query, title)
             bonus *= 1 + _TITLE_COVERED_BONUS * self._covered(title, asked)
             top.append((slot, score * bonus))
-        return sorted(top, key=lambda item: (-item[1], self._positions[item[0]])) + best[_REORDERED:]
+        return sorted(top, key=lambda item: (-item[1], self._order.positions[item[0]])) + best[_REORDERED:]
 
     def _covered(self, title: str, asked: Container[int]) -> float:
         """Return how much of a title is asked for, 0 to 1, each of its words counting by its idf."""
@@ -177,7 +179,7 @@ class Ranking:
             if found is not None:
                 matched.append(Match(each.typed, found.word))
         share = max(round(score / ideal, 6), _LEAST_SCORE)
-        return Hit(self._positions[slot], self._keys[slot], share, tuple(matched))
+        return Hit(self._order.positions[slot], self._keys[slot], share, tuple(matched))
 
 
 def _index(documents: Iterable[Document], base: Index | None) -> Index:
@@ -193,15 +195,17 @@ def _index(documents: Iterable[Document], base: Index | None) -> Index:
     return Index(terms, builder.build(base.postings if base else None), keys, titles)
 
 
-def _positions(keys: Sequence[str], order: Sequence[str]) -> list[int]:
-    """Return the position of each slot in an order of keys, -1 when it has none; a key's last slot is its own."""
-    slots = {key: slot for slot, key in enumerate(keys)}
+def _order(keys: Sequence[str], order: Sequence[str]) -> Order:
+    """Return where each slot stands in an order of keys; a key's last slot is its own."""
+    last = {key: slot for slot, key in enumerate(keys)}
     positions = [-1] * len(keys)
+    slots = []
     for position, key in enumerate(order):
-        if key not in slots:
+        if key not in last:
             raise ValueError(f"document {key!r} is in the order, but neither known nor changed")
-        positions[slots[key]] = position
-    return positions
+        positions[last[key]] = position
+        slots.append(last[key])
+    return Order(positions, slots)
 
 
 def _clause(wanted: Wanted) -> Clause:

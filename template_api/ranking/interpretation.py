@@ -93,5 +93,10 @@ class _Reader:
             parts = self._vocabulary.split(word)
             if parts:
                 return tuple(Wanted(word, (part,), corrected=True) for part in parts)
-        options = (self._vocabulary.completions(word) if last else ()) or nearest.options
+        options = nearest.options
+        if last:
+            # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
+            completions = self._vocabulary.completions(word)
+            near = options if nearest.edits == 1 or not completions else ()
+            options = tuple({option.term: option for option in (*completions, *near)}.values())
         return (Wanted(word, options, corrected=True),) if options else ()

@@ -8,7 +8,7 @@ import heapq
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
@@ -22,9 +22,12 @@ B: Final = 0.75
 WEIGHT_BITS: Final = 16
 MOST_WEIGHT: Final = (1 << WEIGHT_BITS) - 1
 # Once a query has read so many postings, its commonest words only reorder the best that the rarer ones have found
-# ("continue", Moffat and Zobel, TOIS 14(4), 1996). This bounds the time of whole questions on large libraries.
+# ("continue", Moffat and Zobel, TOIS 14(4), 1996). This bounds the time of whole questions on large libraries. A filter
+# makes those few: what the rarer words found may not be among what is wanted, so all postings are read.
 _MOST_POSTINGS: Final = 150_000
 _MOST_CANDIDATES: Final = 500
+# Looking a template up in a word's postings takes as long as reading so many of them.
+_LOOK_UP: Final = 8
 # Sums of the same scores in another order may differ in the last digits; nothing is dropped for less than this.
 _ROUNDING: Final = 1e-6
 
@@ -35,6 +38,14 @@ class Clause:
 
     terms: tuple[int, ...]
     weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which position each slot has, -1 for a template that is gone, and which slot each position."""
+
+    positions: Sequence[int]
+    slots: Sequence[int]
 
 
 class Posting:
@@ -117,12 +128,11 @@ class Postings:
         return self.idf(terms) * (K1 + 1)
 
     def best(
-        self, clauses: Iterable[Clause], count: int, positions: Sequence[int], accept: Container[int] | None
+        self, clauses: Iterable[Clause], count: int, order: Order, accept: Collection[int] | None = None, *, exact: bool
     ) -> list[tuple[int, float]]:
         """Return the slots of the `count` best templates with their scores, best first, then by position.
 
-        `positions` gives the position of every slot, -1 for a template that is gone; `accept` holds the positions
-        wanted, None meaning all.
+        `accept` holds the positions wanted, None meaning all. With `exact` False the best of many may be missed.
 
         Max-score evaluation (H. Turtle, J. Flood, 1995): rare words first; once `count` templates stand above all that
         the remaining words could give together, those words are only looked up in the templates already found.
@@ -130,22 +140,24 @@ class Postings:
         weighted = sorted((self._weighted(clause) for clause in clauses), key=lambda each: -each.most)
         remaining = [*accumulate((each.most for each in reversed(weighted)), initial=0.0)][::-1]
         found: dict[int, float] = {}
-        threshold, read = 0.0, 0
+        threshold, read, enough = 0.0, 0, max(count, _MOST_CANDIDATES)
+        is_closed = False
         for each, rest in zip(weighted, remaining, strict=False):
             # Finding the threshold takes time too: not worth it before a word with few postings.
             if len(found) >= count and each.length > len(found) // 8:
                 threshold = _nth(found.values(), count)
-            if read > _MOST_POSTINGS and len(found) > _MOST_CANDIDATES:
-                found = dict(heapq.nlargest(_MOST_CANDIDATES, found.items(), key=itemgetter(1)))
-            if threshold > rest or read > _MOST_POSTINGS:
+            if not exact and read > _MOST_POSTINGS and len(found) > enough:
+                found = dict(heapq.nlargest(enough, found.items(), key=itemgetter(1)))
+                is_closed = True
+            if is_closed or threshold > rest:
                 least = threshold - rest - _ROUNDING
                 found = {slot: score + each.score(slot) for slot, score in found.items() if score >= least}
             else:
                 read += each.length
-                _add(found, each.scores(positions, accept))
+                _add(found, each.scores(order, accept))
         least = _nth(found.values(), count) if len(found) > count else 0.0
         top = [(slot, score) for slot, score in found.items() if score >= least]
-        return heapq.nsmallest(count, top, key=lambda item: (-item[1], positions[item[0]]))
+        return heapq.nsmallest(count, top, key=lambda item: (-item[1], order.positions[item[0]]))
 
     def _of(self, term: int) -> Iterator[Posting]:
         return (part[term] for part in self.parts if term in part)
@@ -166,18 +178,29 @@ class _Weighted:
         self.length = sum(posting.frequency for posting in postings)
         self.most = weight * (K1 + 1)
 
-    def scores(self, positions: Sequence[int], accept: Container[int] | None) -> dict[int, float]:
+    def scores(self, order: Order, accept: Collection[int] | None) -> dict[int, float]:
         """Return the score of every wanted template that has one of the terms, by slot."""
-        weight = self._weight
-        slots, scores = self._postings[0].scored()
-        best = dict(zip(slots, [weight * score for score in scores], strict=True))
-        for posting in self._postings[1:]:
-            for slot, score in zip(*posting.scored(), strict=True):
-                if weight * score > best.get(slot, 0.0):
-                    best[slot] = weight * score
-        if accept is not None:
-            return {slot: score for slot, score in best.items() if positions[slot] in accept}
+        if accept is not None and self.length > len(accept) * _LOOK_UP:
+            slots = (order.slots[position] for position in accept)
+            return {slot: score for slot in slots if (score := self.score(slot))}
+        best: dict[int, float] = {}
+        for posting in self._postings:
+            found = self._wanted(posting, order.positions, accept)
+            if not best:
+                best = found
+                continue
+            for slot, score in found.items():
+                if score > best.get(slot, 0.0):
+                    best[slot] = score
         return best
+
+    def _wanted(self, posting: Posting, positions: Sequence[int], accept: Collection[int] | None) -> dict[int, float]:
+        weight = self._weight
+        slots, scores = posting.scored()
+        if accept is None:
+            return dict(zip(slots, [weight * score for score in scores], strict=True))
+        pairs = zip(slots, scores, strict=True)
+        return {slot: weight * score for slot, score in pairs if positions[slot] in accept}
 
     def score(self, slot: int) -> float:
         """Return the score of one template."""

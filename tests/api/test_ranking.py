@@ -150,6 +150,14 @@ def test_a_limit_beyond_what_titles_reorder_still_returns_all_in_order_of_score(
     assert [hit.key for hit in hits] == [f"{number:03}" for number in range(100)]
 
 
+@pytest.mark.long
+def test_a_filter_finds_its_matches_among_so_many_that_a_search_of_all_would_stop() -> None:
+    contents = ["pump common"] * 80_000 + ["valve common"] * 80_000 + ["common"] * 10
+    library = Ranking(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    accept = range(160_000, 160_010)
+    assert {hit.position for hit in library.search("pump valve common", 10, accept).hits} == set(accept)
+
+
 def test_only_accepted_positions_are_returned(library: Ranking) -> None:
     positions = {hit.key: hit.position for hit in library.search("gateway weather", 10).hits}
     assert positions == {"station": 5, "gateway": 6}

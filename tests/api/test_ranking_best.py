@@ -6,7 +6,7 @@ import pytest
 
 from template_api.ranking import postings as module
 from template_api.ranking.building import PostingsBuilder, Terms
-from template_api.ranking.postings import Clause, Postings
+from template_api.ranking.postings import Clause, Order, Postings
 
 WORDS = [f"w{number}" for number in range(60)]
 
@@ -19,6 +19,10 @@ def built(seed: int, size: int) -> tuple[Postings, Terms]:
     for _ in range(size):
         builder.add(" ".join(source.choices(WORDS, weights, k=source.randint(1, 30))), [(source.choice(WORDS), 7)])
     return builder.build(), terms
+
+
+def everything(size: int) -> Order:
+    return Order(range(size), range(size))
 
 
 def exhaustive(postings: Postings, clauses: list[Clause], size: int) -> dict[int, float]:
@@ -50,7 +54,7 @@ def test_the_best_are_those_of_an_exhaustive_search(seed: int) -> None:
     accept = set(range(0, size, 3)) if seed % 2 else None
     expected = exhaustive(postings, clauses, size)
     wanted = [slot for slot in expected if accept is None or slot in accept]
-    best = postings.best(clauses, 5, range(size), accept)
+    best = postings.best(clauses, 5, everything(size), accept, exact=True)
     order = sorted(wanted, key=lambda slot: (-round(expected[slot], 9), slot))[:5]
     assert [round(score, 6) for _, score in best] == [round(expected[slot], 6) for slot in order]
     assert {slot for slot, _ in best} <= set(wanted)
@@ -61,9 +65,30 @@ def test_after_many_postings_common_words_only_reorder_what_rare_ones_found(monk
     monkeypatch.setattr(module, "_MOST_CANDIDATES", 10)
     postings, terms = built(1, 300)
     clauses = [Clause((terms[word],), 1.0) for word in WORDS[:40]]
-    best = postings.best(clauses, 100, range(300), None)
+    best = postings.best(clauses, 10, everything(300), exact=False)
     expected = exhaustive(postings, clauses, 300)
     assert len(best) == 10
+    assert all(score == pytest.approx(expected[slot]) for slot, score in best)
+
+
+def test_all_that_are_asked_for_are_found_after_many_postings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_POSTINGS", 20)
+    monkeypatch.setattr(module, "_MOST_CANDIDATES", 10)
+    postings, terms = built(1, 300)
+    clauses = [Clause((terms[word],), 1.0) for word in WORDS[:40]]
+    assert len(postings.best(clauses, 300, everything(300), exact=False)) == len(exhaustive(postings, clauses, 300))
+
+
+@pytest.mark.parametrize("each", [1, 3, 10, 60])
+def test_a_filter_loses_no_match_however_many_postings_were_read(monkeypatch: pytest.MonkeyPatch, each: int) -> None:
+    monkeypatch.setattr(module, "_MOST_POSTINGS", 20)
+    postings, terms = built(1, 300)
+    clauses = [Clause((terms[word],), 1.0) for word in WORDS]
+    expected = exhaustive(postings, clauses, 300)
+    accept = frozenset(range(0, 300, each))  # one in so many
+    wanted = sorted(accept & expected.keys(), key=lambda slot: (-round(expected[slot], 9), slot))[:10]
+    best = postings.best(clauses, 10, everything(300), accept, exact=True)
+    assert [slot for slot, _ in best] == wanted
     assert all(score == pytest.approx(expected[slot]) for slot, score in best)
 
 
@@ -73,7 +98,7 @@ def test_a_word_said_beyond_all_measure_keeps_its_template() -> None:
     builder.add("pump " * 70_000, [])
     builder.add("valve", [])
     postings = builder.build()
-    ((slot, score),) = postings.best([Clause((terms["pump"],), 1.0)], 5, range(2), None)
+    ((slot, score),) = postings.best([Clause((terms["pump"],), 1.0)], 5, everything(2), exact=True)
     assert slot == 0
     assert score > 0
     assert not postings.has(1, terms["pump"])

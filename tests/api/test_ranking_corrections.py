@@ -37,8 +37,13 @@ def keys(ranking: Ranking, text: str) -> list[str]:
         pytest.param("tenperatire x", ["temperature"], id="two edits from eight letters"),
         pytest.param("webhuuk x", [], id="two edits are too many for seven letters"),
         pytest.param("sebhook x", ["webhook"], id="a wrong first letter"),
-        pytest.param("dump x", [], id="a wrong first letter of a short word is another word"),
-        pytest.param("xontrollet x", [], id="a wrong first letter counts as two edits"),
+        pytest.param("dump x", ["pump"], id="a wrong first letter of a short word"),
+        pytest.param("upmp x", ["pump"], id="the first two letters swapped"),
+        pytest.param("ront x", ["front"], id="the first letter missing"),
+        pytest.param("efront x", ["front"], id="a letter before the first"),
+        pytest.param("hwich front", ["front"], id="a stop word with a wrong first letter is dropped"),
+        pytest.param("ump x", [], id="a wrong first letter needs four letters"),
+        pytest.param("xontrollet x", [], id="a wrong first letter and another one are too many"),
         pytest.param("timeseries x", ["timeseries"], id="two words run together"),
         pytest.param("web hook x", ["webhook"], id="one word torn apart"),
         pytest.param("x web hook", ["webhook"], id="one word torn apart at the end"),
@@ -80,9 +85,34 @@ def test_the_commonest_of_equally_near_words_stand_for_one() -> None:
     assert found == {"lampx", "lampy", "lampz"}
 
 
-def test_a_wrong_first_letter_is_as_likely_as_two_other_edits() -> None:
+def test_a_wrong_first_letter_is_as_likely_as_another_edit() -> None:
+    library = Ranking(Document(word, "", "", "", word, "") for word in ("lamp", "camp", "demp"))
+    assert sorted(keys(library, "damp x")) == ["camp", "demp", "lamp"]
+
+
+def test_a_wrong_first_letter_is_likelier_than_two_other_edits() -> None:
     library = Ranking(Document(word, "", "", "", word, "") for word in ("barometer", "tarameder"))
-    assert sorted(keys(library, "tarometer x")) == ["barometer", "tarameder"]
+    assert keys(library, "tarometer x") == ["barometer"]
+
+
+@pytest.mark.parametrize("slip", ["qmtt mqtt", "adta data", "jsno json", "opic topic"])
+def test_a_short_last_word_with_a_slip_finds_what_was_meant(slip: str) -> None:
+    library = Ranking(Document(word, "", "", "", word, "") for word in ("mqtt", "data", "json", "topic"))
+    typed, meant = slip.split()
+    assert keys(library, typed) == [meant]
+
+
+def test_the_last_word_is_cut_off_or_misspelt() -> None:
+    contents = ["field", "fielder", "file", "fill", "topic"]
+    library = Ranking(Document(word, "", "", "", word, "") for word in contents)
+    assert sorted(keys(library, "topic fiel")) == ["field", "fielder", "file", "fill", "topic"]
+    assert sorted(keys(library, "fiel topic")) == ["field", "file", "fill", "topic"], "only the last may be cut off"
+
+
+def test_words_two_edits_away_do_not_stand_beside_completions() -> None:
+    library = Ranking(Document(word, "", "", "", word, "") for word in ("temperament", "tenperats"))
+    assert keys(library, "temperam") == ["temperament"]
+    assert keys(library, "temperat") == ["tenperats"], "where nothing begins so, two edits count"
 
 
 def test_a_word_one_edit_away_is_meant_rather_than_two_run_together() -> None:

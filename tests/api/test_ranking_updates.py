@@ -14,8 +14,8 @@ def ranking() -> Ranking:
     return Ranking([PUMP, VALVE, METER])
 
 
-def found(ranking: Ranking, text: str) -> dict[str, int]:
-    return {hit.key: hit.position for hit in ranking.search(text, 10).hits}
+def found(ranking: Ranking, text: str, accept: frozenset[int] | None = None) -> dict[str, int]:
+    return {hit.key: hit.position for hit in ranking.search(text, 10, accept).hits}
 
 
 def test_a_new_document_is_found_at_its_position(ranking: Ranking) -> None:
@@ -39,6 +39,13 @@ def test_a_document_left_out_of_the_order_is_gone(ranking: Ranking) -> None:
     assert found(updated, "flow") == {"meter": 1}
     assert updated.search("control", 10, accept={0, 1}).hits == updated.search("control", 10).hits
     assert len(updated) == 2
+
+
+def test_a_filter_passes_positions_of_the_changed_library() -> None:
+    pumps = [Document(f"pump{number}", "Pump", "", "", "", "") for number in range(100)]
+    order = [pump.key for pump in pumps[1:]]
+    updated = Ranking(pumps).updated([replace(PUMP, key="pump8", title="Pump", content="")], order)
+    assert found(updated, "pump", frozenset({0, 7, 98})) == {"pump1": 0, "pump8": 7, "pump99": 98}
 
 
 def test_a_new_order_breaks_ties(ranking: Ranking) -> None:

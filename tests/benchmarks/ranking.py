@@ -26,14 +26,16 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Texts:
-    """Draws words by Zipf's law; the same seed gives the same texts."""
+    """Draws words by Zipf's law; the same seed gives the same texts, and every seed draws from the same words."""
 
     def __init__(self, seed: int = 7) -> None:
+        source = random.Random(7)
+        made = {"".join(source.choices(SYLLABLES, k=source.randint(2, 5))) for _ in range(VOCABULARY * 2)}
+        common, rest = sorted(STOP_WORDS), sorted(made - STOP_WORDS)
+        source.shuffle(common)
+        source.shuffle(rest)
         self.random = random.Random(seed)
-        made = {"".join(self.random.choices(SYLLABLES, k=self.random.randint(2, 5))) for _ in range(VOCABULARY * 2)}
-        common = sorted(STOP_WORDS)
-        self.random.shuffle(common)
-        self.vocabulary = (common + sorted(made, key=lambda _: self.random.random()))[:VOCABULARY]
+        self.vocabulary = (common + rest)[:VOCABULARY]
         self.content_words = self.vocabulary[len(common) :]
         self._cumulated = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
 
