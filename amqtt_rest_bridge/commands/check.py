@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from amqtt_rest_bridge.commands.parsers import Subparsers
-from amqtt_rest_bridge.errors import Fault, Severity
+from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.language import loader, sources
 
 SECRETS_DIR = "/run/secrets"
@@ -65,12 +65,16 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: a path cannot be read.
     """
     loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
+    faults = loaded.faults
+    if not loaded.routes and not loaded.has_errors:
+        message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
+        faults += (Fault(arguments.path[0], Position(1, 1), Severity.WARNING, message, hint),)
     if arguments.json:
-        print(json.dumps([_as_object(fault) for fault in loaded.faults], indent=2, ensure_ascii=False))
+        print(json.dumps([_as_object(fault) for fault in faults], indent=2, ensure_ascii=False))
     else:
-        for fault in loaded.faults:
+        for fault in faults:
             print(fault)
-        print(_summary(len(loaded.routes), loaded.faults))
+        print(_summary(len(loaded.routes), faults))
     return 1 if loaded.has_errors else 0
 
 

@@ -5,12 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.definitions import is_name
+from amqtt_rest_bridge.language.definitions import COMMENT_HINT, is_name
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.parser import Piece, Statement, Verb
 from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.suggest import closest, did_you_mean
 
+_NO_COMMA = "leave the comma out: a line break or a space is enough"
+_FIRST_CHARACTERS = {"#": COMMENT_HINT, ",": _NO_COMMA}
+_ROUTE = re.compile(r"ROUTE\s+[^\s\"']+\Z", re.IGNORECASE)
 _STRAIGHT = "strings stand in straight quotes: \" or '"
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
 _NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
@@ -37,7 +40,11 @@ class HeaderLine:
 
 @dataclass(slots=True)
 class Block:
-    """A block while it is read; `broken` names settings that are there but could not be read."""
+    """A block while it is read.
+
+    `broken` names settings that are there but could not be read; `guessed` those that an unknown name may have meant:
+    they are not missed, and nothing else is concluded from them.
+    """
 
     kind: BlockKind
     offset: int
@@ -45,6 +52,7 @@ class Block:
     settings: dict[str, Setting] = field(default_factory=dict)
     headers: list[HeaderLine] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    guessed: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -84,6 +92,8 @@ class _Reader:
 
     def _read_broken(self, statement: Statement) -> None:
         text = statement.name.text
+        if self._forgot_get(text) or self._is_in_comment():
+            return
         found = _NAME_IN.match(text)
         self._report.error(statement.offset, *_explain(text, self._last))
         if found is not None and found[1].upper() == Verb.ADD and not self._in_headers:
@@ -91,6 +101,34 @@ class _Reader:
             self._skip()
         elif found is not None and self._block is not None:
             self._block.broken.add(found[2].upper())
+
+    def _is_in_comment(self) -> bool:
+        """Return whether a text goes on with a # comment that is reported already."""
+        return self._last is not None and any(piece.text.startswith("#") for piece in self._last.pieces[:1])
+
+    def _forgot_get(self, text: str) -> bool:
+        """Report `ENV "X"` and `GET "X"` as one fault of their setting; return whether it was one of them."""
+        last, block = self._last, self._block
+        word = last.pieces[-1] if last is not None and last.pieces else None
+        if last is None or word is None or block is None or text[:1] not in ("'", '"'):
+            return False
+        setting = block.settings.get(last.name.text.upper())
+        wanted = setting is not None and (word.text.upper() != "GET" or setting.parameter.kind is not Kind.CHOICE)
+        if word.text.upper() not in ("ENV", "SECRET", "GET") or not (wanted or self._in_headers):
+            return False
+        shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
+        if word.text.upper() == "GET":
+            hint = f"write GET ENV {shown} or GET SECRET {shown}"
+            self._report.error(word.offset, f"GET {shown} does not say of what", hint)
+        else:
+            hint = f"write GET {word.text.upper()} {shown}"
+            self._report.error(word.offset, f"{word.text} {shown} is no value", hint)
+        if setting is not None:
+            block.broken.add(setting.parameter.name)
+            del block.settings[setting.parameter.name]
+        elif self._in_headers:
+            block.headers.pop()
+        return True
 
     def _read_setting(self, statement: Statement) -> None:
         self._in_headers = False
@@ -122,7 +160,7 @@ class _Reader:
             self._in_headers = True
             if statement.pieces:
                 hint = "each header is a line of its own below: ADD <name> <value>"
-                self._report.error(statement.pieces[0].offset, "WITH HEADERS takes no value", hint)
+                self._report.error(statement.pieces[0].offset, "WITH HEADERS takes no value", _hint_at(statement, hint))
         elif not statement.pieces:
             self._report.error(statement.offset, f"{parameter.name} has no value", f"allowed: {parameter.allowed}")
             block.broken.add(parameter.name)
@@ -131,7 +169,16 @@ class _Reader:
             self._report.error(statement.pieces[0].offset, f"{statement.pieces[0].text[0]} begins no string", _STRAIGHT)
             block.broken.add(parameter.name)
             return
+        if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
+            self._warn_of_comma(statement)
         block.settings[parameter.name] = Setting(parameter, statement.pieces, statement.offset)
+
+    def _warn_of_comma(self, statement: Statement) -> None:
+        last = statement.pieces[-1] if statement.pieces else None
+        if last is not None and last.text.endswith(",") and last.text != ",":
+            name = statement.name.text
+            hint = f"{_NO_COMMA}; quote the value if it ends with one"
+            self._report.warning(last.offset + len(last.text) - 1, f"the value of {name} ends with a comma", hint)
 
     def _unknown_setting(self, name: Piece, kind: BlockKind) -> None:
         elsewhere = [other for other in BlockKind if name.text.upper() in PARAMETERS[other]]
@@ -145,7 +192,7 @@ class _Reader:
         else:
             hint = f"{kind} knows {', '.join(PARAMETERS[kind])}"
         if self._block is not None and meant is not None:
-            self._block.broken.add(meant)
+            self._block.guessed.add(meant)
         self._report.error(name.offset, f"unknown setting {name.text}", hint)
 
     def _read_addition(self, statement: Statement) -> None:
@@ -174,7 +221,8 @@ class _Reader:
         elif len(statement.pieces) > 1 or not is_name(statement.pieces[0].text):
             name = statement.pieces[0]
             message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
-            self._report.error(name.offset, message, "write it bare, as in ADD EVENT My_Event-1")
+            hint = "leave the comma out" if name.text.endswith(",") else "write it bare, as in ADD EVENT My_Event-1"
+            self._report.error(name.offset, message, hint)
         else:
             self._name_event(block, statement.pieces[0])
 
@@ -187,7 +235,8 @@ class _Reader:
 
     def _open_config(self, statement: Statement, name: str) -> None:
         if statement.pieces:
-            self._report.error(statement.pieces[0].offset, f"ADD {name} takes no name", "only events have names")
+            hint = _hint_at(statement, "only events have names")
+            self._report.error(statement.pieces[0].offset, f"ADD {name} takes no name", hint)
         if name == IGNORED_BLOCK:
             self._skip()
             self._report.notice(statement.offset, f"{name} is skipped: the route uses the broker it is loaded in")
@@ -207,6 +256,7 @@ class _Reader:
 
     def _read_header(self, statement: Statement, block: Block) -> None:
         if statement.pieces:
+            self._warn_of_comma(statement)
             block.headers.append(HeaderLine(statement.name, statement.pieces))
             return
         name = statement.name.text
@@ -245,6 +295,11 @@ def _home_of(name: str) -> str:
     return next(kind for kind, block in PARAMETERS.items() if name in block)
 
 
+def _hint_at(statement: Statement, hint: str) -> str:
+    """Return the hint for a value that should not be there: a # comment is the usual reason."""
+    return COMMENT_HINT if statement.pieces[0].text.startswith("#") else hint
+
+
 def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
     """Say what is wrong with a text that is no statement."""
     if text.endswith("+"):
@@ -267,10 +322,14 @@ def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
 def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | None]:
     """Say what is wrong with a text by what it stands behind."""
     if before is None or not before.pieces:
-        return f"unexpected text: {shown}", "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>"
+        hint = _FIRST_CHARACTERS.get(shown[0], "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>")
+        return f"unexpected text: {shown}", hint
     if before.verb is Verb.ADD and before.name.text.upper() == BlockKind.EVENT:
-        return f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}", None
-    hint = "a value with spaces needs quotes"
+        after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
+        return after, _FIRST_CHARACTERS.get(shown[0])
+    hint = _FIRST_CHARACTERS.get(shown[0], "a value with spaces needs quotes")
+    if _ROUTE.match(shown):
+        hint = f"write DEFINE before {shown}"
     if before.pieces[-1].text in ("=", ":"):
         hint = f"no {before.pieces[-1].text} stands between a name and its value"
     return f"unexpected text after the value of {before.name.text}: {shown}", hint

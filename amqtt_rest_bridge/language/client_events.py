@@ -2,11 +2,11 @@
 
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.events import read_setting, read_signature, require, warn_of_unused
+from amqtt_rest_bridge.language.loops import may_match, pattern
 from amqtt_rest_bridge.language.templates import read_template
 from amqtt_rest_bridge.language.typed import TypedBlock
 from amqtt_rest_bridge.model import ClientEvent, Method, ResponseFormat, RestApiConfig
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, place_of
-from amqtt_rest_bridge.topics import filter_matches
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 
@@ -112,13 +112,9 @@ def _check_levels(block: TypedBlock, name: str, template: PlaceholderText, offse
 
 
 def _warn_of_loops(block: TypedBlock, destination: PlaceholderText | None) -> None:
-    source = block.values.get("SOURCE_TOPIC")
-    topics = {"ERROR_TOPIC": block.values.get("ERROR_TOPIC")}
-    if destination is not None and destination.is_constant:
-        topics["DESTINATION_TOPIC"] = destination.source
-    elif destination is not None and destination.source in ("{topic}", "{source_topic}"):
-        topics["DESTINATION_TOPIC"] = source
+    source: str | None = block.values.get("SOURCE_TOPIC")
+    topics = {"DESTINATION_TOPIC": destination, "ERROR_TOPIC": block.values.get("ERROR_TOPIC")}
     for name, topic in topics.items():
-        if source and topic and (topic == source or filter_matches(source, topic)):
+        if source and topic is not None and may_match(source, pattern(topic, source)):
             message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
             block.warning(name, message, "publish to another topic")

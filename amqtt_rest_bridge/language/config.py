@@ -1,10 +1,13 @@
 """The REST_API_CONFIG and ROUTE_CONFIG blocks to the model, and what in them belongs together or contradicts."""
 
 import re
+from collections.abc import Iterable
 
 from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.language.masking import is_credential
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.typed import TypedBlock
+from amqtt_rest_bridge.language.values import Value
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
@@ -13,13 +16,29 @@ _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 def read_config(block: TypedBlock) -> RestApiConfig:
     """Check the settings of REST_API_CONFIG; a config with faults is still given, so that events can be checked."""
     client, server = _is_on(block, "ENABLE_CLIENT"), _is_on(block, "ENABLE_SERVER")
-    _check_address(block, needed=client)
+    _check_address(block, needed=client and block.has("ENABLE_CLIENT"))
     _check_texts(block)
     _check_credentials(block, client=client, server=server)
     _check_tls(block)
     _check_server(block, server=server)
     known = {name.lower(): value for name, value in block.values.items() if name not in block.failed}
     return RestApiConfig(**known | {"enable_client": client, "enable_server": server})
+
+
+def warn_of_cleartext(block: TypedBlock, events: Iterable[TypedBlock]) -> None:
+    """Warn of credentials that are sent over plain http only because BASE_ADDRESS has no scheme."""
+    address = block.texts.get("BASE_ADDRESS")
+    if address is None or "://" in address.text or block.values.get("USE_SSL") or not _is_on(block, "ENABLE_CLIENT"):
+        return
+    hint = "write https:// before the address or set USE_SSL; or http://, if plain http is meant"
+    sent: list[tuple[str, Value]] = []
+    sent += [(name, block.texts[name]) for name in ("AUTHORIZATION", "USERNAME") if name in block.texts]
+    for event in events:
+        headers = [(name, value) for name, value in event.headers if is_credential(name.text) or value.secrets]
+        sent += [(f"the header {name.shown}", value) for name, value in headers]
+    for name, value in sent:
+        message = f"{name} is sent over plain http: BASE_ADDRESS has no scheme and USE_SSL is not true"
+        block.report.warning(value.offset, message, hint)
 
 
 def _is_on(block: TypedBlock, name: str) -> bool:
@@ -70,12 +89,12 @@ def _check_texts(block: TypedBlock) -> None:
 def _check_credentials(block: TypedBlock, *, client: bool, server: bool) -> None:
     for user, password in (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD")):
         for one, other in ((user, password), (password, user)):
-            if one in block and other not in block:
+            if block.has(one) and other not in block:
                 block.error(one, f"{one} is set without {other}", "Basic credentials are made of both")
-    if "AUTHORIZATION" in block and "USERNAME" in block and client:
+    if block.has("AUTHORIZATION") and block.has("USERNAME") and client:
         message = "AUTHORIZATION and USERNAME are both set"
         block.error("AUTHORIZATION", message, "a request has one Authorization header")
-    if client and server and "USERNAME" in block and "SERVER_USERNAME" not in block:
+    if client and server and block.has("USERNAME") and "SERVER_USERNAME" not in block:
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
         message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
         block.warning("USERNAME", message, hint)
@@ -85,7 +104,7 @@ def _check_tls(block: TypedBlock) -> None:
     if block.values.get("IGNORE_CERT_ERRORS"):
         message = "IGNORE_CERT_ERRORS is true: anyone on the way can read and change what is sent"
         block.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
-    if "CLIENT_KEY_FILE" in block and "CLIENT_CERT_FILE" not in block:
+    if block.has("CLIENT_KEY_FILE") and "CLIENT_CERT_FILE" not in block:
         block.error("CLIENT_KEY_FILE", "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")
 
 

@@ -12,6 +12,8 @@ from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.suggest import closest, did_you_mean
 
 ROUTE_TYPE = "REST_API"
+COMMENT_HINT = "a comment begins with // or --"
+"""What to do about text that begins with #."""
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
 
 _DEFINE = r"^[^\S\n]*(?=DEFINE(?![\w-]))"
@@ -35,6 +37,10 @@ _OTHER_TOKEN = re.compile(
 )
 _TO_FIRST_ADD = re.compile(r"\A.*?(?=\bADD\s|\Z)", re.DOTALL | re.IGNORECASE)
 _STATEMENT_BEFORE = re.compile(r"\n[^\S\n]*(?:WITH|ADD)\s+[\w-]+\s*.\Z", re.IGNORECASE)
+_WITHOUT_DEFINE = re.compile(
+    rf"^[^\S\n]*(?P<route>ROUTE)\s+(?P<name>\S+)\s+WITH\s+TYPE\s+{ROUTE_TYPE}(?!\S)", re.MULTILINE | re.IGNORECASE
+)
+_HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 _BEHIND_STRING = re.compile(r"\s|\Z|\+|//|--|/\*")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -81,13 +87,14 @@ def is_name(text: str) -> bool:
 def _first_define(text: str, report: Report) -> int | None:
     start = _end_of_other(text, 0)
     before = re.sub(_GAP, lambda gap: " " * len(gap[0]), text[:start], flags=re.DOTALL)
-    if before.strip():
+    report.without_define += [(found.start("route"), found["name"]) for found in _WITHOUT_DEFINE.finditer(before)]
+    if before.strip() and not report.without_define:
         offset = len(before) - len(before.lstrip())
         word = before.split()[0]
         if closest(word, ["DEFINE"]) or word.upper() in ("WITH", "ADD"):
             report.error(offset, f"{word} stands outside of a definition", "a definition begins with DEFINE ROUTE")
         else:
-            report.notice(offset, "text outside of a definition is skipped")
+            report.notice(offset, "text outside of a definition is skipped", COMMENT_HINT if word[0] == "#" else None)
     return start
 
 
@@ -158,7 +165,10 @@ def _close(text: str, start: int, report: Report) -> tuple[str, int | None]:
             parts += [text[done : token.start()], "//"]
             done = here
         elif token["open"] or _runs_over(text, token):
-            report.error(token.start(), "this string is not closed on its line", f"write {token[0][0]} where it ends")
+            hint = f"write {token[0][0]} where it ends"
+            if _HASH_BEFORE.search(text, text.rfind("\n", 0, token.start()) + 1, token.start()):
+                hint = COMMENT_HINT
+            report.error(token.start(), "this string is not closed on its line", hint)
             here = _end_of_line(text, token.start())
             parts += [text[done:here].rstrip("\r\\").ljust(here - done), token[0][0]]
             here = done = min(here + 1, len(text))

@@ -6,14 +6,16 @@ It takes 0.1 ms for a line, so it must not run on the broker's loop once the bro
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.blocks import Blocks, read_blocks
 from amqtt_rest_bridge.language.client_events import read_client_event
-from amqtt_rest_bridge.language.config import read_config, read_route_config
-from amqtt_rest_bridge.language.definitions import Definition, split
+from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
+from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, split
 from amqtt_rest_bridge.language.events import mode_of
+from amqtt_rest_bridge.language.loops import cycles, may_match, topics_of
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.parser import parse
 from amqtt_rest_bridge.language.report import Report, in_order
@@ -38,11 +40,27 @@ class LoadResult:
         return any(fault.severity is Severity.ERROR for fault in self.faults)
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A client event, what a message calls it, and where its topics stand."""
+
+    event: ClientEvent
+    title: str
+    path: str
+    places: dict[str, Position]
+
+    @classmethod
+    def of(cls, event: ClientEvent, definition: Definition, block: TypedBlock, report: Report) -> Self:
+        places = {name: report.position(block.offset(name)) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
+        return cls(event, f"{definition.title}, event {event.name}", report.path, places)
+
+
 def load(sources: Iterable[Source], *, environment: Mapping[str, str], secrets_dir: Path) -> LoadResult:
     """Read route definitions and check them, each by itself and together. Never raises for what a text holds."""
     loader = _Loader(Surroundings(environment, secrets_dir))
     for source in sources:
         loader.read(source)
+    loader.finish()
     return LoadResult(tuple(loader.routes), in_order(loader.faults))
 
 
@@ -55,16 +73,37 @@ class _Loader:
         self._surroundings = surroundings
         self._names: dict[str, tuple[str, Position]] = {}
         self._endpoints: dict[tuple[int, str, str], tuple[str, Position]] = {}
+        self._events: list[_Placed] = []
+        self._without_define: list[tuple[str, Position, str]] = []
+        self._definitions = 0
 
     def read(self, source: Source) -> None:
         self.faults += source.faults
         report = Report(source.path, source.text)
         for definition in split(source.text, report):
+            self._definitions += 1
             before = _errors(report)
             route = self._read_definition(definition, report)
             if route is not None and _errors(report) == before and definition.name is not None:
                 self.routes.append(route)
         self.faults += report.faults
+        self._without_define += [(report.path, report.position(offset), name) for offset, name in report.without_define]
+
+    def finish(self) -> None:
+        """Report what only all files together can tell."""
+        severity = Severity.WARNING if self._definitions else Severity.ERROR
+        for path, position, name in self._without_define:
+            message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
+            hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
+            self.faults.append(Fault(path, position, severity, message, hint))
+        for cycle in cycles([placed.event for placed in self._events]):
+            first, second = self._events[cycle[0]], self._events[cycle[1]]
+            topics = topics_of(first.event)
+            name = next(name for name in topics if may_match(second.event.source_topic, topics[name]))
+            through = ", ".join(self._events[number].title for number in cycle[1:])
+            message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
+            place = first.places[name]
+            self.faults.append(Fault(first.path, place, Severity.WARNING, message, "publish to another topic"))
 
     def _read_definition(self, definition: Definition, report: Report) -> Route | None:
         if definition.name is not None:
@@ -88,12 +127,13 @@ class _Loader:
             route_config = read_route_config(TypedBlock(blocks.route_config, report, self._surroundings))
         client_events: list[ClientEvent] = []
         server_events: list[ServerEvent] = []
-        for block in blocks.events:
-            event = TypedBlock(block, report, self._surroundings)
+        events = [TypedBlock(block, report, self._surroundings) for block in blocks.events]
+        for event in events:
             secrets |= event.secrets
             built = _build_event(event, config) if config is not None else None
             if isinstance(built, ClientEvent):
                 client_events.append(built)
+                self._events.append(_Placed.of(built, definition, event, report))
             elif isinstance(built, ServerEvent) and config is not None and config_block is not None:
                 if "SERVER_PORT" not in config_block.failed:
                     self._note_endpoint(config.server_port, built, event, report)
@@ -101,6 +141,8 @@ class _Loader:
         if config is None:
             return None
         _warn_of_idle(definition, blocks, config, report)
+        if config_block is not None:
+            warn_of_cleartext(config_block, events)
         return Route(
             name=definition.name or "",
             config=config,

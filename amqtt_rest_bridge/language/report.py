@@ -8,11 +8,15 @@ from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 
 
 class Report:
-    """Collect the faults of one source; `offset`s count characters of its text from 0."""
+    """Collect the faults of one source; `offset`s count characters of its text from 0.
+
+    `without_define` are the lines that look like a route of ours whose DEFINE is missing: offset and name.
+    """
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.faults: list[Fault] = []
+        self.without_define: list[tuple[int, str]] = []
         self._text = text
 
     @cached_property

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, place_o
 def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent | None:
     """Check and build a server event; None when something is missing or at fault, or when it is not exposed."""
     values = block.values
-    if "SOURCE_TOPIC" in block and "DESTINATION_TOPIC" in block:
+    if block.has("SOURCE_TOPIC") and block.has("DESTINATION_TOPIC"):
         message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
         hint = 'WITH ENABLE_CLIENT "true" in REST_API_CONFIG makes it a client event'
         block.report.warning(block.block.offset, message, hint)

@@ -9,15 +9,18 @@ _ALIKE = 0.87  # Jaro-Winkler, for endings and parts that are missing: REST_CONF
 
 
 def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | None:
-    """Give the name that was probably meant, or None; case and the difference of - and _ do not matter.
+    """Return the name that was probably meant, or None; case and the difference of - and _ do not matter.
 
-    With `parts`, a part of a name counts when it is in only one: TIMEOUT means REQUEST_TIMEOUT.
+    With `parts`, the end of a name counts when only one ends so (CLIENT means ENABLE_CLIENT), then any part of one.
     """
     names = list(names)
     slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
     slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
     if slip is not None:
         return slip[0]
+    ending = [whole for whole in names if parts and _normalised(whole).endswith(f"_{_normalised(name)}")]
+    if len(ending) == 1:
+        return ending[0]
     alike = process.extractOne(
         name, names, scorer=JaroWinkler.normalized_similarity, processor=_normalised, score_cutoff=_ALIKE
     )

@@ -23,13 +23,13 @@ class TypedBlock:
     """The settings of one block: as texts, and converted.
 
     Everything is converted at once, so that all faults of a block come out whatever is then asked for. `failed` names
-    the settings that are there but have no usable value.
+    the settings that are there but have no usable value, or that an unknown name may have meant.
     """
 
     def __init__(self, block: Block, report: Report, surroundings: Surroundings) -> None:
         self.block = block
         self.report = report
-        self.failed = set(block.broken)
+        self.failed = block.broken | block.guessed
         self.secrets: set[str] = set()
         self.texts: dict[str, Value] = {}
         self.values: dict[str, Any] = {}
@@ -62,8 +62,12 @@ class TypedBlock:
             self.report.error(value.offset, value.hide(f"{parameter.name} {refused.message}"), hint)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether a setting is there, even if its value cannot be used."""
+        """Return whether a setting is there or was perhaps meant to be: then it is not missed."""
         return name in self.block.settings or name in self.failed
+
+    def has(self, name: str) -> bool:
+        """Return whether a setting is certainly there, even if its value cannot be used."""
+        return name in self.block.settings or name in self.block.broken
 
     def offset(self, name: str) -> int:
         """Give where a setting's value stands; the block's own place when it has none."""
@@ -99,6 +103,8 @@ def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
 
 
 def _wrong(parameter: Parameter, value: Value, hint: str | None = None) -> Refused:
+    if hint is None and value.shown.endswith(","):
+        hint = "leave the comma out"
     return Refused(f'must be {parameter.allowed}, not "{value.shown}"', hint)
 
 

@@ -88,6 +88,25 @@ def test_path_that_cannot_be_read_gives_2(folder: Path, capsys: pytest.CaptureFi
     assert output.err == f"rest-bridge check: {reason}\n"
 
 
+@pytest.mark.parametrize("text", ["", "// nothing\n", "DEFINE MODEL X\n"])
+def test_paths_without_a_route_are_warned_of(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(text)
+    (folder / "n.lotnb").write_text("")
+    assert check("a.lot", "n.lotnb") == 0
+    output = capsys.readouterr().out
+    assert "a.lot:1:1: warning: there is no route of type REST_API here\n" in output
+    assert "0 usable routes, 1 warning" in output
+
+
+def test_route_without_define_gives_1_where_there_is_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.removeprefix("DEFINE "))
+    assert check("a.lot") == 1
+    assert "a.lot:1:1: error: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
+    (folder / "b.lot").write_text(BASIC)
+    assert check(".") == 0
+    assert "a.lot:1:1: warning: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
+
+
 def test_version_of_a_tree_that_is_not_installed_is_unknown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
