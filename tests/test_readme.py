@@ -88,9 +88,10 @@ def test_the_template_apis_settings_are_the_codes(field: "dataclasses.Field[obje
 
 
 def test_the_two_commands_stand_on_the_first_screen() -> None:
-    first = "\n".join(README.splitlines()[:40])
-    assert "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/amqtt -c conf/broker.yaml" in first
-    assert "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest" in first
+    first = README.splitlines()[:40]
+    venv = "python3 -m venv .venv"
+    assert f"{venv} && .venv/bin/pip install . && .venv/bin/rest-bridge serve -c conf/broker.yaml" in first
+    assert f"{venv} && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest" in first
 
 
 def test_the_tests_that_show_a_guarantee_are_there() -> None:
