@@ -1,9 +1,12 @@
 """What follows from a set of routes, for both processes: numbers for the link, filters to watch. Pure."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from amqtt_rest_bridge.model import NumberedRoute, Route
+
+_SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge process that is behind
 
 
 class Numbering:
@@ -39,14 +42,35 @@ def read_filters(routes: Iterable[Route]) -> list[str]:
     return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]
 
 
-def reply_filters(routes: Iterable[Route]) -> list[str]:
-    """Give topic filters that match every topic a reply can come on."""
-    return [
-        "/".join("+" if "{" in level else level for level in event.reply_topic.source.split("/"))
-        for route in routes
-        for event in route.server_events
-        if event.reply_topic is not None
-    ]
+def reply_filters(routes: Iterable[Route]) -> dict[str, float]:
+    """Return topic filters that match every topic a reply can come on, with the seconds that a request may take."""
+    filters: dict[str, float] = {}
+    for route in routes:
+        for event in route.server_events:
+            if event.reply_topic is not None:
+                levels = event.reply_topic.source.split("/")
+                topic_filter = "/".join("+" if "{" in level else level for level in levels)
+                filters[topic_filter] = max(filters.get(topic_filter, 0.0), longest_request(route))
+    return filters
+
+
+def routes_by_port(routes: Iterable[Route], ports: Collection[int]) -> dict[int, tuple[Route, ...]]:
+    """Return the routes that are served on each of these ports."""
+    by_port: dict[int, tuple[Route, ...]] = {}
+    for route in routes:
+        port = route.config.server_port
+        if route.server_events and route.config.enable_server and port in ports:
+            by_port[port] = (*by_port.get(port, ()), route)
+    return by_port
+
+
+def longest_request(route: Route) -> float:
+    """Return the seconds after which a request that a route has begun to serve has ended.
+
+    With a reply topic: REQUEST_TIMEOUT for its turn, and once more for the reply.
+    """
+    waits = any(event.reply_topic is not None for event in route.server_events)
+    return route.config.request_timeout * (2 if waits else 1) + _SLACK_SECONDS
 
 
 def exclusive_ports(routes: Iterable[Route]) -> set[int]:

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
-from amqtt_rest_bridge.route_set import read_filters
+from amqtt_rest_bridge.route_set import longest_request, read_filters, routes_by_port
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,8 @@ class Engine:
         self._lanes: Lanes[Callable[[], None]] = Lanes()
         self._sockets: dict[int, socket.socket] = {}
         self._servers: dict[int, Server] = {}
+        self._longest: dict[int, float] = {}  # seconds that a request on a port may take, by any of its definitions
+        self._leaving: list[Server] = []  # a reload took their port away; they serve what they had begun
         self._answers = _Answers()
         self._stopping = False
         self._idle: list[Runner] = []  # whose calls nobody is at yet
@@ -177,11 +179,7 @@ class Engine:
         return Runner(numbered, settings, sender, ways)
 
     def _serve(self, routes: Iterable[Route], ports: list[int], settings: BridgeSettings) -> None:
-        by_port: dict[int, tuple[Route, ...]] = {}
-        for route in routes:
-            port = route.config.server_port
-            if route.server_events and route.config.enable_server and port in ports:
-                by_port[port] = (*by_port.get(port, ()), route)
+        by_port = routes_by_port(routes, ports)
         for port, sock in self._sockets.items():
             if port in by_port and port in self._servers:
                 self._servers[port].replace_routes(by_port[port])
@@ -190,8 +188,20 @@ class Engine:
         for port in [port for port in self._sockets if port not in by_port]:
             self._sockets.pop(port).close()
             if port in self._servers:
-                server = self._servers.pop(port)
-                threading.Thread(target=server.stop, args=(1.0,), name=f"close-{port}", daemon=True).start()
+                self._leave(port)
+        for port, served in by_port.items():
+            self._longest[port] = max(self._longest.get(port, 0.0), *map(longest_request, served))
+
+    def _leave(self, port: int) -> None:
+        """Stop a port; the requests that it serves end by the definition that they began with."""
+        server, grace = self._servers.pop(port), self._longest.pop(port)
+        self._leaving.append(server)
+
+        def stop() -> None:
+            server.stop(grace)
+            self._leaving.remove(server)
+
+        threading.Thread(target=stop, name=f"close-{port}", daemon=True).start()
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
@@ -212,7 +222,8 @@ class Engine:
         for runner in runners:
             runner.stop()
         closing = [
-            threading.Thread(target=server.stop, args=(grace,), daemon=True) for server in self._servers.values()
+            threading.Thread(target=server.stop, args=(grace,), daemon=True)
+            for server in (*self._servers.values(), *self._leaving)
         ]
         for thread in closing:
             thread.start()
@@ -230,7 +241,7 @@ class Engine:
         self._stopping = True
         self._timers.close()
         self._inbound.dismiss()
-        for server in self._servers.values():
+        for server in (*self._servers.values(), *self._leaving):
             server.stop(0.0)
         for runner in {*self._runners.values(), *self._retired}:
             runner.stop()

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.quiet_log import QuietLog, described
 from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
+from amqtt_rest_bridge.broker.watching import Watched, Watching
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.failures import bridge_restarted, disk_full, failure_payload, failure_topic, too_many_hops
 from amqtt_rest_bridge.model import ClientEvent, Message, NumberedRoute, OverloadPolicy, Publication
@@ -35,14 +36,6 @@ class Listening:
     lossless: bool
     name: tuple[str, str]
     request: str  # for the log
-
-
-@dataclass(slots=True, eq=False)
-class Watched:
-    """A topic filter that read events or replies wait on; `latest` is kept for bridge processes that start later."""
-
-    keep: bool
-    latest: tuple[str, bytes] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +93,7 @@ class Dispatcher:
         self._quiet = quiet or QuietLog()
         self._workers = workers
         self._index: TopicIndex[Listening | Watched] = TopicIndex(())
-        self._watched: dict[str, Watched] = {}
+        self._watching = Watching()
         self._lossless: TopicIndex[Listening] = TopicIndex(())
         self._by_name: dict[tuple[str, str], Listening] = {}
         self._ids = itertools.count(1)
@@ -110,8 +103,8 @@ class Dispatcher:
         """Say whether any route is lossless, so that packets have to be looked at before their PUBACK."""
         return any(listening.lossless for listening in self._by_name.values())
 
-    def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Iterable[str]) -> None:
-        """Replace all routes; `reads` and `replies` are the topic filters that read events and replies wait on."""
+    def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
+        """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
         accounts: dict[str, RouteAccount] = {}
         entries: list[tuple[str, Listening]] = []
         for numbered in routes:
@@ -126,15 +119,13 @@ class Dispatcher:
                 entries.append((event.source_topic, listening))
         self.accounts = accounts
         self._by_name = {listening.name: listening for _, listening in entries}
-        old = self._watched
-        self._watched = {topic_filter: Watched(keep=False) for topic_filter in replies}
-        self._watched |= {topic_filter: old.get(topic_filter) or Watched(keep=True) for topic_filter in reads}
-        self._index = TopicIndex([*entries, *self._watched.items()])
+        self._watching.replace(reads, replies)
+        self._index = TopicIndex([*entries, *self._watching.entries()])
         self._lossless = TopicIndex([entry for entry in entries if entry[1].lossless])
 
     def latest(self) -> list[tuple[str, bytes]]:
         """Give the latest message of each read event, for a bridge process that has just started."""
-        return [watched.latest for watched in self._watched.values() if watched.latest is not None]
+        return self._watching.latest()
 
     def offer(self, topic: str, payload: bytes, hops: int = 0, *, spooled: bool = False) -> None:
         """Take a message that reaches the broker's subscribers.
@@ -152,7 +143,7 @@ class Dispatcher:
         forward = False
         for entry in found:
             if isinstance(entry, Watched):
-                forward = True
+                forward = forward or self._watching.is_due(entry)
                 entry.latest = (topic, message.payload) if entry.keep else None
             elif not (spooled and entry.lossless):
                 self._take(entry, message, hops)

@@ -1,6 +1,7 @@
 """Leaves out tests that need a program which is not installed, and says so."""
 
 import shutil
+import socket
 
 import pytest
 
@@ -24,3 +25,10 @@ def chromium() -> str:
     """The path of a Chromium; tests that use it are marked `chromium`."""
     assert CHROMIUM is not None
     return CHROMIUM
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

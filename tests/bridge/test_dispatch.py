@@ -79,7 +79,7 @@ class Rig:
         self.use(route())
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:
-        self.dispatcher.set_routes(self.numbering.number(routes), reads, ())
+        self.dispatcher.set_routes(self.numbering.number(routes), reads, {})
 
     @property
     def account(self) -> RouteAccount:

@@ -1,79 +1,21 @@
 """Hot reload: changed files take effect, faults change nothing, nothing is lost on the way."""
 
 import asyncio
-import http.client
 import json
 import logging
 import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from amqtt_rest_bridge.broker.reload import Fingerprint, Reloader, fingerprint, load_apart
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
-from tests.bridge.host import SECONDS, Host, configuration
-from tests.bridge.recorder import Recorder, recording
-
-
-def client_route(target: Recorder, name: str = "C", source: str = "in", destination: str = "out") -> str:
-    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
-        ADD EVENT E
-            WITH SOURCE_TOPIC "{source}" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-            WITH DESTINATION_TOPIC "{destination}"
-    """
-
-
-def server_route(path: str, name: str = "S", port: int = 0) -> str:
-    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
-        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "{path}" WITH DESTINATION_TOPIC "hook"
-    """
-
-
-class Reloading:
-    """A broker whose route files change; `reload` waits until the change has been taken or refused."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.folder = folder
-        self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
-        self._done = threading.Semaphore(0)
-        reloader = self.host.plugin._reloader
-        reload = reloader.reload
-
-        async def reloaded() -> None:
-            await reload()
-            self._done.release()
-
-        reloader.reload = reloaded  # type: ignore[method-assign]
-
-    def write(self, name: str, text: str | None) -> None:
-        if text is None:
-            (self.folder / name).unlink()
-        else:
-            temporary = self.folder / "temporary"
-            temporary.write_text(text)
-            temporary.replace(self.folder / name)
-        assert self._done.acquire(timeout=SECONDS)
-
-    def await_status(self, path: str, wanted: int) -> None:
-        """Wait until the bridge process has the new routes too."""
-        for _ in range(1000):
-            if self.post(path) == wanted:
-                return
-        raise AssertionError(f"{path} never answered {wanted}")
-
-    def post(self, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.host.http_port, timeout=SECONDS)
-        try:
-            connection.request("POST", path, b"1")
-            return connection.getresponse().status
-        finally:
-            connection.close()
+from tests.bridge.host import SECONDS
+from tests.bridge.recorder import recording
+from tests.bridge.reload_support import Reloading, client_route, server_route
 
 
 @pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
