@@ -146,9 +146,16 @@ def _is_refused(topic: str) -> bool:
 
 
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:
-    """Tell a QoS 2 PUBLISH sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): amqtt has it, and so have we."""
+    """Tell a QoS 2 PUBLISH that is sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): it is on disk already.
+
+    The packet id alone does not tell: a publisher that has lost its state begins anew at 1 while the session still
+    waits for the PUBREL of an earlier 1. amqtt then delivers the new message in place of that one.
+    """
     header = packet.variable_header
-    return packet.qos == _EXACTLY_ONCE and header is not None and header.packet_id in session.inflight_in
+    if packet.qos != _EXACTLY_ONCE or header is None or not packet.dup_flag:
+        return False
+    known = session.inflight_in.get(header.packet_id)
+    return known is not None and (known.topic, known.data) == (packet.topic_name, packet.data)
 
 
 def _publisher(kept: Kept) -> Session:

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 
 def _packet(kind: int, body: bytes) -> bytes:
@@ -20,32 +21,52 @@ def _text(text: str) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 
-def publish_packet(topic: str, payload: bytes, packet_id: int | None = None, *, dup: bool = False) -> bytes:
-    """Write a PUBLISH packet: QoS 0, or QoS 1 with a packet id."""
+def publish_packet(
+    topic: str, payload: bytes, packet_id: int | None = None, *, dup: bool = False, qos: int = 1
+) -> bytes:
+    """Write a PUBLISH packet: QoS 0, or with a packet id QoS 1 or 2."""
     if packet_id is None:
         return _packet(0x30, _text(topic) + payload)
-    return _packet(0x32 | (0x08 if dup else 0), _text(topic) + struct.pack(">H", packet_id) + payload)
+    return _packet(0x30 | qos << 1 | (0x08 if dup else 0), _text(topic) + struct.pack(">H", packet_id) + payload)
+
+
+def connect_packet(
+    client_id: str,
+    *,
+    will: tuple[str, bytes] | None = None,
+    will_qos: int = 0,
+    will_retain: bool = False,
+    clean: bool = True,
+    login: tuple[str, str] | None = None,
+) -> bytes:
+    """Write a CONNECT packet without a keep-alive; `login` is a user name and a password."""
+    flags, payload = 0x02 if clean else 0, _text(client_id)
+    if will is not None:
+        flags |= 0x04 | will_qos << 3 | (0x20 if will_retain else 0)
+        payload += _text(will[0]) + struct.pack(">H", len(will[1])) + will[1]
+    if login is not None:
+        flags, payload = flags | 0xC0, payload + _text(login[0]) + _text(login[1])
+    return _packet(0x10, _text("MQTT") + bytes([4, flags]) + struct.pack(">H", 0) + payload)
 
 
 class Wire:
-    """A connected client."""
+    """A connected client; `options` are those of `connect_packet`."""
 
-    def __init__(
-        self, port: int, client_id: str, timeout: float = 60.0, will: tuple[str, bytes] | None = None
-    ) -> None:
+    def __init__(self, port: int, client_id: str, timeout: float = 60.0, **options: Any) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
-        flags, payload = 0x02, _text(client_id)
-        if will is not None:
-            flags, payload = 0x06, payload + _text(will[0]) + struct.pack(">H", len(will[1])) + will[1]
-        self.sock.sendall(_packet(0x10, _text("MQTT") + bytes([4, flags]) + struct.pack(">H", 0) + payload))
-        assert self._expect(0x20)[1] == 0, "the broker refused the connection"
+        self.sock.sendall(connect_packet(client_id, **options))
+        self.code = self.expect(0x20)[1]
+        """What the CONNACK says; 0: accepted."""
+        if self.code:
+            self.sock.close()
+            raise ConnectionRefusedError(f"CONNACK {self.code}")
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> None:
         """Subscribe and wait for the SUBACK."""
         self.sock.sendall(_packet(0x82, struct.pack(">H", 1) + _text(topic_filter) + bytes([qos])))
-        self._expect(0x90)
+        self.expect(0x90)
 
     def send(self, data: bytes) -> None:
         """Send packets."""
@@ -78,7 +99,8 @@ class Wire:
             self.sock.sendall(b"\xe0\x00")
         self.sock.close()
 
-    def _expect(self, kind: int) -> bytes:
+    def expect(self, kind: int) -> bytes:
+        """Wait for a packet of a kind and give its body; others before it are lost."""
         while True:
             for found, body in self.receive():
                 if found & 0xF0 == kind:
