@@ -25,6 +25,7 @@ Frame = tuple[Any, ...]
 
 _LENGTH: Final = struct.Struct("<I")
 _CHUNK: Final = 256 * 1024
+_CHUNKS_AT_ONCE: Final = 2  # sent in one iteration of the broker's loop, even if the bridge reads as fast
 _MAX_DESCRIPTORS: Final = 250  # Linux passes at most 253 in one message (SCM_MAX_FD)
 _COALESCE_SECONDS: Final = 0.002
 
@@ -212,14 +213,15 @@ class BrokerEnd:
 
     def _writable(self) -> None:
         try:
-            while self._out:
+            for _ in range(_CHUNKS_AT_ONCE):
+                if not self._out:
+                    break
                 self._send_some()
         except BlockingIOError:
-            self._wait_writable(True)
+            pass
         except OSError:
             return  # the link is closed: the reader will tell
-        else:
-            self._wait_writable(False)
+        self._wait_writable(bool(self._out))
 
     def _send_some(self) -> None:
         data, descriptors = self._out.popleft()

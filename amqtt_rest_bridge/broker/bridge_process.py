@@ -176,6 +176,15 @@ class Bridge:
             (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
         )
 
+    @property
+    def unread(self) -> int:
+        """Return the bytes on the link that the bridge has not read yet."""
+        return self._link.backlog
+
+    def flush(self) -> None:
+        """Send what was dealt."""
+        self._deals.flush()
+
     def hurry(self) -> None:
         """Let what was dealt leave now, if the link was quiet."""
         self._deals.hurry()

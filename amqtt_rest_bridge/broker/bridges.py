@@ -15,6 +15,7 @@ from typing import Final
 
 from amqtt_rest_bridge.broker.bridge_process import READY_SECONDS, Bridge, Reports, Spawn
 from amqtt_rest_bridge.broker.dispatch import Call
+from amqtt_rest_bridge.broker.slices import Slices
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link import Op
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
 _LONGEST_DELAY: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
-_AT_ONCE: Final = 100  # lost calls that are answered in one iteration of the loop
+_MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it is dealt more of what waited for it
 
 
 class Bridges:
@@ -42,7 +43,11 @@ class Bridges:
         self._spawn = spawn
         self._settings = settings
         self._bridges: list[Bridge] = []
-        self._held: deque[Call] = deque()  # admitted while no bridge was ready; bounded by what the routes admit
+        # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
+        # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
+        self._held: deque[Call] = deque()
+        self._due: Slices[Call] = Slices(self._deal_again, _size, self._flush, self._is_choked)
+        self._lost: Slices[Call] = Slices(self._lose, _size)
         self._listen: dict[int, socket.socket] = {}
         self._exclusive: set[int] = set()
         self._routes = b""
@@ -73,6 +78,8 @@ class Bridges:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Go over to the loop."""
         self._loop = loop
+        self._due.attach(loop)
+        self._lost.attach(loop)
         for bridge in self._bridges:
             self._adopt(bridge, loop)
 
@@ -87,6 +94,9 @@ class Bridges:
 
         While that one is being started again they wait for it: an earlier one may still be with no other.
         """
+        if self._due.items and not self._due.working:
+            self._due.items.append(call)
+            return
         bridges = self._bridges
         if call.listening.event.ordered and len(bridges) > 1:
             lane = (call.listening.route, call.listening.event.name, call.message.topic)
@@ -124,7 +134,8 @@ class Bridges:
         while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
             await asyncio.sleep(0.01)
         left: dict[str, tuple[int, int]] = {}
-        for call in [*self._held, *(call for bridge in self._bridges for call in bridge.calls.values())]:
+        dealt = (call for bridge in self._bridges for call in bridge.calls.values())
+        for call in [*self._due.items, *self._held, *dealt]:
             lost, kept = left.get(call.listening.route, (0, 0))
             left[call.listening.route] = (lost + 1, kept) if call.key is None else (lost, kept + 1)
         return left
@@ -161,12 +172,22 @@ class Bridges:
     def _became_ready(self, bridge: Bridge) -> None:
         for topic, payload in self.reports.latest():
             bridge.forward(topic, payload)
-        self._release()
-
-    def _release(self) -> None:
         held, self._held = self._held, deque()
-        for call in held:
-            self.reports.again(call)  # a reload may have changed its route
+        self._due.put_first(held)
+
+    def _lose(self, call: Call) -> None:
+        self.reports.lost(call)
+
+    def _deal_again(self, call: Call) -> None:
+        self.reports.again(call)  # a reload may have changed its route
+
+    def _flush(self) -> None:
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.flush()
+
+    def _is_choked(self) -> bool:
+        return any(bridge.ready and bridge.unread > _MOST_UNREAD for bridge in self._bridges)
 
     def _died(self, bridge: Bridge) -> None:
         if self._stopping:
@@ -181,18 +202,10 @@ class Bridges:
             len(calls),
             f"in {delay:.0f} s" if delay else "at once",
         )
-        for call in calls:
-            if call.key is not None:
-                self.reports.again(call)  # at once: it goes before what arrives from now on
-        self._lose(deque(call for call in calls if call.key is None))
+        self._due.put_first(call for call in calls if call.key is not None)
+        self._lost.put_last(call for call in calls if call.key is None)
         if self._loop is not None:
             self._loop.call_later(delay, self._restart, bridge)
-
-    def _lose(self, calls: deque[Call]) -> None:
-        for _ in range(min(_AT_ONCE, len(calls))):
-            self.reports.lost(calls.popleft())
-        if calls and self._loop is not None:
-            self._loop.call_soon(self._lose, calls)
 
     def _delay(self, bridge: Bridge) -> float:
         """Say how long to wait before this bridge is started again; longer from time to time."""
@@ -220,3 +233,7 @@ class Bridges:
     def _forgive(self, bridge: Bridge) -> None:
         if bridge in self._bridges:
             self._delays[bridge.index] = 0.0
+
+
+def _size(call: Call) -> int:
+    return len(call.message.payload)

@@ -152,7 +152,7 @@ def _is_repeated(packet: PublishPacket, session: Session) -> bool:
     waits for the PUBREL of an earlier 1. amqtt then delivers the new message in place of that one.
     """
     header = packet.variable_header
-    if packet.qos != _EXACTLY_ONCE or header is None or not packet.dup_flag:
+    if packet.qos != _EXACTLY_ONCE or header is None or header.packet_id is None or not packet.dup_flag:
         return False
     known = session.inflight_in.get(header.packet_id)
     return known is not None and (known.topic, known.data) == (packet.topic_name, packet.data)

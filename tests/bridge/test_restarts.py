@@ -258,3 +258,24 @@ def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grac
         assert "route R: 1 message(s) had not been answered" in caplog.text
     finally:
         gate.open.set()
+
+
+def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts(
+    target: Recorder, tmp_path: Path
+) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    lossless = route(target, 'WITH ORDERED "true"') + '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n'
+    with hosting(lossless, processes=1, spool=str(tmp_path / "spool.db")) as host:
+        client = host.client("out")
+        filler = b"x" * 20_000
+        bodies = [b"%d " % number + filler for number in range(60)]
+        for body in bodies[:50]:
+            client.publish("in/1", body)
+        assert gate.entered.get(timeout=SECONDS) == bodies[0]
+        host.plugin._bridges._delays[0] = 0.5
+        kill(host)
+        for body in bodies[50:]:
+            client.publish("in/1", body)
+        gate.open.set()
+        assert [payload for _, payload in client.messages(60)] == bodies

@@ -1,0 +1,58 @@
+"""Lossless routes and QoS 2: which PUBLISH under a packet id in use is a new message."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.bridge.broker_process import BrokerProcess
+from tests.bridge.recorder import recording
+from tests.bridge.test_lossless import broker, route
+
+
+@pytest.fixture
+def processes() -> Iterator[list[BrokerProcess]]:
+    started: list[BrokerProcess] = []
+    yield started
+    for one in started:
+        one.close()
+
+
+RESTARTS = pytest.mark.parametrize("restarts", [pytest.param(8, id="8"), pytest.param(60, marks=pytest.mark.long)])
+
+
+@RESTARTS
+@pytest.mark.parametrize("dup", [False, True], ids=["as new", "as repeated"])
+def test_a_publisher_that_crashes_before_its_pubrel_and_starts_again_at_id_1_loses_nothing(
+    tmp_path: Path, processes: list[BrokerProcess], restarts: int, dup: bool
+) -> None:
+    with recording() as target:
+        running = broker(processes, tmp_path, route(target.port))
+        sent = [b"%d" % number for number in range(restarts)]
+        for body in sent:
+            wire = Wire(running.port, "crashing", clean=False)
+            wire.send(publish_packet("in/x", body, 1, dup=dup, qos=2))
+            wire.expect(0x50)
+            wire.sock.close()
+        assert sorted(target.request().body for _ in sent) == sorted(sent)
+
+
+def test_a_message_of_qos_2_that_is_sent_again_before_its_pubrel_is_one_message(
+    tmp_path: Path, processes: list[BrokerProcess]
+) -> None:
+    with recording() as target:
+        running = broker(processes, tmp_path, route(target.port))
+        wire = Wire(running.port, "repeating", clean=False)
+        wire.send(publish_packet("in/x", b"once", 1, qos=2))
+        wire.expect(0x50)
+        wire.sock.close()
+        wire = Wire(running.port, "repeating", clean=False)
+        wire.send(publish_packet("in/x", b"once", 1, dup=True, qos=2) * 3)
+        wire.send(bytes([0x62, 2, 0, 1]))
+        wire.expect(0x70)
+        wire.send(publish_packet("in/x", b"last", 1, qos=2))
+        wire.expect(0x50)
+        assert [target.request().body for _ in range(2)] == [b"once", b"last"]
+        assert target.requests.empty()
+        wire.sock.close()
