@@ -56,12 +56,14 @@ class Wire:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
-        self.sock.sendall(connect_packet(client_id, **options))
-        self.code = self.expect(0x20)[1]
-        """What the CONNACK says; 0: accepted."""
-        if self.code:
+        try:
+            self.sock.sendall(connect_packet(client_id, **options))
+            code = self.expect(0x20)[1]
+            if code:
+                raise ConnectionRefusedError(f"CONNACK {code}")  # noqa: TRY301  # closes the socket as any other
+        except BaseException:
             self.sock.close()
-            raise ConnectionRefusedError(f"CONNACK {self.code}")
+            raise
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> None:
         """Subscribe and wait for the SUBACK."""
