@@ -5,17 +5,18 @@
 
 import contextlib
 import logging
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 import waitress
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
@@ -32,6 +33,8 @@ _CONNECTIONS = 1000  # below the 1,024 files that a process may usually have ope
 _CROWDED = 900  # from here on each new connection costs the one that has been idle longest
 _LINGER_SECONDS = 2
 _LINGER_BYTES = 4 * 1024 * 1024
+_FOLD = re.compile(rb"\r\n[ \t]")
+_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
 
 
 class Server:
@@ -93,7 +96,7 @@ class Server:
 
 
 class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
-    """Refuse what waitress lets through: a length beside a transfer coding (RFC 9112 section 6.1)."""
+    """Refuse what waitress lets through and another server may read differently (RFC 9112)."""
 
     def __init__(self, adjustments: Any) -> None:
         super().__init__(adjustments)
@@ -101,17 +104,36 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
-        if self.chunked and "CONTENT_LENGTH" in self.headers:
-            self.error = BadRequest("Content-Length and Transfer-Encoding exclude each other")
-            self.completed = True
+        fault = _fault(header_plus, self.version, self.chunked, self.headers)
+        if fault:
+            raise ParsingError(fault)
 
     def received(self, data: bytes) -> int:
-        consumed: int = super().received(data)
+        try:
+            consumed: int = super().received(data)
+        except ValueError:  # an address or a length that waitress 3.0.2 does not check before it reads it
+            self.error, consumed = BadRequest("The address or the Content-Length is invalid"), len(data)
         if self.error is not None:
             self.completed = True
             # waitress 3.0.2 would ask for the body that it has just refused (100 Continue) and wait for it.
             self.expect_continue = False
         return consumed
+
+
+def _fault(header_plus: bytes, version: str, is_chunked: bool, headers: Mapping[str, str]) -> str | None:
+    """Return what is wrong with a request line and headers that waitress has read."""
+    if version not in {"1.0", "1.1"}:
+        return "The version is not HTTP/1.0 or HTTP/1.1"
+    if _FOLD.search(header_plus):
+        return "A header line begins with a blank (obsolete line folding)"
+    hosts = len(_HOST.findall(header_plus))
+    if hosts > 1 or (version == "1.1" and not hosts):
+        return "A request has one Host header, in HTTP/1.1 exactly one"
+    if "TRANSFER_ENCODING" in headers:  # where waitress obeys it, it takes it away
+        return "HTTP/1.0 has no Transfer-Encoding"
+    if is_chunked and "CONTENT_LENGTH" in headers:
+        return "Content-Length and Transfer-Encoding exclude each other"
+    return None
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types

@@ -85,7 +85,7 @@ def test_a_running_request_is_finished_at_a_stop() -> None:
 def test_who_keeps_sending_after_a_refusal_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_LINGER_BYTES", 100_000)
     with running(answering) as server, connected(server) as connection:
-        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n")
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 413"
         with pytest.raises(OSError):  # a reset or a broken pipe
             for _ in range(10_000):
@@ -95,7 +95,7 @@ def test_who_keeps_sending_after_a_refusal_is_cut_off(monkeypatch: pytest.Monkey
 def test_who_stays_silent_after_a_refusal_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_LINGER_SECONDS", 0.01)
     with running(answering) as server, connected(server) as connection:
-        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n")
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
         assert received(connection).startswith(b"HTTP/1.1 413")
         watcher = select.poll()
         watcher.register(connection, select.POLLRDHUP | select.POLLHUP)

@@ -78,6 +78,11 @@ def exchange(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
             b"POST /api/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
             501, "not_implemented", id="another transfer coding",
         ),
+        pytest.param(b"POST /api/search HTTP/1.1\r\n\r\n", 400, "invalid_request", id="no Host"),
+        pytest.param(
+            b"POST /api/search HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+            400, "invalid_request", id="a length of 5000 digits",
+        ),
     ],
 )  # fmt: skip
 def test_the_server_itself_refuses_a_search_in_the_form_of_post(
@@ -98,6 +103,17 @@ def test_the_server_itself_refuses_a_search_in_the_form_of_post(
         pytest.param(b"GET / HTTP/1.1\r\nX: " + b"x" * 65536, 431, "headers_too_large", id="endless header"),
         pytest.param(b"nonsense\r\n\r\n", 400, "invalid_request", id="no HTTP"),
         pytest.param(b"GET /api/templates HTTP/1.1\r\nbad header\r\n\r\n", 400, "invalid_request", id="bad header"),
+        pytest.param(b"GET /health HTTP/1.1\r\n\r\n", 400, "invalid_request", id="no Host"),
+        pytest.param(b"GET /health HTTP/1.1\r\nHost: x\r\nhost: x\r\n\r\n", 400, "invalid_request", id="two Hosts"),
+        pytest.param(b"GET /health HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n", 400, "invalid_request", id="two in 1.0"),
+        pytest.param(b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n", 400, "invalid_request", id="HTTP/9.9"),
+        pytest.param(b"GET /health\r\n\r\n", 400, "invalid_request", id="HTTP/0.9"),
+        pytest.param(b"GET /health HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n", 400, "invalid_request", id="folded"),
+        pytest.param(b"GET /health HTTP/1.1\r\nHost:\r\n\tx\r\n\r\n", 400, "invalid_request", id="folded Host"),
+        pytest.param(b"GET http://[x/ HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="address"),
+        pytest.param(
+            b"GET /health HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "invalid_request", id="chunked in 1.0"
+        ),
         pytest.param(b"BREW /api/search HTTP/1.0\r\n\r\n", 405, "method_not_allowed", id="unknown method"),
         pytest.param(b"GET //evil.example/ HTTP/1.0\r\n\r\n", 404, "not_found", id="two slashes"),
     ],
@@ -107,6 +123,12 @@ def test_the_server_itself_refuses_in_the_form_of_the_specification(
 ) -> None:
     answered, _, body = exchange(api.port, request_bytes)
     assert (answered, json.loads(body)["error"]["code"]) == (status, code)
+
+
+def test_one_host_may_be_empty_or_hold_a_comma(api: "Served") -> None:
+    for host in (b"", b"a,b"):
+        asked = b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+        assert exchange(api.port, asked)[0] == 200
 
 
 def test_a_refused_head_has_no_body(api: "Served") -> None:
