@@ -178,7 +178,7 @@ class Publication:
 class BridgeSettings:
     """What a bridge process needs to know of the plugin's configuration; sizes are bytes."""
 
-    workers: int = 16
+    workers: int = 64
     max_body_bytes: int = 262_144
     max_response_bytes: int = 262_144
     server_certfile: str | None = None

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.bridge.client.lanes import Lanes
 from amqtt_rest_bridge.bridge.client.runner import CallItem, Runner, Sender, Ways
+from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer those who wait for a reply
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
+_EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"})
 
 
@@ -63,6 +65,7 @@ class Engine:
         self._makers = makers
         self._outbox = Outbox(link)
         self._timers = Timers()
+        self._threads = ThreadBudget()
         self._inbound = Inbound()
         self._runners: dict[int, Runner] = {}  # by event number
         self._heirs: dict[str, Runner] = {}  # the present runner of each route
@@ -85,6 +88,7 @@ class Engine:
             Op.PING: lambda: self._link.send((Op.PONG,)),
         }
         self._timers.after(_REPORT_SECONDS, self._report)
+        self._timers.after(_EXPIRE_SECONDS, self._expire)
 
     def run(self) -> None:
         """Serve until the broker closes the link; blocks."""
@@ -175,7 +179,7 @@ class Engine:
     def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> Runner:
         name = numbered.route.name
         sender = self._makers.sender(numbered.route.config, settings)
-        ways = Ways(self._outbox, self._timers, self._lanes, lambda: self._heirs.get(name))
+        ways = Ways(self._outbox, self._timers, self._threads, self._lanes, lambda: self._heirs.get(name))
         return Runner(numbered, settings, sender, ways)
 
     def _serve(self, routes: Iterable[Route], ports: list[int], settings: BridgeSettings) -> None:
@@ -214,6 +218,11 @@ class Engine:
                 runner.close()
             else:
                 self._retired.append(runner)
+
+    def _expire(self) -> None:
+        self._timers.after(_EXPIRE_SECONDS, self._expire)
+        for runner in list(self._heirs.values()):
+            runner.expire()
 
     def _stop(self, grace: float) -> None:
         """Let what runs finish, then say so."""

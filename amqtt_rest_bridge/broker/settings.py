@@ -35,7 +35,7 @@ class Settings:
     max_body_bytes: int = 262_144
     max_response_bytes: int = 262_144
     processes: int = 1
-    workers: int = 16
+    workers: int = 64
     reload_seconds: float = 2
     status_seconds: float = 30
     spool: str | None = None

@@ -6,12 +6,15 @@
 `count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
 `post PORT SECONDS PER_SECOND`: posts to `/hook` at a rate over one kept connection; the time of each answer.
 `acknowledged PORT SECONDS OUTSTANDING`: publishes with QoS 1 on `in` and counts acknowledgements.
+`requests PORT SECONDS CONNECTIONS`: posts to `/echo`, one request at a time on each connection; counts answers.
 `connect PORT COUNT`: opens a connection, posts once, closes; so many times.
 """
 
 import http.client
 import json
 import select
+import selectors
+import socket
 import struct
 import sys
 import time
@@ -33,6 +36,7 @@ def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[
         sender.send(publish_packet("in", _payload(number)))
     sent, seen, doubled, failed = outstanding, set[int](), 0, 0
     started = time.perf_counter()
+    steady: list[tuple[float, int]] = []  # when messages came before the end, and how many until then
     while True:
         more = 0
         for _, payload in receiver.messages():
@@ -44,6 +48,8 @@ def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[
             seen.add(number)
             more += 1
         now = time.perf_counter()
+        if now - started < seconds:
+            steady.append((now, len(seen)))
         if now - started < seconds and (not limit or sent < limit):
             sender.send(b"".join(publish_packet("in", _payload(sent + i)) for i in range(more)))
             sent += more
@@ -51,6 +57,7 @@ def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[
             break
     return {
         "per_second": len(seen) / (time.perf_counter() - started),
+        "steady_per_second": (steady[-1][1] - steady[0][1]) / max(1e-9, steady[-1][0] - steady[0][0]),
         "sent": sent,
         "lost": sent - len(seen) - failed,
         "failed": failed,
@@ -146,6 +153,24 @@ def acknowledged(port: int, seconds: float, outstanding: int) -> dict[str, objec
     return {"per_second": count / (time.perf_counter() - started)}
 
 
+def requests(port: int, seconds: float, connections: int) -> dict[str, object]:
+    """Keep a request under way on each of some connections; gives answers a second, without the first round."""
+    request = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (_PAYLOAD, b"x" * _PAYLOAD)
+    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    with selectors.DefaultSelector() as selector:
+        for sock in socks:
+            selector.register(sock, selectors.EVENT_READ, sock)
+            sock.sendall(request)
+        selector.select()
+        answered, started = 0, time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            for key, _ in selector.select():
+                key.data.recv(65_536)
+                key.data.sendall(request)
+                answered += 1
+    return {"per_second": answered / (time.perf_counter() - started)}
+
+
 def connect(port: int, count: int) -> dict[str, object]:
     """Open a connection for each of many requests."""
     for _ in range(count):
@@ -170,6 +195,8 @@ def main(mode: str, numbers: list[float]) -> dict[str, object]:
             return count(port, numbers[1])
         case "acknowledged":
             return acknowledged(port, numbers[1], int(numbers[2]))
+        case "requests":
+            return requests(port, numbers[1], int(numbers[2]))
         case "post":
             return post(port, numbers[1], numbers[2])
         case _:

@@ -59,6 +59,9 @@ class Network:
         self.requests.put(request)
         return self.answer(request)
 
+    def expire(self) -> None:
+        """Nothing is kept here."""
+
     def close(self) -> None:
         self.closed.release()
 

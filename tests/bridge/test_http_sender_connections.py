@@ -85,6 +85,27 @@ def test_connection_is_not_used_when_its_server_may_be_closing_it(
         assert target.connections == connections
 
 
+def test_connections_idle_for_too_long_are_closed_without_another_request() -> None:
+    gone = threading.Semaphore(0)
+    together = threading.Barrier(3)
+
+    def script(peer: Peer) -> None:
+        while peer.request() is not None:
+            together.wait(5)
+            peer.send(reply())
+        gone.release()
+
+    clock = Clock()
+    with Target(script) as target, sender_of(base_of(target), clock=clock) as sender, ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: sender.send(HttpRequest(Method.GET, base_of(target) + "/")), range(3)))
+        clock.ahead = 50
+        sender.expire()
+        assert not gone.acquire(blocking=False)
+        clock.ahead = 56
+        sender.expire()
+        assert all(gone.acquire(timeout=5) for _ in range(3))
+
+
 def closed_after_the_first(closed: threading.Event) -> Script:
     """Close each connection after its first response, without having said so."""
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client import worker_pool
+from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.timers import Timers
 
@@ -42,8 +44,10 @@ class Gate:
                 self.finished.set()
 
 
-def pool_for(timers: Timers, work: Callable[[int], None], limit: int = 8) -> WorkerPool[int]:
-    return WorkerPool("test", work, limit, timers, lambda: None)
+def pool_for(
+    timers: Timers, work: Callable[[int], None], limit: int = 8, budget: ThreadBudget | None = None
+) -> WorkerPool[int]:
+    return WorkerPool("test", work, limit, timers, lambda: None, budget)
 
 
 def test_work_that_waits_gets_all_threads_and_not_one_more(timers: Timers) -> None:
@@ -187,4 +191,106 @@ def test_whoever_queues_beside_work_in_progress_need_not_see_to_it(timers: Timer
     gate.open.set()
     assert gate.finished.wait(10)
     assert gate.most == 1
+    pool.close()
+
+
+def test_pools_whose_work_never_ends_share_the_threads_there_may_be(timers: Timers) -> None:
+    budget = ThreadBudget(20)
+    hanging = Gate(20)
+    hogs = [pool_for(timers, hanging.work, limit=16, budget=budget) for _ in range(2)]
+    for hog in hogs:
+        hog.submit(range(50))
+    assert hanging.reached.wait(10)
+    late = Gate(6)  # of 20 threads for three pools
+    other = pool_for(timers, late.work, limit=16, budget=budget)
+    other.submit(range(100))
+    assert late.reached.wait(10)
+    assert budget.threads <= 2 * 20
+    for gate in (hanging, late):
+        gate.open.set()
+        assert gate.finished.wait(10)
+    assert late.most == 6
+    assert hanging.most <= 16 + 10  # each had half of them for certain while there were two
+    for pool in (*hogs, other):
+        pool.close()
+
+
+def test_a_thread_that_is_idle_for_long_ends_and_leaves_its_place_to_others(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.001)
+    ended = threading.Semaphore(0)
+
+    class Counting(ThreadBudget):
+        def release(self) -> None:
+            super().release()
+            ended.release()
+
+    budget, gate = Counting(), Gate(8)
+    pool = pool_for(timers, gate.work, budget=budget)
+    pool.submit(range(100))
+    assert gate.reached.wait(10)
+    gate.open.set()
+    assert all(ended.acquire(timeout=10) for _ in range(8))
+    pool.close()
+    assert budget.threads == 0
+
+
+class HandTimers(Timers):
+    """Keeps the last action for the test to run; nothing runs by itself."""
+
+    def __init__(self) -> None:
+        self.action: Callable[[], None] = lambda: None
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.action = action
+
+
+class Clock:
+    """Stands in for the module `time`: each call takes 0.3 ms, of which its thread computes 0.1 ms."""
+
+    def __init__(self) -> None:
+        self.now = self.wall = self.cpu = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        self.wall += 0.0003
+        return self.wall
+
+    def thread_time(self) -> float:
+        self.cpu += 0.0001
+        return self.cpu
+
+
+def test_a_batch_of_quick_calls_does_not_bring_in_threads_unless_it_waits_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, timers = Clock(), HandTimers()
+    monkeypatch.setattr(worker_pool, "time", clock)
+    begun, may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work(_item: int) -> None:
+        begun.release()
+        assert may_end.acquire(timeout=10)
+
+    pool = pool_for(timers, work)
+    pool.submit(range(100))
+    for _ in range(50):
+        may_end.release()
+    for _ in range(51):
+        assert begun.acquire(timeout=10)
+    clock.now = 0.005
+    timers.action()
+    assert pool.running == 1
+    may_end.release()
+    assert begun.acquire(timeout=10)
+    clock.now = 0.03
+    timers.action()
+    assert begun.acquire(timeout=10)
+    assert pool.running == 2
+    pool.drain()
+    for _ in range(2):
+        may_end.release()
     pool.close()

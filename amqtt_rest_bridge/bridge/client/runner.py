@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from amqtt_rest_bridge.bridge.client import client_results, client_retries
 from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
 from amqtt_rest_bridge.bridge.client.lanes import Lanes
+from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
@@ -44,6 +45,9 @@ class Sender(Protocol):
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request and read its response; raises `CallFailed`."""
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long; must not block."""
 
     def close(self) -> None:
         """Close idle connections."""
@@ -75,6 +79,7 @@ class Ways:
 
     outbox: Outbox
     timers: Timers
+    threads: ThreadBudget
     lanes: Lanes[Callable[[], None]]
     heir: Callable[[], "Runner | None"]
 
@@ -112,7 +117,7 @@ class Runner:
         }
         self._by_name = {event.event.name: event for event in self._events.values()}
         self._pool: WorkerPool[_Call] = WorkerPool(
-            f"route-{route.name}", self._work, settings.workers, ways.timers, ways.outbox.flush
+            f"route-{route.name}", self._work, settings.workers, ways.timers, ways.outbox.flush, ways.threads
         )
         self._stopping = False
         self._retired = False
@@ -164,6 +169,10 @@ class Runner:
         """Start nothing more; what runs goes on to its end, the rest stays with the broker."""
         self._stopping = True
         self._pool.drain()
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long."""
+        self._sender.expire()
 
     def close(self) -> None:
         """End the workers after what they run and close idle connections."""

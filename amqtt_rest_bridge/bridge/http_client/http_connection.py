@@ -245,6 +245,16 @@ class Pool:
         for old in expired:
             old.wire.release()
 
+    def expire(self) -> None:
+        """Close what has been idle for too long: no later request may come that would find it."""
+        now = self._clock()
+        with self._lock:
+            expired = [old for old in self._idle if old.idle_until <= now]
+            if expired:
+                self._idle = [connection for connection in self._idle if connection.idle_until > now]
+        for old in expired:
+            old.wire.release()
+
     def close(self) -> None:
         """Close what is idle now, and everything that is given back later."""
         with self._lock:

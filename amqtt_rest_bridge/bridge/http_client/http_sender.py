@@ -129,11 +129,18 @@ class HttpSender:
             received = self._follow(outgoing, received)
         return HttpResponse(received.status, received.reason, received.headers, received.body, self._clock() - started)
 
+    def expire(self) -> None:
+        """Close connections that have been idle for too long."""
+        for server in self._servers():
+            server.pool.expire()
+
     def close(self) -> None:
         """Close idle connections at once, and those in use when their request is done."""
-        for server in (self._server, self._upgraded):
-            if server is not None:
-                server.pool.close()
+        for server in self._servers():
+            server.pool.close()
+
+    def _servers(self) -> list[_Server]:
+        return [server for server in (self._server, self._upgraded) if server is not None]
 
     def _target(self, url: str) -> str:
         """Give what stands in the request line for a URL of this sender's server."""
