@@ -17,6 +17,8 @@ _NAMES: Final = {
     "www-authenticate": "WWW-Authenticate",
 }
 
+_COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head; larger ones are sent as they are
+
 
 class Made(NamedTuple):
     """An answer as the application made it."""
@@ -45,6 +47,16 @@ def made_of(refusal: RequestRefused, request_id: str) -> Made:
     """Make the answer to what the application cannot be asked about."""
     headers = [*refusal.headers, ("Content-Type", "application/json"), ("X-Request-ID", request_id)]
     return Made(refusal.status, headers, refusal.body)
+
+
+def answer_pieces(request: Any, *, close: bool) -> tuple[bytes, ...]:
+    """Write the answer that was made for a parsed request: in one piece, one packet mostly, unless it is large."""
+    made: Made = request.made
+    version = "1.0" if request.is_understood and request.version == "1.0" else "1.1"
+    head = answer_head(made, version, close=close)
+    if request.command == "HEAD":
+        return (head,)
+    return (head + made.body,) if len(made.body) <= _COPIED_BYTES else (head, made.body)
 
 
 def answer_head(made: Made, version: str, *, close: bool) -> bytes:

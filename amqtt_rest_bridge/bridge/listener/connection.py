@@ -1,7 +1,9 @@
-"""One connection of a port: waitress's channel, with TLS, time limits and answers made by our application.
+"""One connection of a port: requests in, one after the other, and their answers out. On the port's thread alone.
 
-Belongs to the port's thread. Only `_serve_waiting` runs on another one, while the port's thread leaves the connection
-alone because a request of it is being served.
+A caller costs a bounded amount of memory whatever it sends or does not read: of what it sends at most one read is held
+unparsed and one request parsed, and the next request is served once the answer to the one before has left for the
+system's buffers. So a caller that sends thousands of requests in one piece and reads nothing holds one answer here,
+and the reading of its socket stops; `look_after` closes it when it takes nothing for `Limits.slow_seconds`.
 """
 
 import contextlib
@@ -9,13 +11,14 @@ import logging
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from waitress.channel import HTTPChannel
 from waitress.task import WSGITask
 
-from amqtt_rest_bridge.bridge.listener.answers import Made, answer_head, call, made_of
+from amqtt_rest_bridge.bridge.listener.answers import answer_pieces, call, made_of
+from amqtt_rest_bridge.bridge.listener.output import Output
 from amqtt_rest_bridge.bridge.listener.request_parser import RequestParser
 from amqtt_rest_bridge.bridge.server.http_errors import RequestRefused, internal_error, overloaded, shutting_down
 from amqtt_rest_bridge.bridge.server.server_mode import MustWait, new_request_id
@@ -27,48 +30,46 @@ LINGER_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 1.0  # with who sends nothing or only a part, when connections are scarce
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
-_Channel: Any = HTTPChannel
 _Task: Any = WSGITask
 
 
-class _AnswerTask(_Task):  # type: ignore[misc]  # see _Task
-    """Writes an answer: head and body in one piece, one `send` and mostly one packet."""
+class Connection:
+    """A connection and the requests on it; a channel of the port's loop.
 
-    def execute(self) -> None:
-        """Write the answer that was made for the request."""
-        made: Made = self.request.made
-        self.status = made.status
-        self.complete = True
-        self.wrote_header = True
-        self.close_on_finish = (
-            self.request.connection_close or self.request.error is not None or self.channel.server.stopping
-        )
-        body = b"" if self.request.command == "HEAD" else made.body
-        version = "1.0" if self.request.is_understood and self.request.version == "1.0" else "1.1"
-        self.channel.write_soon(answer_head(made, version, close=self.close_on_finish) + body)
+    Args:
+        server: the port, an `HttpPort`.
+        sock: accepted, and with TLS put onto it where the port speaks HTTPS; the connection closes it.
+        addr: the peer's address.
+    """
 
+    accepting = False
+    connected = True
 
-class Connection(_Channel):  # type: ignore[misc]  # see _Channel
-    """A connection and the requests on it, one after the other."""
-
-    parser_class = RequestParser
-    task_class = _AnswerTask
-    error_task_class = _AnswerTask
-    request: Any  # the parser that is at work, or None
-
-    def __init__(self, server: Any, sock: socket.socket, addr: Any, adj: Any, map: Any) -> None:  # noqa: A002  # waitress's
+    def __init__(self, server: Any, sock: socket.socket, addr: Any) -> None:
+        sock.setblocking(False)
+        self.server = server
+        self.addr = addr
+        self.request: Any = None  # the parser of the request that has come in part
         self.began = time.monotonic()  # the handshake, then each request that came in part
-        self.active_at = self.began  # waitress's own `last_activity` jumps with the clock
-        self.is_reading = False
+        self.active_at = self.began
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._unparsed = b""  # received behind the request that is being served; one read at most
+        self._serving: Any = None  # the request whose answer is being made
+        self._output = Output(sock)
+        self._continued = False  # the peer has been told to send the body of the request in part
+        self._closing = False  # once the output has left
         self._has_served = False
         self._handshaking = isinstance(sock, ssl.SSLSocket)
         self._handshake_writes = False
         self._linger = False
         self._lingering_since: float | None = None
         self._lingering_bytes = 0
-        super().__init__(server, sock, addr, adj, map=map)
+        server.active_channels[self._descriptor] = self
+        server.loop[self._descriptor] = self
 
     @property
     def is_idle(self) -> bool:
@@ -81,23 +82,26 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         return not self.is_busy and time.monotonic() - self.began > _PATIENCE_SECONDS
 
     @property
+    def is_stalled(self) -> bool:
+        """Say that a peer has kept us waiting for room to send."""
+        return bool(self._output) and time.monotonic() - self.active_at > _PATIENCE_SECONDS
+
+    @property
     def is_busy(self) -> bool:
         """Say that a request is being served or its answer is on its way."""
-        return bool(self.requests or self.total_outbufs_len)
+        return bool(self._serving or self._output or self._unparsed)
 
     def readable(self) -> bool:
         """Say whether to wait for bytes."""
         if self._handshaking:
             return not self._handshake_writes
-        return self._lingering_since is not None or bool(super().readable())
+        return self._lingering_since is not None or not (self.is_busy or self._closing)
 
     def writable(self) -> bool:
         """Say whether to wait for room to send."""
-        if self._handshaking:
-            return self._handshake_writes
-        return bool(super().writable())
+        return self._handshake_writes if self._handshaking else bool(self._output)
 
-    def handle_read(self) -> None:
+    def handle_read_event(self) -> None:
         """Read what is there and take it apart."""
         if self._handshaking:
             self._shake_hands()
@@ -105,7 +109,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         if not self.readable():
             return
         try:
-            data = self.socket.recv(_RECEIVE_BYTES)
+            data = self._socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -115,68 +119,77 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
             data = data if self._lingering_bytes < _LINGER_BYTES else b""
         elif data:
             self.active_at = time.monotonic()
-            self._take(data)
+            self._unparsed = data
+            self._advance()
         if not data:
             self.abandon()
 
-    def handle_write(self) -> None:
-        """Send what waits."""
+    def handle_write_event(self) -> None:
+        """Send what waits, and then go on with what came behind it."""
         if self._handshaking:
             self._shake_hands()
-        else:
-            waited = self.total_outbufs_len
-            super().handle_write()
-            if self.total_outbufs_len < waited:
+        elif self._output:
+            if self._output.flush():
                 self.active_at = time.monotonic()
+            if not self._output:
+                self._sent()
 
     def handle_close(self) -> None:
         """Close; after a refusal first only our side, so that a peer that still sends can read the answer."""
         if self._linger and self.connected:
-            self._linger = self.will_close = False
+            self._linger = False
             with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_WR)
+                self._socket.shutdown(socket.SHUT_WR)
                 self._lingering_since = time.monotonic()
+                self._closing = False
                 return
-        super().handle_close()
+        self.abandon()
 
     def abandon(self) -> None:
         """Close at once."""
-        self._linger = False
-        super().handle_close()
-
-    def serve(self) -> None:
-        """Answer the first request that waits, unless its answer has to wait: then a thread of its own does."""
-        if self.requests:
-            request = self.requests[0]
-            if self._make(request, may_wait=False):
-                self._answer(request)
-                if self.close_when_flushed:
-                    self.handle_write()
-
-    def serve_next(self) -> None:
-        """Answer a request that waited behind another one."""
-        self.serve()
-        self.server.loop.refresh(self._fileno)
+        if self.connected:
+            self.connected = False
+            del self.server.active_channels[self._descriptor]
+            del self.server.loop[self._descriptor]
+            self._output.drop()
+            self._unparsed, self.request = b"", None
+            self._socket.close()
 
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer a request of which only a part has come, and close."""
         request, self.request = self.request, None
         request.error, request.completed = refusal, True
-        self.requests.append(request)
-        self.serve_next()
+        self._go_on(partial(self._serve, request))
 
-    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> None:
-        """End what takes too long; `now` is monotonic. Called about once a second or more often."""
+    def end(self) -> None:
+        """Close at once; a request of which a part has come is answered before."""
+        if self.request is not None and not self._serving:
+            self.refuse(shutting_down())
+        self.abandon()
+
+    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> bool:
+        """End what takes too long; `now` is monotonic. Called about once a second or more often.
+
+        Returns true when it closed a connection whose peer did not read.
+        """
+        if self._output:
+            is_unread = now - self.active_at > slow_seconds
+            if is_unread:
+                self.abandon()
+            return is_unread
         if self._lingering_since is not None:
             if now - self._lingering_since > LINGER_SECONDS:
                 self.abandon()
-        elif self.requests:
-            return
-        elif self._handshaking or (self.request is not None and not self.total_outbufs_len):
+        elif self._handshaking or self.request is not None:
             if now - self.began > slow_seconds:
                 self._give_up(timeout)
-        elif now - self.active_at > (slow_seconds if self.total_outbufs_len else idle_seconds):
+        elif not self._serving and now - self.active_at > idle_seconds:
             self.abandon()
+        return False
+
+    def check_client_disconnected(self) -> bool:
+        """Say whether the connection has been closed; waitress puts this into the WSGI environment."""
+        return not self.connected
 
     def _give_up(self, timeout: RequestRefused) -> None:
         if self._handshaking:
@@ -184,19 +197,12 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         else:
             self.refuse(timeout)
 
-    def _take(self, data: bytes) -> None:
-        before = self.request
-        self.is_reading = True
-        self.received(data)
-        self.is_reading = False
-        if self.request is not before:
-            self.began = time.monotonic()
-
     def _shake_hands(self) -> None:
         """Go one step on with the TLS handshake."""
         self._handshake_writes = False
+        assert isinstance(self._socket, ssl.SSLSocket)  # noqa: S101  # others have no handshake
         try:
-            self.socket.do_handshake()
+            self._socket.do_handshake()
         except ssl.SSLWantReadError:
             return
         except ssl.SSLWantWriteError:
@@ -207,6 +213,45 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         else:
             self._handshaking = False
             self.began = time.monotonic()
+
+    def _advance(self) -> None:
+        """Parse what was received up to the end of the next request, and serve that."""
+        while self._unparsed:
+            request = self.request
+            if request is None:
+                request = self.request = RequestParser(self.server.adj)
+                self.began = time.monotonic()
+                self._continued = False
+            self._unparsed = self._unparsed[request.received(self._unparsed) :]
+            if request.completed:
+                self.request = None
+                if not request.empty:
+                    self._serve(request)
+                    return
+            elif request.expect_continue and request.headers_finished and not self._continued:
+                self._continued = True
+                self._output.send(_CONTINUE)
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Take a step that is not an event of the loop, which would look after its end."""
+        if not self.connected:
+            return
+        try:
+            step()
+        except OSError as error:
+            log.debug("A connection broke: %s", error)
+            self.abandon()
+        except Exception:
+            log.exception("A connection is closed because serving it failed")
+            self.abandon()
+        if self.connected:
+            self.server.loop.refresh(self._descriptor)
+
+    def _serve(self, request: Any) -> None:
+        """Answer a request, unless its answer has to wait: then a thread of its own makes it."""
+        self._serving = request
+        if self._make(request, may_wait=False):
+            self._answer(request)
 
     def _make(self, request: Any, *, may_wait: bool) -> bool:
         """Have the application make the answer; False when a thread that may wait has been given the request."""
@@ -223,7 +268,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         try:
             request.made = call(request.app, environ)
         except MustWait:
-            if self.server.waiting.run(partial(self._serve_waiting, request)):
+            if self.server.waiting.run(partial(self._make_waiting, request)):
                 return False
             environ[REFUSAL] = overloaded()
             request.made = call(request.app, environ)
@@ -233,7 +278,7 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
         return True
 
     def _environ(self, request: Any) -> dict[str, Any]:
-        environ: dict[str, Any] = _AnswerTask(self, request).get_environment()
+        environ: dict[str, Any] = _Task(self, request).get_environment()
         environ[REQUEST_ID] = request.request_id
         if request.error is not None:
             environ[REFUSAL] = request.error
@@ -241,21 +286,30 @@ class Connection(_Channel):  # type: ignore[misc]  # see _Channel
             environ[REFUSAL] = shutting_down()
         return environ
 
-    def _serve_waiting(self, request: Any) -> None:
-        """Answer a request that has to wait; on a thread that may."""
+    def _make_waiting(self, request: Any) -> None:
+        """Make an answer that has to wait, on a thread that may, which is free again before the caller reads it."""
         request.environ["wsgi.input"].seek(0)
         self._make(request, may_wait=True)
-        self._answer(request)
-        self.server.do(self._resume)
-
-    def _resume(self) -> None:
-        self.server.loop.refresh(self._fileno)
+        self.server.do(partial(self._go_on, partial(self._answer, request)))
 
     def _answer(self, request: Any) -> None:
-        self._linger = request.error is not None
+        """Send the answer that was made; raises `OSError` when the connection is broken."""
+        self._serving = None
         self._has_served = True
-        self.service()
-        self.active_at = time.monotonic()
-        if self.request is not None:
-            self.began = time.monotonic()  # its bytes could not be read before
+        self._linger = request.error is not None
+        self._closing = request.connection_close or request.error is not None or self.server.stopping
+        if self._closing:
+            self._unparsed = b""
         self.server.log_access(self, request)
+        request.close()
+        self._output.send(*answer_pieces(request, close=self._closing))
+        self.active_at = time.monotonic()
+        if not self._output:
+            self._sent()
+
+    def _sent(self) -> None:
+        """Go on after an answer has left; its thread gives other connections their turn before."""
+        if self._closing:
+            self.handle_close()
+        elif self._unparsed:
+            self.server.loop.soon(partial(self._go_on, self._advance))

@@ -1,13 +1,14 @@
-"""One port of server mode: waitress reads requests and writes answers, the application of `server_mode` makes them.
+"""One port of server mode: waitress parses requests, the application of `server_mode` makes their answers.
 
-What is waitress's: parsing, buffering, the connection's life. What is ours, and why:
+What is waitress's: parsing, the WSGI environment, the listening socket. What is ours, and why:
 
 * One thread does it all (`channel_loop`), the application included: handing each request to a worker thread and back
   costs more than answering it. Two shared cores, 16 connections: 13,300 requests/s and 68 us CPU each; an application
   that does nothing on plain waitress with four threads 7,800 and 121 us (tests/benchmarks/http_listener.py).
   What has to wait, for room or for a reply, is moved to a thread (`waiting_threads`).
 * `request_parser` refuses what waitress takes: Content-Length beside Transfer-Encoding, no Host, bodies over the limit.
-* `connection` adds TLS, a limit on slow senders, and answers in JSON to what waitress itself refuses.
+* `connection` takes the place of waitress's channel, which parses everything ahead, holds 16 MiB of unread answers and
+  then waits for its peer on the thread that serves all (3.0.2); it adds TLS, limits on slow callers, JSON answers.
 """
 
 import socket

@@ -27,7 +27,7 @@ from amqtt_rest_bridge.bridge.listener.connection import Connection
 from amqtt_rest_bridge.bridge.listener.listener_tls import secure
 from amqtt_rest_bridge.bridge.listener.request_parser import HEADER_BYTES, raw_limit
 from amqtt_rest_bridge.bridge.listener.waiting_threads import WaitingThreads
-from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, overloaded, shutting_down
+from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, overloaded
 from amqtt_rest_bridge.bridge.server.server_mode import new_request_id
 from amqtt_rest_bridge.bridge.server.server_request import CODE, EVENT, ROUTE
 
@@ -57,7 +57,7 @@ class Limits:
 class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     """waitress's server on our loop: accepts, and looks after the connections."""
 
-    channel_class = Connection
+    active_channels: dict[int, Connection]
     socket: Any
     trigger: Any
 
@@ -122,13 +122,6 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             if self.trigger is not None:
                 self.trigger.pull_trigger()
 
-    def add_task(self, connection: Connection) -> None:
-        """Take a connection with a request to serve."""
-        self.loop.soon(connection.serve if connection.is_reading else connection.serve_next)
-
-    def pull_trigger(self) -> None:
-        """Do nothing: whoever serves a connection has the loop look at it again."""
-
     def readable(self) -> bool:
         """Say whether to accept."""
         return bool(self.accepting)
@@ -173,9 +166,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def close_all(self) -> None:
         """Close every connection and end the loop."""
         for connection in list(self.active_channels.values()):
-            if connection.request is not None and not connection.requests:
-                connection.refuse(shutting_down())
-            connection.abandon()
+            connection.end()
         self.loop.stop()
 
     def _welcome(self, sock: socket.socket, address: Any) -> None:
@@ -186,21 +177,22 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls_context is not None:
                 sock = secure(sock, self.tls_context)
-            Connection(self, sock, address, self.adj, self.loop)
+            Connection(self, sock, address)
         except OSError as error:  # gone already
             log.debug("A connection from %s ended at once: %s", address[0], error)
             sock.close()
 
     def _make_room(self) -> bool:
-        """Close the connections that have been idle for longest, or else are slowest; False when there is neither."""
+        """Close the connections that have been idle for longest, or else send or read slowest; False without any."""
         connections = self.active_channels.values()
         idle = [connection for connection in connections if connection.is_idle]
         late = [connection for connection in connections if connection.is_late] if not idle else []
-        for connection in nsmallest(_ROOM, idle, key=lambda each: each.active_at):
+        stalled = [connection for connection in connections if connection.is_stalled] if not (idle or late) else []
+        for connection in nsmallest(_ROOM, [*idle, *stalled], key=lambda each: each.active_at):
             connection.abandon()
         for connection in nsmallest(_ROOM, late, key=lambda each: each.began):
             connection.abandon()
-        return bool(idle or late)
+        return bool(idle or late or stalled)
 
     def _turn_away(self, sock: socket.socket) -> None:
         """Refuse a connection for which there is no room, in one non-blocking write."""
@@ -219,8 +211,16 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             f"The request did not come as a whole within {limits.slow_seconds:g} seconds",
             "Send it again, faster",
         )
+        unread = 0
         for connection in list(self.active_channels.values()):
-            connection.look_after(now, limits.slow_seconds, limits.idle_seconds, timeout)
+            unread += connection.look_after(now, limits.slow_seconds, limits.idle_seconds, timeout)
+        if unread:
+            log.warning(
+                "Port %s closed %d connection(s) that did not read their answers for %g s",
+                self.effective_port,
+                unread,
+                limits.slow_seconds,
+            )
         if not self.stopping and not self.accepting:
             self.accepting = True
             self.loop.refresh(self._fileno)

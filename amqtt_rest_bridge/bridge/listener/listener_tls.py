@@ -9,7 +9,6 @@ import contextlib
 import errno
 import socket
 import ssl
-import threading
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -39,30 +38,23 @@ class TlsFiles:
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """A TLS socket that says `EWOULDBLOCK` like any other where it waits for its peer.
-
-    An OpenSSL connection is not for two threads at once: the loop may read while a waiting request's thread writes.
-    """
-
-    _one_at_a_time = threading.Lock()  # until `secure` gives each its own
+    """A TLS socket that says `EWOULDBLOCK` like any other where it waits for its peer."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         try:
-            with self._one_at_a_time:
-                return super().recv(buflen, flags)
+            return super().recv(buflen, flags)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError(errno.EWOULDBLOCK, "the TLS connection waits for its peer") from error
 
-    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]  # a buffer of bytes is all we send
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:  # type: ignore[override]  # bytes are all we send
         try:
-            with self._one_at_a_time:
-                return super().send(data, flags)
+            return super().send(data, flags)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError(errno.EWOULDBLOCK, "the TLS connection waits for its peer") from error
 
     def close(self) -> None:
         """Tell the peer that nothing follows (RFC 8446 section 6.1), without waiting, and close."""
-        with contextlib.suppress(OSError, ValueError), self._one_at_a_time:
+        with contextlib.suppress(OSError, ValueError):
             self.unwrap()
         super().close()
 
@@ -74,10 +66,7 @@ def secure(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
     """
     sock.getpeername()  # ssl (3.11) loses the descriptor of one that has
     sock.setblocking(False)
-    tls_socket = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-    assert isinstance(tls_socket, _TlsSocket)  # noqa: S101  # what `TlsFiles.load` chose
-    tls_socket._one_at_a_time = threading.Lock()  # ssl makes the object without calling its __init__
-    return tls_socket
+    return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
 def _no_password() -> str:

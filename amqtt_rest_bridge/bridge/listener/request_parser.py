@@ -8,6 +8,7 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused, invalid_request, too_large
 
 HEADER_BYTES: Final = 65_536  # request line and headers together
+_CHUNK_LINE_BYTES: Final = 16_384  # a chunk's size with its extensions, and all trailers; waitress holds any number
 
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
 _Base: Any = HTTPRequestParser
@@ -43,6 +44,8 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             limit = self.adj.max_body_bytes
             if self.content_length > limit or (self.chunked and len(self.body_rcv) > limit):
                 self.error = too_large(limit)
+            elif self.chunked and max(len(self.body_rcv.control_line), len(self.body_rcv.trailer)) > _CHUNK_LINE_BYTES:
+                self.error = invalid_request("A chunk's size line or the trailer section is too long", _HTTP_HINT)
         if self.error is not None:
             if not isinstance(self.error, RequestRefused):
                 self.error = _refusal(self.error, self.adj.max_body_bytes)
