@@ -62,10 +62,14 @@ class RestApiConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouteConfig:
-    """The ROUTE_CONFIG block: how many messages may be queued and in flight, and what happens to one too many."""
+    """The ROUTE_CONFIG block: how many messages may be queued and in flight, and what happens to one too many.
+
+    `overload_timeout` is in milliseconds.
+    """
 
     overload_capacity: int = 10_000
     overload_policy: OverloadPolicy = OverloadPolicy.BALANCED
+    overload_timeout: int = 0
 
 
 @dataclass(frozen=True, slots=True)

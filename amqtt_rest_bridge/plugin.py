@@ -138,6 +138,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._ports.close()
         left = await self._bridges.stop(GRACE_SECONDS)
         self._quiet_log.flush()
+        for route, count in self._dispatcher.abandon().items():
+            lost, kept = left.get(route, (0, 0))
+            left[route] = (lost + count, kept)
         for route, (lost, kept) in left.items():
             if lost:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)

@@ -21,6 +21,7 @@ class RouteAccount:
     def __init__(self, route: Route, workers: int, now: float) -> None:
         self.name = route.name
         self.workers = workers
+        self.outside = 0  # not admitted yet: waiting for room
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
         self.total = self.succeeded = self.failed = self.retried = self.refused = 0
@@ -37,16 +38,22 @@ class RouteAccount:
         """Take over what a reload changed."""
         self.capacity = route.route_config.overload_capacity
         self.policy = route.route_config.overload_policy
+        self.timeout = route.route_config.overload_timeout / 1000
 
     def admit(self) -> CallFailed | None:
         """Take one more message, or say why not (then `refuse` has to follow)."""
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)
-        if self.outstanding >= self.capacity:
+        if not self.has_room:
             return overloaded(self.capacity)
         self.total += 1
         self.outstanding += 1
         return None
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether one more message can be queued."""
+        return self.outstanding < self.capacity
 
     def refuse(self, code: str, message: str, now: float) -> bool:
         """Note a message that was not admitted; say whether the health changed."""
@@ -145,7 +152,7 @@ class RouteAccount:
                 "failed": self.failed,
                 "retried": self.retried,
                 "refused": self.refused,
-                "queued": self.outstanding - in_flight,
+                "queued": self.outstanding - in_flight + self.outside,
                 "in_flight": in_flight,
             },
             "last_success": None if self._last_success is None else rfc3339(self._last_success),

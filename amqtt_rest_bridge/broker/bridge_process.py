@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from amqtt_rest_bridge.broker.dispatch import Call
+from amqtt_rest_bridge.broker.calls import Call
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link import INITIAL_CREDITS, Batcher, BrokerEnd, Frame, Op
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.broker.bridge_process import READY_SECONDS, Bridge, Reports, Spawn
-from amqtt_rest_bridge.broker.dispatch import Call
+from amqtt_rest_bridge.broker.calls import Call
 from amqtt_rest_bridge.broker.slices import Slices
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link import Op

@@ -7,67 +7,31 @@ one look-up. Nothing here awaits.
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.broker.calls import Call, Listening, Outgoing, Outlets
 from amqtt_rest_bridge.broker.quiet_log import QuietLog, described
+from amqtt_rest_bridge.broker.room import Waiting, WaitingRoom
 from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
 from amqtt_rest_bridge.broker.watching import Watched, Watching
 from amqtt_rest_bridge.errors import CallFailed
-from amqtt_rest_bridge.failures import bridge_restarted, disk_full, failure_payload, failure_topic, too_many_hops
-from amqtt_rest_bridge.model import ClientEvent, Message, NumberedRoute, OverloadPolicy, Publication
+from amqtt_rest_bridge.failures import (
+    bridge_restarted,
+    disk_full,
+    failure_payload,
+    failure_topic,
+    overloaded,
+    too_many_hops,
+)
+from amqtt_rest_bridge.model import Message, NumberedRoute, OverloadPolicy, Publication
 from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)
 
 MAX_HOPS: Final = 8  # decisions section 5: a chain of routes ends here
-
-
-@dataclass(slots=True, eq=False)
-class Listening:
-    """A client event in the index, with what the loop needs of its route."""
-
-    number: int
-    route: str
-    event: ClientEvent
-    account: RouteAccount
-    lossless: bool
-    name: tuple[str, str]
-    request: str  # for the log
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call."""
-
-    id: int
-    listening: Listening
-    message: Message
-    hops: int
-    key: str | None = None
-    waits: bool = False  # between two tries
-
-
-class Outlets(Protocol):
-    """Where the dispatcher's work goes."""
-
-    def deal(self, call: Call) -> None:
-        """Hand a call to a bridge process."""
-
-    def forward(self, topic: str, payload: bytes) -> None:
-        """Show a message to the bridge processes: read events and replies wait for it."""
-
-    def hurry(self) -> None:
-        """Note that a message has been dealt to all its events."""
-
-
-class Outgoing(Protocol):
-    """The publisher's queue; see `broker.publisher`."""
-
-    def put(self, publication: Publication, hops: int, give: Callable[[int], None] | None = None) -> bool:
-        """Queue a publication; False when there is no room."""
 
 
 class Dispatcher:
@@ -80,6 +44,7 @@ class Dispatcher:
         workers: int,
         clock: Callable[[], float] = time.time,
         quiet: QuietLog | None = None,
+        room: Callable[[Callable[[Waiting], None]], WaitingRoom] = WaitingRoom,
     ) -> None:
         self.accounts: dict[str, RouteAccount] = {}
         self.on_health: Callable[[RouteAccount], None] = _nothing
@@ -97,6 +62,7 @@ class Dispatcher:
         self._lossless: TopicIndex[Listening] = TopicIndex(())
         self._by_name: dict[tuple[str, str], Listening] = {}
         self._ids = itertools.count(1)
+        self._room = room(self._time_over)
 
     @property
     def has_lossless(self) -> bool:
@@ -122,6 +88,12 @@ class Dispatcher:
         self._watching.replace(reads, replies)
         self._index = TopicIndex([*entries, *self._watching.entries()])
         self._lossless = TopicIndex([entry for entry in entries if entry[1].lossless])
+        for waiting in list(self._room.empty()):  # by the present definition of their events
+            present = self._by_name.get(waiting.listening.name)
+            if present is None:
+                self._time_over(waiting)
+            else:
+                self._take(present, waiting.message, waiting.hops, waiting.since)
 
     def latest(self) -> list[tuple[str, bytes]]:
         """Give the latest message of each read event, for a bridge process that has just started."""
@@ -217,6 +189,7 @@ class Dispatcher:
         for publication in publications:
             self._publisher.put(Publication(*publication), call.hops + 1, give)
         self._forget(call.key)
+        self._let_in(account)
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge process died with the failure `bridge_restarted`."""
@@ -228,6 +201,11 @@ class Dispatcher:
             self._tell_health(listening.account)
         # Admitted messages are few enough that each one's failure has room.
         self._publish_failure(listening, call.message, failure, call.hops, _no_credits)
+        self._let_in(listening.account)
+
+    def abandon(self) -> Mapping[str, int]:
+        """Forget the messages that wait for room, at the broker's end; return how many they were, by route."""
+        return Counter(waiting.listening.route for waiting in self._room.empty())
 
     def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
         """Publish what server mode took in (an item of a PUBLISH frame)."""
@@ -265,11 +243,22 @@ class Dispatcher:
         if hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
             self._publish_failure(listening, message, failure, hops)
 
-    def _take(self, listening: Listening, message: Message, hops: int) -> None:
-        refusal = too_many_hops(MAX_HOPS) if hops >= MAX_HOPS else listening.account.admit()
+    def _take(self, listening: Listening, message: Message, hops: int, since: float | None = None) -> None:
+        """Admit a message, let it wait for room, or refuse it; `since` is for one that has waited already."""
+        account = listening.account
+        if hops >= MAX_HOPS:
+            refusal: CallFailed | None = too_many_hops(MAX_HOPS)
+        elif account.name in self._room:  # those that came before go first
+            refusal = None if self._room.take(listening, message, hops, since) else overloaded(account.capacity)
+        elif (refusal := account.admit()) is None:
+            self._begin(listening, message, hops)
+        elif self._room.take(listening, message, hops, since):
+            refusal = None
         if refusal is not None:
             self.refuse(listening, message, refusal, hops)
-            return
+
+    def _begin(self, listening: Listening, message: Message, hops: int) -> None:
+        """Deal a message that is admitted."""
         key = None
         if listening.lossless and self.spool is not None:
             try:
@@ -279,6 +268,17 @@ class Dispatcher:
                 self.refuse(listening, message, disk_full(error), hops)
                 return
         self._outlets.deal(Call(next(self._ids), listening, message, hops, key))
+
+    def _let_in(self, account: RouteAccount) -> None:
+        """Admit messages that wait for the room that a call has left."""
+        while account.name in self._room and account.has_room:
+            waiting = self._room.next(account.name)
+            account.admit()
+            self._begin(waiting.listening, waiting.message, waiting.hops)
+            self._outlets.hurry()
+
+    def _time_over(self, waiting: Waiting) -> None:
+        self.refuse(waiting.listening, waiting.message, overloaded(waiting.listening.account.capacity), waiting.hops)
 
     def _forget(self, key: str | None) -> None:
         if key is not None and self.spool is not None:

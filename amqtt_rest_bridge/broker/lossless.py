@@ -15,7 +15,8 @@ from typing import Any, Final
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.dispatch import Dispatcher, Listening
+from amqtt_rest_bridge.broker.calls import Listening
+from amqtt_rest_bridge.broker.dispatch import Dispatcher
 from amqtt_rest_bridge.broker.spool import Kept, Spool, SpoolFull
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message

@@ -53,7 +53,10 @@ def read_route_config(block: TypedBlock) -> RouteConfig:
     """Give the capacity and policy of a route, the defaults for what is missing or at fault."""
     known = {name.lower(): value for name, value in block.values.items()}
     if "overload_policy" in known:
-        known["overload_policy"] = OverloadPolicy(known["overload_policy"])
+        known["overload_policy"] = policy = OverloadPolicy(known["overload_policy"])
+        if policy is not OverloadPolicy.BALANCED and block.has("OVERLOAD_TIMEOUT"):
+            message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
+            block.warning("OVERLOAD_TIMEOUT", message, "only balanced waits for room")
     return RouteConfig(**known)
 
 

@@ -192,6 +192,11 @@ _ROUTE_CONFIG = (
         "and refuse new ones when full",
         choices=tuple(OverloadPolicy), extension=True,
     ),
+    Parameter(
+        "OVERLOAD_TIMEOUT", _INT, "0", _C,
+        "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY more may wait",
+        low=0, high=3_600_000, extension=True,
+    ),
 )  # fmt: skip
 
 PARAMETERS: Mapping[BlockKind, Mapping[str, Parameter]] = MappingProxyType(

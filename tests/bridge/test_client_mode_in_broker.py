@@ -213,6 +213,32 @@ def test_a_full_route_refuses_the_new_message_and_answers_the_old_ones(target: R
         assert client.messages(2) == [("out", b"1"), ("out", b"2")]
 
 
+def test_a_full_route_with_a_timeout_lets_messages_wait_for_room(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '60000'"
+    with hosting(routes) as host:
+        client = host.client("out")
+        for payload in (b"1", b"2", b"3"):
+            client.publish("in/x", payload)
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"  # one waits, as many as have room
+        gate.open.set()
+        assert client.messages(2) == [("out", b"1"), ("out", b"2")]
+
+
+def test_a_full_route_refuses_when_the_timeout_is_over(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '1'"
+    with hosting(routes) as host:
+        client = host.client("out")
+        client.publish("in/x", b"1")
+        client.publish("in/x", b"2")
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
+        gate.open.set()
+        assert client.message() == ("out", b"1")
+
+
 def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> None:
     gate = Gate()
     target.answer = gate.answer

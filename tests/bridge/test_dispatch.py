@@ -11,7 +11,8 @@ from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
 from amqtt_rest_bridge.broker.account import RouteAccount
-from amqtt_rest_bridge.broker.dispatch import Call, Dispatcher
+from amqtt_rest_bridge.broker.calls import Call
+from amqtt_rest_bridge.broker.dispatch import Dispatcher
 from amqtt_rest_bridge.broker.lossless import Lossless, MayPublish
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.broker.spool import Spool

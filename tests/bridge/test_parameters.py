@@ -121,9 +121,9 @@ def test_source_topic_makes_a_get_of_server_mode_read() -> None:
 
 
 def test_settings_of_route_config_reach_the_model() -> None:
-    written = {"OVERLOAD_CAPACITY": "'5'", "OVERLOAD_POLICY": "REALTIME"}
+    written = {"OVERLOAD_CAPACITY": "'5'", "OVERLOAD_POLICY": "REALTIME", "OVERLOAD_TIMEOUT": "250"}
     route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT, written)
-    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME)
+    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250)
 
 
 ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]

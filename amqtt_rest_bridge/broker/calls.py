@@ -1,0 +1,53 @@
+"""What the dispatcher keeps of events and calls, and where its work goes. Data; the broker's loop alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.model import ClientEvent, Message, Publication
+
+
+@dataclass(slots=True, eq=False)
+class Listening:
+    """A client event in the index, with what the loop needs of its route."""
+
+    number: int
+    route: str
+    event: ClientEvent
+    account: RouteAccount
+    lossless: bool
+    name: tuple[str, str]
+    request: str  # for the log
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call."""
+
+    id: int
+    listening: Listening
+    message: Message
+    hops: int
+    key: str | None = None
+    waits: bool = False  # between two tries
+
+
+class Outlets(Protocol):
+    """Where the dispatcher's work goes."""
+
+    def deal(self, call: Call) -> None:
+        """Hand a call to a bridge process."""
+
+    def forward(self, topic: str, payload: bytes) -> None:
+        """Show a message to the bridge processes: read events and replies wait for it."""
+
+    def hurry(self) -> None:
+        """Note that a message has been dealt to all its events."""
+
+
+class Outgoing(Protocol):
+    """The publisher's queue; see `broker.publisher`."""
+
+    def put(self, publication: Publication, hops: int, give: Callable[[int], None] | None = None) -> bool:
+        """Queue a publication; False when there is no room."""
