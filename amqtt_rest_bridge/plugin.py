@@ -152,7 +152,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     async def close(self) -> None:
         """End the bridge process and give ports and files back."""
         self._closed = True
-        self._reloader.stop_listening(asyncio.get_running_loop())
+        self._reloader.stop_listening()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -210,10 +210,13 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         changed = changes([numbered.route for numbered in self._numbered], routes)
         ports, before = server_ports(routes), set(self._ports.bound)
         self._ports.open(ports)
+        sockets = {port: sock for port, sock in self._ports.sockets.items() if port in ports}
+        try:
+            self._bridges.replace_routes(self._numbering.number(routes), sockets)
+        except OSError:
+            self._ports.close(keep=before)
+            raise
         self._use(routes)
-        self._bridges.replace_routes(
-            self._numbered, {port: sock for port, sock in self._ports.sockets.items() if port in ports}
-        )
         self._ports.close(keep=ports)
         self._say_ports(ports - before)
         for name in gone:  # an empty payload removes the retained one, and whoever shows the status hears of it

@@ -5,6 +5,7 @@ read.
 """
 
 import asyncio
+import contextlib
 import logging
 import pickle
 import socket
@@ -84,7 +85,14 @@ class Bridges:
             self._adopt(bridge, loop)
 
     def replace_routes(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
-        """Send a new set of routes; new ports open before old ones close."""
+        """Send a new set of routes; new ports open before old ones close.
+
+        Raises:
+            OSError: There are too few file descriptors to pass the sockets on; nothing has changed.
+        """
+        with contextlib.ExitStack() as spare:
+            for sock in [*sockets.values()] * len(self._bridges):
+                spare.enter_context(sock.dup())
         self._describe(routes, sockets)
         for bridge in self._bridges:
             bridge.configure(self._routes, self._ports_of(bridge.index))

@@ -12,9 +12,11 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, RouteFilesError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import Route
@@ -23,9 +25,14 @@ log = logging.getLogger(__name__)
 
 Fingerprint = frozenset[tuple[str, int, int, int]]
 
+_MOST_LOOKS: Final = 16  # between two tries of a reload that failed for a reason that may pass
+
 
 class Reloader:
     """Watch route files and hand each changed set to `apply`.
+
+    A reload that fails for what the files say waits until they change. One that fails for another reason (a port is
+    taken, descriptors are used up, a file cannot be read) is tried again after 1, 2, 4 ... 16 looks.
 
     Args:
         paths: Files and folders, as configured.
@@ -47,33 +54,66 @@ class Reloader:
         self._check = check
         self._seen = fingerprint(paths)
         self._asked = asyncio.Event()
+        self._before: Any = None  # the handler of SIGHUP
         self._listens = False
+        self._watches = False
+        self._failures = 0  # in a row, for reasons that may pass
+        self._looks = 0  # until the next try
+        self._said: str | None = None  # why the last try failed
+        self._faults: tuple[Fault, ...] = ()  # that the last try logged
 
     async def run(self, seconds: float) -> None:
         """Look every `seconds` (0: never) and whenever asked, until cancelled."""
+        self._watches = seconds > 0
         while True:
             forced = await self._ask(seconds or None)
             try:
                 seen = await asyncio.to_thread(fingerprint, self._paths)
             except OSError as error:  # a folder that is gone in the middle of the look
-                log.info("route files could not be looked at: %s", error)
+                if str(error) != self._said:
+                    log.info("route files could not be looked at: %s", error)
+                self._said = str(error)
                 continue
             if forced or seen != self._seen:
-                self._seen = seen
-                await self.reload()
+                self._failures, self._said, self._faults = 0, None, ()
+            elif not self._is_due():
+                continue
+            self._seen = seen
+            await self.reload()
 
     async def reload(self) -> None:
         """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
         try:
             loaded = await load_apart(self._paths, self._secrets_dir)
             await asyncio.to_thread(self._check, loaded.routes)
-            self._apply(loaded)
+            self._apply(self._without_known_warnings(loaded))
         except RouteFilesError as error:
+            self._failures = 0
             log.error("routes not reloaded, those in use go on: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
-        except BridgeError as error:
-            log.error("routes not reloaded: %s", error)  # noqa: TRY400  # the reason is the whole story
-        except Exception:
-            log.exception("routes not reloaded")
+        except (BridgeError, OSError) as error:
+            self._failed(str(error))
+        except Exception as error:  # noqa: BLE001  # `_failed` logs it
+            self._failed(repr(error), error)
+        else:
+            self._failures = 0
+
+    def _without_known_warnings(self, loaded: LoadResult) -> LoadResult:
+        """Return what was loaded, without the warnings that an earlier try has logged."""
+        known, self._faults = self._faults, loaded.faults
+        return replace(loaded, faults=()) if loaded.faults == known and not loaded.has_errors else loaded
+
+    def _failed(self, why: str, unexpected: Exception | None = None) -> None:
+        """Note a failure that may pass; log each reason once."""
+        self._looks = min(2**self._failures, _MOST_LOOKS)
+        self._failures += 1
+        if why != self._said:
+            again = "it is tried again" if self._watches else "SIGHUP tries it again"
+            log.error("routes not reloaded: %s; those in use go on, %s", why, again, exc_info=unexpected)
+        self._said = why
+
+    def _is_due(self) -> bool:
+        self._looks -= 1
+        return self._failures > 0 and self._looks <= 0
 
     def ask(self) -> None:
         """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
@@ -82,15 +122,18 @@ class Reloader:
     def listen_to_sighup(self, loop: asyncio.AbstractEventLoop) -> None:
         """Reload on SIGHUP, where the loop runs on the main thread; elsewhere signals belong to somebody else."""
         try:
-            loop.add_signal_handler(signal.SIGHUP, self.ask)
+            self._before = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self.ask))
             self._listens = True
-        except (RuntimeError, ValueError):
+        except ValueError:
             log.debug("SIGHUP does not reload: this loop is not on the main thread")
 
-    def stop_listening(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave SIGHUP to whoever had it."""
+    def stop_listening(self) -> None:
+        """Give SIGHUP back to the handler of before.
+
+        In one step: `loop.remove_signal_handler` leaves the default for a moment, which ends the process.
+        """
         if self._listens:
-            loop.remove_signal_handler(signal.SIGHUP)
+            signal.signal(signal.SIGHUP, self._before or signal.SIG_DFL)
             self._listens = False
 
     async def _ask(self, seconds: float | None) -> bool:

@@ -31,7 +31,12 @@ class Signals:
         self._event = asyncio.Event()
 
     def install(self) -> None:
-        """Take both signals from now on, whether a loop runs or not."""
+        """Take both signals from now on, whether a loop runs or not.
+
+        SIGHUP, which asks for a reload while the broker serves, is ignored before and after: its default would end the
+        process.
+        """
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take)
 

@@ -32,14 +32,21 @@ class Reloading:
         self.folder = folder
         self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
         self._done = threading.Semaphore(0)
+        self.looks = self.tries = 0
         reloader = self.host.plugin._reloader
-        reload = reloader.reload
+        reload, ask = reloader.reload, reloader._ask
 
         async def reloaded() -> None:
+            self.tries += 1
             await reload()
             self._done.release()
 
+        async def asked(seconds: float | None) -> bool:
+            self.looks += 1
+            return await ask(seconds)
+
         reloader.reload = reloaded  # type: ignore[method-assign]
+        reloader._ask = asked  # type: ignore[method-assign]
 
     def write(self, name: str, text: str | None) -> None:
         if text is None:
@@ -48,6 +55,10 @@ class Reloading:
             temporary = self.folder / "temporary"
             temporary.write_text(text)
             temporary.replace(self.folder / name)
+        self.await_try()
+
+    def await_try(self) -> None:
+        """Wait until the next reload has been taken or refused."""
         assert self._done.acquire(timeout=SECONDS)
 
     def await_status(self, path: str, wanted: int) -> None:

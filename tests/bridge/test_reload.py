@@ -139,7 +139,7 @@ def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(
         try:
             return await asyncio.wait_for(applied, SECONDS)
         finally:
-            reloader.stop_listening(loop)
+            reloader.stop_listening()
             running.cancel()
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
