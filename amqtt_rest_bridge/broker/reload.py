@@ -184,6 +184,7 @@ async def load_apart(paths: Sequence[str], secrets_dir: str) -> LoadResult:
     finally:
         if running.returncode is None:  # the broker stops
             running.kill()
+            await running.communicate()  # asyncio complains of pipes that outlive their loop
     if running.returncode:
         raise ConfigurationError(errors.decode(errors="replace").strip().rpartition("\n")[2] or "the loader failed")
     result: LoadResult = pickle.loads(output)  # noqa: S301  # our own process
