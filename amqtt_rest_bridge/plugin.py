@@ -34,7 +34,7 @@ from amqtt_rest_bridge.bridge import process
 from amqtt_rest_bridge.broker.bridge_process import spawn_process
 from amqtt_rest_bridge.broker.bridges import Bridges
 from amqtt_rest_bridge.broker.dispatch import Dispatcher
-from amqtt_rest_bridge.broker.lossless import Lossless
+from amqtt_rest_bridge.broker.lossless import Lossless, taken_by
 from amqtt_rest_bridge.broker.ports import Ports
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.quiet_log import QuietLog
@@ -296,8 +296,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
             if topic and data is not None:
                 try:
-                    # A client's own publication was looked at as a packet. Its will was not; that comes with a QoS.
-                    offer(topic, data, publisher.hops, spooled=session is not None and force_qos is None)
+                    offer(topic, data, publisher.hops, taken_by(session, topic, data))
                 except Exception:  # nothing of ours keeps a message from its subscribers
                     log.exception("a message on %s was not looked at", topic)
             await forward(session, topic, data, force_qos)

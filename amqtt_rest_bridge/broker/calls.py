@@ -7,6 +7,9 @@ from typing import Protocol
 from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication
 
+EventName = tuple[str, str]
+"""A route's name and its event's: what stays the same when a reload changes the definition."""
+
 
 @dataclass(slots=True, eq=False)
 class Listening:
@@ -17,7 +20,7 @@ class Listening:
     event: ClientEvent
     account: RouteAccount
     lossless: bool
-    name: tuple[str, str]
+    name: EventName
     request: str  # for the log
 
 

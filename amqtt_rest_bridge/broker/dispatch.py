@@ -8,11 +8,11 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from amqtt_rest_bridge.broker.account import RouteAccount
-from amqtt_rest_bridge.broker.calls import Call, Listening, Outgoing, Outlets
+from amqtt_rest_bridge.broker.calls import Call, EventName, Listening, Outgoing, Outlets
 from amqtt_rest_bridge.broker.quiet_log import QuietLog, described
 from amqtt_rest_bridge.broker.room import Waiting, WaitingRoom
 from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
@@ -60,7 +60,7 @@ class Dispatcher:
         self._index: TopicIndex[Listening | Watched] = TopicIndex(())
         self._watching = Watching()
         self._lossless: TopicIndex[Listening] = TopicIndex(())
-        self._by_name: dict[tuple[str, str], Listening] = {}
+        self._by_name: dict[EventName, Listening] = {}
         self._ids = itertools.count(1)
         self._room = room(self._time_over)
 
@@ -99,14 +99,14 @@ class Dispatcher:
         """Give the latest message of each read event, for a bridge process that has just started."""
         return self._watching.latest()
 
-    def offer(self, topic: str, payload: bytes, hops: int = 0, *, spooled: bool = False) -> None:
+    def offer(self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = ()) -> None:
         """Take a message that reaches the broker's subscribers.
 
         Args:
             topic: Its topic name.
             payload: Its payload.
             hops: How many routes it has passed through.
-            spooled: True when the events of lossless routes have it already, from before its PUBACK.
+            taken: The events that took it before its PUBACK, whatever their routes' policies are by now.
         """
         found = self._index.find(topic)
         if not found:
@@ -117,7 +117,7 @@ class Dispatcher:
             if isinstance(entry, Watched):
                 forward = forward or self._watching.is_due(entry)
                 entry.latest = (topic, message.payload) if entry.keep else None
-            elif not (spooled and entry.lossless):
+            elif entry.name not in taken:
                 self._take(entry, message, hops)
         if forward:
             self._outlets.forward(topic, message.payload)
@@ -219,8 +219,13 @@ class Dispatcher:
 
     def try_failed(self, call: Call, code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""
-        if call.listening.account.try_failed(code, message, self._clock()):
-            self._tell_health(call.listening.account)
+        self.trouble(call.listening.route, code, message)
+
+    def trouble(self, route: str, code: str, message: str) -> None:
+        """Note in a route's status an error that ended no call."""
+        account = self.accounts.get(route)
+        if account is not None and account.try_failed(code, message, self._clock()):
+            self._tell_health(account)
 
     def served(
         self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]

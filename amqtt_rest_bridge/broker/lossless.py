@@ -8,25 +8,61 @@ and the call goes its way, or is removed.
 
 import asyncio
 import logging
+import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.calls import Listening
+from amqtt_rest_bridge.broker.calls import EventName, Listening
 from amqtt_rest_bridge.broker.dispatch import Dispatcher
-from amqtt_rest_bridge.broker.spool import Kept, Spool, SpoolFull
+from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
+from amqtt_rest_bridge.broker.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
 _EXACTLY_ONCE: Final = 2
+_FIRST_DELAY: Final = 0.5  # before an ACL that failed is asked again, doubled each time
+_LONGEST_DELAY: Final = 30.0
+_QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
 
 MayPublish = Callable[[Session, str], Awaitable[bool]]
 """Ask the broker's ACL."""
+
+
+class Taken(bytes):
+    """The payload of a client's message that lossless events took before its PUBACK.
+
+    amqtt carries it from the packet to the broadcast, where it says which events have the message, whatever a reload
+    has made of them meanwhile. Nothing is to be remembered of messages that amqtt drops in between.
+    """
+
+    topic: str
+    events: frozenset[EventName]
+
+
+def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
+    """Return the events that took a message of this session before its PUBACK."""
+    if session is None or not isinstance(payload, Taken) or payload.topic != topic:
+        return ()  # also what a plugin publishes again, elsewhere
+    return payload.events
+
+
+@dataclass(slots=True, eq=False)
+class _Undecided:
+    """An admitted message on disk, until the ACL has said whether its publisher may; `calls` are events and keys."""
+
+    session: Session
+    message: Message
+    calls: list[tuple[Listening, str]]
+    hops: int = 0
+    delay: float = field(default_factory=lambda: _FIRST_DELAY)  # seconds before the ACL is asked once more
 
 
 class Lossless:
@@ -41,8 +77,9 @@ class Lossless:
         self._clock = clock
         # On disk, not yet dealt; bounded by what the routes admit. Only the disk stands between a publisher and his
         # PUBACK: what follows is done one message an iteration of the loop, as amqtt does it with its own part.
-        self._kept: deque[tuple[Session, Message, list[tuple[Listening, str]]]] = deque()
+        self._kept: deque[_Undecided] = deque()
         self._filled = asyncio.Event()
+        self._complained = -math.inf
 
     async def take_hook(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
@@ -50,12 +87,19 @@ class Lossless:
             return
         topic = packet.topic_name
         listenings = self._dispatcher.lossless(topic) if topic else ()
-        if not listenings or topic is None or _is_refused(topic) or _is_repeated(packet, session):
+        if not listenings or topic is None or _is_refused(topic):
+            return
+        if _is_repeated(packet, session):
+            first: Any = session.inflight_in[packet.packet_id or 0]
+            packet.data = first.data  # amqtt delivers the last one that came
             return
         message = Message(topic, bytes(packet.data or b""), self._clock())
         kept = [(listening, self._keep(listening, message, session)) for listening in listenings]
-        self._kept.append((session, message, [(listening, key) for listening, key in kept if key is not None]))
+        self._kept.append(_Undecided(session, message, [(one, key) for one, key in kept if key is not None]))
         self._filled.set()
+        if packet.data is not None:
+            packet.data = taken = Taken(packet.data)
+            taken.topic, taken.events = topic, frozenset(listening.name for listening in listenings)
 
     @property
     def backlog(self) -> int:
@@ -63,7 +107,7 @@ class Lossless:
         return len(self._kept)
 
     async def run(self) -> None:
-        """Deal what an earlier run left on disk, then what comes, until cancelled."""
+        """Deal what an earlier run left on disk, then what comes, until cancelled; may be run again after an error."""
         count = await self._take_up(self._spool.left_over())
         if count:
             log.info("%d message(s) of lossless routes taken up from the spool", count)
@@ -71,7 +115,7 @@ class Lossless:
             await self._filled.wait()
             self._filled.clear()
             while self._kept:
-                await self._decide(*self._kept.popleft())
+                await self._decide(self._kept.popleft())
                 await asyncio.sleep(0)
 
     async def adopt(self) -> int:
@@ -79,21 +123,20 @@ class Lossless:
         orphans, self._dispatcher.orphans = self._dispatcher.orphans, []
         return await self._take_up(self._spool.find(orphans))
 
-    async def _take_up(self, calls: Iterable[Kept]) -> int:
+    async def _take_up(self, calls: Iterable[Kept | Unreadable]) -> int:
         count = 0
-        gone: Counter[tuple[str, str]] = Counter()
+        gone: Counter[EventName] = Counter()
         for kept in calls:
             await asyncio.sleep(0)
+            if isinstance(kept, Unreadable):
+                self._set_aside(kept)
+                continue
             listening = self._dispatcher.named(kept.route, kept.event)
             if listening is None:
                 self._dispatcher.orphans.append(kept.key)
                 gone[kept.route, kept.event] += 1
-            elif kept.client_id is not None and not await self._permitted(_publisher(kept), kept.message.topic):
-                self._spool.forget(kept.key)
             else:
-                listening.account.admit_again()
-                self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
-                count += 1
+                count += await self._replay(kept, listening)
         for (route, event), number in gone.items():
             log.warning(
                 "the spool holds %d message(s) for route %s, event %s, which is gone; they are sent when it is back",
@@ -102,6 +145,23 @@ class Lossless:
                 event,
             )
         return count
+
+    async def _replay(self, kept: Kept, listening: Listening) -> bool:
+        """Deal a call that was kept before; False when its publisher may not, or not yet."""
+        listening.account.admit_again()
+        if kept.client_id is not None:
+            calls = [(listening, kept.key)]
+            return await self._decide(_Undecided(_publisher(kept), kept.message, calls, kept.hops))
+        self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
+        return True
+
+    def _set_aside(self, row: Unreadable) -> None:
+        """Report a row that stays in the file as it is; each start reports it again."""
+        route, event = (loggable(name) if name else "?" for name in (row.route, row.event))
+        message = f"row {row.id} of the spool (event {event}) cannot be read and stays there: {row.reason}"
+        log.error("route %s: %s", route, message)
+        if row.route is not None:
+            self._dispatcher.trouble(row.route, "unreadable_row", message)
 
     def flush(self) -> None:
         """Remove ended calls from disk."""
@@ -112,21 +172,38 @@ class Lossless:
         await asyncio.to_thread(self._spool.checkpoint)
         self._spool.shorten()
 
-    async def _decide(self, session: Session, message: Message, kept: list[tuple[Listening, str]]) -> None:
-        permitted = await self._permitted(session, message.topic)
-        for listening, key in kept:
+    async def _decide(self, undecided: _Undecided) -> bool:
+        """Ask the ACL, and deal or remove a message; False when it is not dealt. An ACL that fails is asked again."""
+        session, message = undecided.session, undecided.message
+        try:
+            permitted = await self._may_publish(session, message.topic)
+        except Exception as error:  # noqa: BLE001  # that is no refusal, and the message has been acknowledged
+            self._ask_later(undecided, error)
+            return False
+        for listening, key in undecided.calls:
             if permitted:
                 self._spool.permit(key)
-                self._dispatcher.take_spooled(listening, message, 0, key)
+                self._dispatcher.take_spooled(listening, message, undecided.hops, key)
             else:
                 self._dispatcher.take_back(listening, key)
+        return permitted
 
-    async def _permitted(self, session: Session, topic: str) -> bool:
-        try:
-            return await self._may_publish(session, topic)
-        except Exception:  # amqtt does not publish then either
-            log.exception("the ACL did not say whether %s may publish on %s", session.client_id, topic)
-            return False
+    def _ask_later(self, undecided: _Undecided, error: Exception) -> None:
+        """Put a message back after a while, longer from time to time; others overtake it, whose publishers may."""
+        who, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
+        complaint = f"the ACL did not say whether {who} may publish on {topic}; it is asked again"
+        for route in {listening.route for listening, _ in undecided.calls}:
+            self._dispatcher.trouble(route, "acl_failed", complaint)
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._complained >= _QUIET_SECONDS:
+            self._complained = loop.time()
+            log.error("%s", complaint, exc_info=error)
+        loop.call_later(undecided.delay, self._put_back, undecided)
+        undecided.delay = min(_LONGEST_DELAY, undecided.delay * 2)
+
+    def _put_back(self, undecided: _Undecided) -> None:
+        self._kept.append(undecided)
+        self._filled.set()
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         refusal = listening.account.admit()

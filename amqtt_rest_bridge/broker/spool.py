@@ -11,14 +11,16 @@ import contextlib
 import fcntl
 import itertools
 import logging
+import re
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
+from amqtt_rest_bridge.broker.spool_rows import COLUMNS, Kept, Unreadable, row, rows
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
 from amqtt_rest_bridge.model import Message
 
@@ -40,28 +42,14 @@ CREATE TABLE calls (
 ) STRICT
 """
 _UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
-_COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"
-_INSERT: Final = f"INSERT INTO calls ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
-_PAGE: Final = 100
+_INSERT: Final = f"INSERT INTO calls ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
+_ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `spool_rows`
 _LARGE_LOG: Final = 64 << 20  # bytes
 _BUSY_SECONDS: Final = 0.1  # somebody else's transaction may keep the broker's loop this long at most
 
 
 class SpoolFull(BridgeError):  # noqa: N818  # a state of the disk
     """The disk did not take a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A call on disk; with a `client_id` the ACL has not yet said whether its publisher may."""
-
-    key: str
-    route: str
-    event: str
-    message: Message
-    hops: int
-    client_id: str | None
-    username: str | None
 
 
 class Spool:
@@ -75,8 +63,9 @@ class Spool:
     def __init__(self, path: Path) -> None:
         self._ids: dict[str, int] = {}  # of the calls on disk, by key
         self._forgotten: list[str] = []
-        self._permitted: list[str] = []
+        self._permitted: dict[str, None] = {}
         self._failing = False
+        self._replayed = 0  # the last row that `left_over` has yielded
         # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
         self._run = str(uuid.uuid4())[:24]
         self._number = itertools.count()
@@ -118,7 +107,7 @@ class Spool:
 
     def permit(self, key: str) -> None:
         """Note that the ACL let a call pass, with the next `flush`; after a kill before that it is asked again."""
-        self._permitted.append(key)
+        self._permitted[key] = None
 
     def forget(self, key: str) -> None:
         """Remove a call that has ended, with the next `flush`."""
@@ -151,27 +140,19 @@ class Spool:
             if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def left_over(self) -> Iterator[Kept]:
-        """Give every call that an earlier run left on disk, the oldest first; reads some at a time."""
-        last = 0
-        while True:
-            rows = self._connection.execute(
-                f"SELECT {_COLUMNS}, id FROM calls WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",  # noqa: S608  # constants
-                (last, self._left_over, _PAGE),
-            ).fetchall()
-            if not rows:
-                return
-            last = rows[-1][-1]
-            for row in rows:
-                self._ids[row[0]] = row[-1]
-                yield _kept(row[:-1])
+    def left_over(self) -> Iterator[Kept | Unreadable]:
+        """Yield each call that an earlier run left on disk once, the oldest first; a second iterator goes on there."""
+        for number, kept in rows(self._connection, self._replayed, self._left_over):
+            self._replayed = number
+            if isinstance(kept, Kept):
+                self._ids[kept.key] = number
+            yield kept
 
-    def find(self, keys: Iterable[str]) -> Iterator[Kept]:
-        """Give the calls with these keys, as far as they are on disk."""
+    def find(self, keys: Iterable[str]) -> Iterator[Kept | Unreadable]:
+        """Yield the calls with these keys, as far as they are on disk; what was permitted since is permitted."""
         for key in keys:
-            query = f"SELECT {_COLUMNS} FROM calls WHERE id = ?"  # noqa: S608  # constants
-            for columns in self._connection.execute(query, (self._ids.get(key),)).fetchall():
-                yield _kept(columns)
+            for _, kept in row(self._connection, self._ids.get(key, 0)):
+                yield replace(kept, client_id=None) if isinstance(kept, Kept) and key in self._permitted else kept
 
     def close(self) -> None:
         """Write what is left to write and close the file."""
@@ -184,14 +165,15 @@ class Spool:
 
     def _prepare(self) -> None:
         connection = self._connection
+        connection.text_factory = bytes  # of what is read; see `rows`
         connection.execute("PRAGMA page_size = 1024")  # of a new file; each commit writes a page
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-        with closing(connection.execute("PRAGMA quick_check")) as check:
-            verdict = check.fetchone()[0]
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(f"the file is damaged ({verdict})")
+        check = [line.decode() for (line,) in connection.execute("PRAGMA quick_check").fetchall()]
+        damage = [line for line in check if line != "ok" and _ROW_FAULT.search(line) is None]
+        if damage:
+            raise sqlite3.DatabaseError(f"the file is damaged ({damage[0]})")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise ConfigurationError(
@@ -237,8 +219,3 @@ def _lock(path: Path) -> BinaryIO:
         file.close()
         raise ConfigurationError(f"cannot use the spool {path}: another broker uses it; give each its own") from None
     return file
-
-
-def _kept(columns: tuple[Any, ...]) -> Kept:
-    key, route, event, topic, payload, timestamp, hops, client_id, username = columns
-    return Kept(key, route, event, Message(topic, payload, timestamp), hops, client_id, username)

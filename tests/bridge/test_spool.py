@@ -1,13 +1,22 @@
 """The spool: what is kept survives, what cannot be used is refused with a clear line."""
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.broker.spool import SCHEMA_VERSION, Spool, SpoolFull
+from amqtt_rest_bridge.broker.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
+
+
+def left_over(spool: Spool) -> list[Kept]:
+    """Give the calls of an earlier run, all of them readable."""
+    kept = list(spool.left_over())
+    assert all(isinstance(one, Kept) for one in kept)
+    return [one for one in kept if isinstance(one, Kept)]
 
 
 def message(number: int) -> Message:
@@ -21,7 +30,7 @@ def test_what_is_kept_is_there_after_reopening_oldest_first(tmp_path: Path) -> N
     spool.forget(keys[1])
     spool.close()
     again = Spool(tmp_path / "spool.db")
-    kept = list(again.left_over())
+    kept = left_over(again)
     assert [one.key for one in kept] == [keys[0], *keys[2:]]
     assert kept[1].message == message(2)
     assert [(one.client_id, one.username) for one in kept[:2]] == [(None, None), ("me", "name")]
@@ -89,7 +98,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.
             kept += [spool.keep("R", "E", message(200), 0, None)]
     spool.close()
     again = Spool(tmp_path / "spool.db")
-    assert [one.key for one in again.left_over()] == kept
+    assert [one.key for one in left_over(again)] == kept
     again.close()
 
 
@@ -109,7 +118,7 @@ def test_a_write_that_fails_is_logged_and_done_later(tmp_path: Path, caplog: pyt
     assert "can be written again" in caplog.text
     spool.close()
     again = Spool(tmp_path / "spool.db")
-    assert list(again.left_over()) == []
+    assert left_over(again) == []
     again.close()
 
 
@@ -127,8 +136,8 @@ def test_what_is_kept_in_this_run_is_not_left_over(tmp_path: Path) -> None:
     spool.close()
     again = Spool(tmp_path / "spool.db")
     new = again.keep("R", "E", message(2), 0, None)
-    assert [one.key for one in again.left_over()] == [old]
-    assert [one.key for one in again.find([new, "unknown", old])] == [new, old]
+    assert [one.key for one in left_over(again)] == [old]
+    assert [one.key for one in again.find([new, "unknown", old]) if isinstance(one, Kept)] == [new, old]
     again.close()
 
 
@@ -148,7 +157,7 @@ def test_a_checkpoint_moves_what_was_committed_and_a_large_log_begins_anew(
     assert log.stat().st_size == 0
     spool.close()
     again = Spool(path)
-    assert [one.key for one in again.left_over()] == kept
+    assert [one.key for one in left_over(again)] == kept
     again.close()
 
 
@@ -161,5 +170,68 @@ def test_what_is_permitted_and_forgotten_is_written_in_one_commit(tmp_path: Path
     spool.flush()
     spool.close()
     again = Spool(tmp_path / "spool.db")
-    assert [(one.key, one.client_id) for one in again.left_over()] == [(first, None), (third, "me")]
+    assert [(one.key, one.client_id) for one in left_over(again)] == [(first, None), (third, "me")]
     again.close()
+
+
+def test_what_was_permitted_is_not_asked_for_again_even_before_that_is_written(tmp_path: Path) -> None:
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        key = spool.keep("R", "E", message(1), 0, ("me", None))
+        spool.permit(key)
+        assert [one.client_id for one in spool.find([key]) if isinstance(one, Kept)] == [None]
+
+
+def test_a_second_look_at_what_is_left_over_goes_on_where_the_first_one_stopped(tmp_path: Path) -> None:
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        keys = [spool.keep("R", "E", message(number), 0, None) for number in range(5)]
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as again:
+        first = next(again.left_over())
+        assert isinstance(first, Kept)
+        assert [first.key, *(one.key for one in left_over(again))] == keys
+
+
+UNREADABLE = [
+    pytest.param("topic = CAST(x'ff61' AS TEXT)", "its topic is not UTF-8", id="topic not UTF-8"),
+    pytest.param("topic = 'a/+'", "its topic holds the wildcard", id="wildcard"),
+    pytest.param("topic = ''", "its topic is empty", id="no topic"),
+    pytest.param("key = CAST(x'c3' AS TEXT)", "its key is not UTF-8", id="key not UTF-8"),
+    pytest.param("key = 'a' || char(10)", "its key cannot stand in a header", id="key with a line break"),
+    pytest.param("hops = -1", "its number of hops is not one", id="negative hops"),
+    pytest.param("timestamp = 9e999", "its timestamp is not a time", id="endless time"),
+    pytest.param("username = CAST(x'ff' AS TEXT)", "its publisher is not UTF-8", id="user name not UTF-8"),
+    pytest.param("payload = 'text'", "its payload is not binary but text", id="payload of text"),
+    pytest.param("payload = 17", "its payload is not binary but integer", id="payload of a number"),
+    pytest.param("payload = NULL", "its payload is not binary but null", id="no payload"),
+    pytest.param("hops = 'many'", "its number of hops is not one", id="hops of text"),
+    pytest.param("route = x'ff'", "its route is not UTF-8", id="route not UTF-8"),
+]
+
+
+def spoil(path: Path, assignment: str, number: int) -> None:
+    """Write into a row what the table's types forbid."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        (sql,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'calls'").fetchone()
+        loose = sql.replace("STRICT", "").replace("NOT NULL", "")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'calls'", (loose,))
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute(f"UPDATE calls SET {assignment} WHERE id = ?", (number,))
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'calls'", (sql,))
+
+
+@pytest.mark.parametrize(("assignment", "reason"), UNREADABLE)
+def test_a_row_that_cannot_be_read_is_named_and_stays_and_the_others_are_read(
+    tmp_path: Path, assignment: str, reason: str
+) -> None:
+    path = tmp_path / "spool.db"
+    with contextlib.closing(Spool(path)) as spool:
+        keys = [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(5)]
+    spoil(path, assignment, 3)
+    for _ in range(2):
+        with contextlib.closing(Spool(path)) as spool:
+            found = list(spool.left_over())
+        assert [one.key for one in found if isinstance(one, Kept)] == [*keys[:2], *keys[3:]]
+        (bad,) = (one for one in found if isinstance(one, Unreadable))
+        assert (bad.id, bad.event) == (3, "E")
+        assert reason in bad.reason
