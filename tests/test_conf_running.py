@@ -134,6 +134,32 @@ def test_search_of_the_demonstration_is_answered_on_its_topic(shipped: Host) -> 
     assert json.loads(payload)["results"][0]["slug"] == "weather-on-request"
 
 
+DEMONSTRATION: Final = (CONF.parent / "README.md").read_text(encoding="utf-8").partition("\n## Demonstration\n")[2]
+
+
+def requests_shown() -> Iterator[tuple[str, list[str], str]]:
+    """Yield the port, the other arguments and the beginning of the answer of each curl command of the demonstration."""
+    shown = re.findall(r"^\$ curl (.+)\n(.+)", DEMONSTRATION.partition("\n### ")[0], re.MULTILINE)
+    for command, answer in shown:
+        *options, url = shlex.split(command)
+        port, path = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/.*)", url).groups()  # type: ignore[union-attr]
+        if "-u" not in options:  # that one needs another route
+            yield port, [path, *(word for word in options if word[0] != "-")], answer.removesuffix(" ...")
+
+
+SHOWN: Final = [pytest.param(*one, id=one[1][0]) for one in requests_shown()]
+
+
+@pytest.mark.parametrize(("port", "arguments", "answer"), SHOWN)
+def test_request_of_the_demonstration_is_answered_as_shown(
+    shipped: Host, port: str, arguments: list[str], answer: str
+) -> None:
+    path, *bodies = arguments
+    bound = shipped.http_port if port == "8080" else api_port(shipped)
+    status, body = ask(bound, "POST" if bodies else "GET", path, *(one.encode() for one in bodies))
+    assert f"HTTP/1.1 {status} OK" == answer if answer.startswith("HTTP/") else body.decode().startswith(answer)
+
+
 # --- the library's routes in server mode ---
 
 
