@@ -77,8 +77,9 @@ class Postgres:
     def signal(self, number: int) -> None:
         """Send a signal to the server and to each of its processes."""
         server = int(Path(self._data, "postmaster.pid").read_text().splitlines()[0])
+        os.kill(server, number)  # first, so that a server which is stopped starts no process meanwhile
         children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        for pid in (server, *map(int, children)):
+        for pid in map(int, children):
             with contextlib.suppress(ProcessLookupError):  # a child may end meanwhile
                 os.kill(pid, number)
 
