@@ -35,6 +35,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= _HIGHEST_PORT:
             raise SettingsError(f"port must be a whole number from 0 to {_HIGHEST_PORT}, not {self.port}")
+        if not self.host.strip():
+            raise SettingsError("host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network")
         if not self.database_url.strip():
             raise SettingsError("database_url must not be empty; write for example sqlite:///template-library.db")
         if self.base_url is not None:

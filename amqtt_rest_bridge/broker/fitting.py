@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import dacite
 
@@ -50,6 +50,7 @@ def fit(kind: type[Any], values: Mapping[Any, Any], cast: tuple[type[Enum], ...]
         Misfit(key, f"unknown setting {key}", did_you_mean(str(key), known)) for key in values if key not in known
     ]
     misfits += _no_members(kind, values, cast)
+    misfits += _no_numbers(kind, values)
     wrong = {misfit.key for misfit in misfits}
     rest = {key: value for key, value in values.items() if key not in wrong}
     config = dacite.Config(strict=True, cast=list(cast))
@@ -87,6 +88,15 @@ def _no_members(kind: type[Any], values: Mapping[Any, Any], cast: tuple[type[Enu
         allowed = [member.value for member in field.type] if field.type in cast else []
         if allowed and field.name in values and values[field.name] not in allowed:
             yield Misfit(field.name, f"{field.name} must be {', '.join(allowed[:-1])} or {allowed[-1]}")
+
+
+def _no_numbers(kind: type[Any], values: Mapping[Any, Any]) -> Iterator[Misfit]:
+    """Refuse true and false where a number belongs; Python, and so dacite, takes them for 1 and 0."""
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        kinds = {hints[field.name], *get_args(hints[field.name])}
+        if isinstance(values.get(field.name), bool) and bool not in kinds and kinds & {int, float}:
+            yield Misfit(field.name, f"{field.name} must be {_words(hints[field.name])}, not {_WORDS[bool]}")
 
 
 def _wrong_type(error: dacite.WrongTypeError, key: str) -> Misfit:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, RouteFilesError, Severity
@@ -44,6 +44,12 @@ class Settings:
 
 def check_settings(settings: Settings) -> None:
     """Raise `ConfigurationError` for the first setting that cannot be used."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, bool) and not isinstance(field.default, bool):  # which Python counts as 0 and 1
+            raise ConfigurationError(f"the setting {field.name} is {str(value).lower()}; write a number")
+    if not settings.server_host.strip():
+        raise ConfigurationError("the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network")
     if not settings.routes:
         raise ConfigurationError("the setting routes is missing: name a file or folder of route definitions")
     if (settings.server_certfile is None) != (settings.server_keyfile is None):
@@ -80,9 +86,14 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
     """Log every fault and give the routes.
 
     Raises:
-        RouteFilesError: There is an error among the faults; a lossless route without the plugin's spool is one.
+        RouteFilesError: There is an error among the faults; a route that needs a setting which is missing is one: a
+            lossless route the spool, one with USE_SSL and server events the certificate.
     """
-    faults = [*loaded.faults, *(_needs_spool(route) for route in loaded.routes if _is_lossless(route, settings))]
+    faults = [
+        *loaded.faults,
+        *(_needs_spool(route) for route in loaded.routes if _is_lossless(route, settings)),
+        *(_needs_certificate(route) for route in loaded.routes if _is_in_the_clear(route, settings)),
+    ]
     for fault in faults:
         log.log(_LEVELS[fault.severity], "%s", fault)
     errors = tuple(fault for fault in faults if fault.severity is Severity.ERROR)
@@ -93,6 +104,21 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
 
 def _is_lossless(route: Route, settings: Settings) -> bool:
     return settings.spool is None and route.route_config.overload_policy is OverloadPolicy.LOSSLESS
+
+
+def _is_in_the_clear(route: Route, settings: Settings) -> bool:
+    config = route.config
+    return settings.server_certfile is None and config.use_ssl and config.enable_server and bool(route.server_events)
+
+
+def _needs_certificate(route: Route) -> Fault:
+    return Fault(
+        route.path,
+        route.position,
+        Severity.ERROR,
+        f'route {route.name} has USE_SSL "true" and server events, which need the plugin\'s setting server_certfile',
+        "set server_certfile and server_keyfile; or leave USE_SSL out, and begin BASE_ADDRESS with https://",
+    )
 
 
 def _needs_spool(route: Route) -> Fault:

@@ -9,6 +9,7 @@ from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.typed import TypedBlock
 from amqtt_rest_bridge.language.values import Value
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
+from amqtt_rest_bridge.placeholders import Fixed
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 
@@ -19,6 +20,7 @@ def read_config(block: TypedBlock) -> RestApiConfig:
     _check_address(block, needed=client and block.has("ENABLE_CLIENT"))
     _check_texts(block)
     _check_credentials(block, client=client, server=server)
+    _check_empty(block, client=client)
     _check_tls(block)
     _check_server(block, server=server)
     known = {name.lower(): value for name, value in block.values.items() if name not in block.failed}
@@ -101,6 +103,22 @@ def _check_credentials(block: TypedBlock, *, client: bool, server: bool) -> None
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
         message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
         block.warning("USERNAME", message, hint)
+
+
+def _check_empty(block: TypedBlock, *, client: bool) -> None:
+    """Refuse credentials that are empty by mistake.
+
+    Decision: a PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
+    """
+    asked = {"SERVER_USERNAME", "SERVER_PASSWORD"} | (set() if client else {"USERNAME", "PASSWORD"})
+    for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD", "AUTHORIZATION"):
+        if name in block.failed or name not in block.texts or block.texts[name].text:
+            continue
+        labels = [part.label for part in block.texts[name].parts if isinstance(part, Fixed)]
+        if labels:
+            block.error(name, f"{name} is empty: {labels[0]} holds nothing", "put a value into it")
+        elif name in asked:
+            block.error(name, f"{name} is empty", "callers would be let in without it")
 
 
 def _check_tls(block: TypedBlock) -> None:

@@ -106,7 +106,10 @@ _CONFIG = (
         "user name of Basic credentials, with PASSWORD: sent with requests; asked of callers when client mode is off",
     ),
     Parameter("PASSWORD", _TEXT, None, _B, "password of Basic credentials", secret=True),
-    Parameter("USE_SSL", _BOOL, "false", _C, "https for a BASE_ADDRESS without a scheme"),
+    Parameter(
+        "USE_SSL", _BOOL, "false", _B,
+        "client: https for a BASE_ADDRESS without a scheme; server: the start fails without server_certfile",
+    ),
     Parameter(
         "IGNORE_CERT_ERRORS", _BOOL, "false", _C, "do not verify the server's certificate; not for production"
     ),

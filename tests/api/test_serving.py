@@ -237,6 +237,7 @@ def test_a_library_is_imported_into_an_empty_database_only(
         pytest.param(["--threads", "0"], 2, "--threads must be a whole number from 1 to 64", id="threads"),
         pytest.param(["--base-url", "ftp://x"], 2, "base_url must be an address", id="base_url"),
         pytest.param(["--base-url", "http://[x"], 2, "base_url must be an address", id="base_url brackets"),
+        pytest.param(["--host", ""], 2, "host must not be empty", id="blank host"),
         pytest.param(["--database-url", " "], 2, "database_url must not be empty", id="blank database_url"),
         pytest.param(["--database-url", "nonsense"], 1, "is not a database URL", id="database_url"),
         pytest.param(["--database-url", "sqlite://"], 1, "names no file", id="database in memory"),

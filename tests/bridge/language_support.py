@@ -22,6 +22,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "USER_PASSWORD": "from the environment",
     "LINES": "two\nlines",
     "NOT_UTF8": "caf\udce9",
+    "EMPTY": "",
 }
 SECRETS: Mapping[str, bytes] = {
     "api-key": b"k3y\n",
@@ -30,6 +31,7 @@ SECRETS: Mapping[str, bytes] = {
     "quote": b'say "hi"\\',
     "lines": b"two\nlines\n",
     "binary": b"\xff\xfe",
+    "empty": b"\n",
 }
 BASIC = """\
 DEFINE ROUTE R WITH TYPE REST_API

@@ -184,6 +184,36 @@ def test_check_prints_every_fault(place: Workplace) -> None:
     assert any(line.startswith(expected[3].partition(" unknown")[0]) and "SERVER_PRT" in line for line in lines)
 
 
+TEMPLATE_API = "  template_api.plugin.TemplateApiPlugin: {}\n"
+NO_NUMBERS = [
+    pytest.param(BRIDGE, "workers: true", "workers must be a whole number, not true or false", id="workers"),
+    pytest.param(BRIDGE, "reload_seconds: false", "reload_seconds must be a number, not true or false", id="seconds"),
+    pytest.param(TEMPLATE_API, "port: true", "port must be a whole number, not true or false", id="port of the API"),
+]
+
+
+@pytest.mark.parametrize(("plugin", "setting", "message"), NO_NUMBERS)
+def test_true_and_false_are_no_numbers(place: Workplace, plugin: str, setting: str, message: str) -> None:
+    place.configure((BRIDGE, plugin.partition("{")[0] + "{" + setting + "}\n"))
+    expected = f"broker.yaml:7:{plugin.index('{') + 2}: "
+    assert f"{expected}error: {message}" in check(place).stdout
+    assert refusal(place) == f"rest-bridge: error: {expected}{message}"
+
+
+def test_true_is_no_number_of_a_listener(place: Workplace) -> None:
+    place.configure(("type: tcp", "type: tcp\n    max_connections: true"))
+    assert "max_connections must be a whole number, not true or false" in check(place).stdout
+
+
+def test_check_tells_of_use_ssl_without_a_certificate_and_of_an_empty_host(place: Workplace) -> None:
+    place.configure(("processes: 0", "server_host: ''"))
+    place.write("routes.lot", SERVER_ROUTE.replace("WITH SERVER_PORT", "WITH USE_SSL 'true' WITH SERVER_PORT"))
+    ended = check(place)
+    assert ended.returncode == 1
+    assert "broker.yaml:7:3: error: the setting server_host is empty" in ended.stdout
+    assert 'routes.lot:2:1: error: route Intake has USE_SSL "true" and server events' in ended.stdout
+
+
 def test_check_prints_json_when_the_log_format_is(place: Workplace) -> None:
     (record,) = map(json.loads, check(place, "--log-format", "json").stdout.splitlines())
     assert record["message"] == "ok"

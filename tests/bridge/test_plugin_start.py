@@ -63,6 +63,10 @@ def test_a_taken_port_stops_the_start_and_is_named(tmp_path: Path, caplog: pytes
         pytest.param({"reload_seconds": -1.0}, "reload_seconds is -1", id="reload_seconds"),
         pytest.param({"status_seconds": -1.0}, "status_seconds is -1", id="status_seconds"),
         pytest.param({"server_certfile": "x.pem"}, "belong together", id="certificate without key"),
+        pytest.param({"workers": True}, "the setting workers is true; write a number", id="workers: true"),
+        pytest.param({"processes": True}, "the setting processes is true; write a number", id="processes: true"),
+        pytest.param({"reload_seconds": False}, "reload_seconds is false; write a number", id="reload_seconds: false"),
+        pytest.param({"server_host": ""}, "the setting server_host is empty; write 127.0.0.1", id="server_host"),
         pytest.param({"server_host": "192.0.2.1"}, "cannot listen on 192.0.2.1", id="host of another machine"),
         pytest.param({"server_certfile": "x.pem", "server_keyfile": "x.key"}, "x.pem", id="missing certificate"),
         pytest.param({"spool": "/nowhere/spool.db"}, "cannot open the spool /nowhere/spool.db", id="spool"),
@@ -105,6 +109,30 @@ def test_a_lossless_route_needs_the_spool(tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
         start(tmp_path, lossless)
     assert "routes.lot:1:1: error: route L has OVERLOAD_POLICY" in caplog.text
+
+
+@pytest.mark.parametrize("address", ["", 'WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "api.example.com"'])
+def test_use_ssl_on_a_route_with_server_events_needs_the_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    secure = GOOD.replace("WITH ENABLE_SERVER", f'WITH USE_SSL "true" {address} WITH ENABLE_SERVER')
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        start(tmp_path, secure)
+    assert 'routes.lot:2:1: error: route Good has USE_SSL "true" and server events' in caplog.text
+    start(tmp_path, secure.replace('USE_SSL "true"', 'USE_SSL "false"'))
+
+
+def test_a_reload_to_use_ssl_without_a_certificate_keeps_the_routes_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "routes.lot"
+    path.write_text(GOOD)
+    host = Host(configuration(path))
+    path.write_text(GOOD.replace("WITH ENABLE_SERVER", 'WITH USE_SSL "true" WITH ENABLE_SERVER'))
+    host.wait(host.plugin._reloader.reload())
+    assert [numbered.route.config.use_ssl for numbered in host.plugin._numbered] == [False]
+    assert "need the plugin's setting server_certfile" in caplog.text
+    host.stop()
 
 
 def test_a_broker_that_is_started_a_second_time_says_that_it_cannot(
