@@ -1,7 +1,10 @@
 """`rest-bridge try`: the requests that one message would send, with or without sending them."""
 
 import argparse
+import base64
+import contextlib
 import os
+import re
 import sys
 import time
 import uuid
@@ -15,7 +18,7 @@ from amqtt_rest_bridge.commands.check import add_secrets_dir
 from amqtt_rest_bridge.commands.parsers import Subparsers
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.masking import mask, mask_header
+from amqtt_rest_bridge.language.masking import is_credential, mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
@@ -107,22 +110,24 @@ def _nothing(routes: tuple[Route, ...], topic: str) -> str:
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
     """Print one event's request and what became of it; tell whether all went well."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
+    secrets = route.secrets
     try:
         call = build_request(route, event, message, max_body_bytes=MAX_BYTES, idempotency_key=_key(route, send=send))
+        secrets |= credentials_of(call.request)
         goes_to = mask(call.destination or "no topic", route.secrets)
         print("\n".join(request_lines(call.request, route.secrets)))
         if not send:
             print(f"# nothing was sent; the response would go to {goes_to}\n")
             return True
         response, failure = _send(route, call.request)
-        print("\n".join(response_lines(response, route.secrets)))
+        print("\n".join(response_lines(response, secrets)))
         if failure is None:
             print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
             return True
     except CallFailed as failed:
         failure = failed
     where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
-    print(f"# fails with {failure.code}: {mask(failure.message, route.secrets)}")
+    print(f"# fails with {failure.code}: {mask(failure.message, secrets)}")
     print(f"# hint: {failure.hint}\n# the failure would go to {mask(where, route.secrets)}\n")
     return False
 
@@ -143,6 +148,20 @@ def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallFailed 
     return response, failure_of(request, response)
 
 
+def credentials_of(request: HttpRequest) -> frozenset[str]:
+    """Return what headers carry that are masked by their name, whole and in parts: a server may send any of it back."""
+    found: set[str] = set()
+    for name, value in request.headers:
+        if is_credential(name):
+            scheme, _, rest = value.partition(" ")
+            credentials = rest.strip() or scheme
+            found |= {value, credentials, *re.findall(r"""=\s*"?([^\s;,"=]+)""", credentials)}
+            if scheme.lower() == "basic":
+                with contextlib.suppress(ValueError):
+                    found.add(base64.b64decode(rest).decode().partition(":")[2])
+    return frozenset(found)
+
+
 def request_lines(request: HttpRequest, secrets: frozenset[str]) -> Iterator[str]:
     """Write a request as it is sent, but with the whole URL and with credentials masked."""
     yield f"{request.method} {mask(request.url, secrets)}"
@@ -150,14 +169,14 @@ def request_lines(request: HttpRequest, secrets: frozenset[str]) -> Iterator[str
 
 
 def response_lines(response: HttpResponse, secrets: frozenset[str]) -> Iterator[str]:
-    """Write a response as it came, after content decoding, with the route's own secrets masked."""
-    yield f"{response.status} {_printable(response.reason)}"
+    """Write a response as it came, after content decoding, with secrets masked in every form that servers send back."""
+    yield f"{response.status} {_printable(mask(response.reason, secrets))}"
     yield from _headers_and_body(response.headers, response.body, secrets)
 
 
 def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, secrets: frozenset[str]) -> Iterator[str]:
     for name, value in headers:
-        yield f"{name}: {_printable(mask_header(name, value, secrets))}"
+        yield f"{mask(name, secrets)}: {_printable(mask_header(name, value, secrets))}"
     yield ""
     if body:
         yield _body_text(body, secrets)

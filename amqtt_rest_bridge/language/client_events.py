@@ -62,7 +62,8 @@ def _warn_of_unknown_type(
         return
     for name, template in headers:
         if name.lower() == "content-type" and _has_placeholder_in_type(template):
-            message = f"{name} takes its type from a placeholder: BODY counts as plain text, its values are not escaped"
+            # Decision: `PreparedEvent` lets a call fail whose type proves to need escaping.
+            message = f"{name} takes its type from a placeholder: BODY counts as plain text, JSON and forms are refused"
             hint = "write the type in the file, as in application/json, in an event for each type"
             offset = next(value.offset for header, value in block.headers if header.text == name)
             block.report.warning(offset, message, hint)

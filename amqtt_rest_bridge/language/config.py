@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.masking import is_credential
 from amqtt_rest_bridge.language.syntax import Refused
+from amqtt_rest_bridge.language.templates import warn_of_dot_segments
 from amqtt_rest_bridge.language.typed import TypedBlock
 from amqtt_rest_bridge.language.values import Value
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
@@ -73,6 +74,7 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
         try:
             use_ssl = bool(block.values.get("USE_SSL", False))
             block.values[name] = syntax.read_address(block.values[name].strip(), use_ssl=use_ssl)
+            warn_of_dot_segments(name, block.values[name], block.offset(name), block.report)
         except Refused as refused:
             shown = _USER_INFO.sub("***@", block.texts[name].shown)
             block.error(name, f'BASE_ADDRESS "{shown}" {refused.message}', refused.hint)

@@ -1,25 +1,62 @@
 """Hide secrets in what people see. Pure text in, text out."""
 
+import functools
+import html
 import json
-from collections.abc import Iterable
-from urllib.parse import quote
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
 
 MASK = "***"
 _SHORTEST = 3  # Decision: a secret of one or two letters stands everywhere; hiding it would hide everything else
 _CREDENTIAL_WORDS = ("auth", "cookie", "credential", "key", "password", "secret", "token")
+_BASE64 = "[A-Za-z0-9+/_-]"
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Replace secrets in a text: as they are, percent-encoded and as they stand in JSON strings."""
-    forms = {
-        form
-        for secret in secrets
-        if len(secret) >= _SHORTEST
-        for form in (secret, quote(secret, safe=""), json.dumps(secret, ensure_ascii=False)[1:-1])
-    }
-    for form in sorted(forms, key=len, reverse=True):  # a longer one may hold a shorter one
-        text = text.replace(form, MASK)
-    return text
+    """Replace secrets in a text, in each form in which a server may send back what it was sent.
+
+    These are: as it is, percent-encoded, in a JSON string, in HTML, in hexadecimal digits, and in Base64, of either
+    alphabet and also as a part of what was encoded, as a password is in the credentials of Basic.
+    """
+    spans = [found.span() for secret in secrets if len(secret) >= _SHORTEST for found in _finder(secret).finditer(text)]
+    parts, end = [], 0
+    for start, stop in sorted(spans):
+        if start >= end:
+            parts += [text[end:start], MASK]
+        end = max(end, stop)
+    return "".join([*parts, text[end:]])
+
+
+@functools.lru_cache(maxsize=1024)
+def _finder(secret: str) -> re.Pattern[str]:
+    """Make the pattern that finds a secret in all its forms."""
+    in_json = json.dumps(secret, ensure_ascii=False)[1:-1]
+    texts = {secret, html.escape(secret), in_json, in_json.replace("/", "\\/")}
+    data = secret.encode(errors="surrogatepass")
+    coded = {json.dumps(secret)[1:-1], quote(data, safe=""), quote(data), quote_plus(data), data.hex()}
+    longest_first = sorted(map(re.escape, texts), key=len, reverse=True)
+    without_case = sorted(map(re.escape, coded), key=len, reverse=True)  # hexadecimal digits are written in either
+    return re.compile("|".join([*longest_first, *(f"(?i:{form})" for form in without_case), *_in_base64(data)]))
+
+
+def _in_base64(data: bytes) -> Iterator[str]:
+    """Make a pattern for each of the three ways in which data can lie in what is encoded (RFC 4648 section 4).
+
+    Characters at its ends hold bits of its neighbours too: whatever they are, they belong to it.
+    """
+    for before in range(3):
+        first, beyond = -(-before * 8 // 6), (before + len(data)) * 8
+        sure = b64encode(bytes(before) + data).decode()[first : beyond // 6]
+        yield (
+            (f"{_BASE64}?" if before else "")
+            + "".join([_IN_BASE64.get(char, char) for char in sure])
+            + (f"{_BASE64}?(?:=|%3[Dd])*" if beyond % 6 else "")
+        )
+
+
+_IN_BASE64 = {"+": r"(?:[+-]|%2[Bb])", "/": r"(?:\\?/|_|%2[Ff])"}
 
 
 def mask_header(name: str, value: str, secrets: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from amqtt_rest_bridge.placeholders import (
     PlaceholderKind,
     PlaceholderText,
     Suspect,
+    dot_segments,
     parse,
     recognise,
     suspects,
@@ -50,13 +51,20 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
     except Refused as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
         return None
+    if place is Place.ENDPOINT:  # in server mode it is no template
+        warn_of_dot_segments(name, _sample(template), value.offset, report)
     if place is Place.JSON and not misspelt:
         _warn_of_broken_json(name, template, value, report)
     return template
 
 
+def _sample(template: PlaceholderText) -> str:
+    """Return the text with any word for each placeholder."""
+    return "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
+
+
 def _check_literal(template: PlaceholderText, value: Value) -> None:
-    sample = "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
+    sample = _sample(template)
     if template.place is Place.ENDPOINT:
         syntax.check_client_endpoint(sample)
     elif template.place is Place.HEADER and syntax.has_control(sample):
@@ -65,16 +73,32 @@ def _check_literal(template: PlaceholderText, value: Value) -> None:
         raise Refused(f'"{value.shown}" {reason}')
 
 
+def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> None:
+    """Warn of a `.` or `..` that is written as a segment: it is sent as it is, and servers differ in what they do."""
+    if dot_segments(path):
+        message = f"{name} has a segment . or ..: it is sent as written, and servers resolve or refuse it"
+        report.warning(offset, message, "write the path that is meant")
+
+
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
     """Warn when the body is no JSON whatever the placeholders bring."""
     sample = "".join([piece if isinstance(piece, str) else "x" if piece.quoted else "0" for piece in template.pieces])
+    lines = [line for line in sample.split("\n") if line.strip()]
     try:
-        if sample:
+        if sample and not (len(lines) > 1 and all(map(_is_json, lines))):  # one a line, as application/x-ndjson has it
             json.loads(sample)
     except (ValueError, RecursionError) as error:
         reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
         hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
         report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> bool:

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.placeholders.text import (
     PlaceholderText,
     Suspect,
     constants,
+    dot_segments,
     parse,
     suspects,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Suspect",
     "Values",
     "constants",
+    "dot_segments",
     "parse",
     "place_of",
     "recognise",

@@ -23,13 +23,14 @@ class Place(StrEnum):
 
 
 def place_of(content_type: str) -> Place:
-    """Tell which kind of body a content type announces; its parameters do not matter (RFC 9110 section 8.3.1)."""
+    """Return the kind of body of a content type; its parameters do not matter (RFC 9110 section 8.3.1)."""
     media_type = content_type.split(";", 1)[0].strip().lower()
-    if media_type == "application/json" or media_type.endswith("+json"):
+    if media_type in _JSON_TYPES or media_type.endswith("+json"):
         return Place.JSON
     return Place.FORM if media_type == "application/x-www-form-urlencoded" else Place.TEXT
 
 
+_JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")  # RFC 3986 section 2.3
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOPIC_SPECIAL = re.compile(r"[+#\x00-\x1f\x7f-\x9f]")

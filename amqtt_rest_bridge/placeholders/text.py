@@ -90,10 +90,10 @@ class PlaceholderText:
 
     def _check_segments(self, text: str) -> None:
         """Refuse a filled `.` or `..` segment, which would climb out of the path (RFC 3986 section 5.2.4)."""
-        if "." not in text:
+        if "." not in text and "%2" not in text:  # nearly always, and for every message
             return
         literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
-        if _dot_segments(text) > _dot_segments(literal):
+        if dot_segments(text) > dot_segments(literal):
             raise CallFailed(
                 FailureCode.INVALID_VALUE,
                 "a value makes a path segment of ENDPOINT . or .., which would change the path",
@@ -227,6 +227,11 @@ def _is_raw(piece: str | Placeholder) -> bool:
     return isinstance(piece, Placeholder) and piece.root == RAW
 
 
-def _dot_segments(endpoint: str) -> int:
-    path = endpoint.partition("?")[0].lower().replace("%2e", ".")
-    return sum(segment in (".", "..") for segment in path.split("/"))
+def dot_segments(path: str) -> int:
+    """Count the segments of a path that are `.` or `..`; a query after it does not matter.
+
+    A percent-encoded dot is a dot (RFC 3986 section 6.2.2.2). What follows a semicolon does not count: servers that
+    know parameters of segments, as those of Java do, cut them off before they resolve `..;x`.
+    """
+    decoded = path.partition("?")[0].lower().replace("%2e", ".").replace("%3b", ";")
+    return sum(segment.partition(";")[0] in (".", "..") for segment in decoded.split("/"))

@@ -222,6 +222,31 @@ def test_request_that_cannot_be_built_fails_unsent(made: ClientEvent, code: Fail
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("header", "place", "payload", "body"),
+    [
+        pytest.param("{payload}", Place.TEXT, "text/plain", '"text/plain"', id="plain as read"),
+        pytest.param("{payload}", Place.TEXT, "a/b; x=application/json", '"a/b; x=application/json"', id="a parameter"),
+        pytest.param("{payload}", Place.TEXT, "application/json", None, id="json"),
+        pytest.param("{payload}", Place.TEXT, "Text/JSON; charset=utf-8", None, id="json of another name"),
+        pytest.param("{payload}", Place.TEXT, "application/x-www-form-urlencoded", None, id="form"),
+        pytest.param("text/{payload}+json", Place.JSON, 'a"', '"a\\""', id="json of some kind"),
+        pytest.param("text/{payload}+json", Place.JSON, "plain;", None, id="its ending cut off"),
+    ],
+)
+def test_body_is_sent_only_under_a_type_for_which_its_values_are_escaped(
+    header: str, place: Place, payload: str, body: str | None
+) -> None:
+    made = event(body='"{payload}"', headers=(("content-TYPE", header),), place=place)
+    message = replace(MESSAGE, payload=payload.encode())
+    if body is not None:
+        assert build(made, message=message).request.body == body.encode()
+        return
+    with pytest.raises(CallFailed, match="would have to be escaped in another way") as caught:
+        build(made, message=message)
+    assert caught.value.code is FailureCode.INVALID_VALUE
+
+
 def test_body_of_exactly_the_limit_is_sent() -> None:
     assert build(event(body="x" * 1_000, place=Place.TEXT)).request.body == b"x" * 1_000
 

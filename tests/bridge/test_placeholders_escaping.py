@@ -1,3 +1,5 @@
+from urllib.parse import unquote
+
 import pytest
 
 from amqtt_rest_bridge.errors import FailureCode
@@ -25,6 +27,33 @@ from .placeholder_support import failure, fill, message, request
 )
 def test_endpoint_is_percent_encoded_and_keeps_its_literal_text(text: str, filled: str) -> None:
     assert fill(text, Place.ENDPOINT) == filled
+
+
+@pytest.mark.parametrize(
+    "text", ["/a/%2e{value}", "/a/%2E{value}/b", "/a/%2e%2E{value}", "/.%2e{value}?x", "/.{value}", "/a/{value}.."]
+)
+def test_endpoint_whose_dot_segment_is_completed_by_an_empty_value_fails(text: str) -> None:
+    assert failure(text, Place.ENDPOINT, message(b"")).code is FailureCode.INVALID_VALUE
+    assert fill(text, Place.ENDPOINT, message(b"x")) == text.replace("{value}", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "payload"),
+    [
+        pytest.param("/a/{value};v=1", "..", id="before a parameter"),
+        pytest.param("/a/{value}", "..;x", id="with a parameter of its own"),
+        pytest.param("/a/%{value}", "2e", id="the half of a dot"),
+        pytest.param("/a/%2{value}", "E", id="the last digit of a dot"),
+        pytest.param("/../{value}/x", ".", id="beside a literal one"),
+    ],
+)
+def test_endpoint_whose_value_makes_what_servers_take_for_a_dot_segment_fails(text: str, payload: str) -> None:
+    assert failure(text, Place.ENDPOINT, message(payload.encode())).code is FailureCode.INVALID_VALUE
+
+
+@pytest.mark.parametrize("payload", ["...", ".x", "x..", "a;..", "%2e"])
+def test_endpoint_takes_dots_that_are_no_segment(payload: str) -> None:
+    assert unquote(fill("/a/{value}", Place.ENDPOINT, message(payload.encode()))) == f"/a/{payload}"
 
 
 @pytest.mark.parametrize(

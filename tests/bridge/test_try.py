@@ -1,9 +1,13 @@
+import html
+import json
 import re
 import threading
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -38,11 +42,33 @@ DEFINE ROUTE Weather WITH TYPE REST_API
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if "echo" in self.path:
+            self._send_back(body)
+            return
         self.send_response(404 if "missing" in self.path else 200)
         answer = b"\xff\xfe" if "binary" in self.path else b'you sent "%s"\n\x1b[31mred' % body
         self.send_header("Content-Length", str(len(answer)))
         self.send_header("Set-Cookie", "session=1")
         self.send_header("X-Seen", self.headers["Idempotency-Key"] or "none")
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def _send_back(self, body: bytes) -> None:
+        """Answer with credentials in the forms that servers, gateways and debugging pages use."""
+        basic, secret = self.headers["Authorization"], json.loads(body)["key"]
+        lines = [basic, basic.split()[1], quote(basic), json.dumps({"a": basic})]
+        lines += ["pass word", "pass+word", "pass%20word"]
+        lines += [secret, quote(secret), quote(secret).lower(), json.dumps(secret), html.escape(secret)]
+        lines += [secret.encode().hex(), secret.encode().hex().upper()]
+        lines += ["token abc", self.headers["X-Token"].encode().hex()]
+        for before in range(3):
+            for after in range(3):
+                data = b"x" * before + secret.encode() + b"y" * after
+                lines += [b64encode(data).decode(), urlsafe_b64encode(data).decode(), quote(b64encode(data), safe="")]
+        answer = "\n".join(f"[{line}]" for line in lines).encode()
+        self.send_response(200, f"OK {b64encode(secret.encode()).decode()}")
+        self.send_header("X-Echo", b64encode(b"operator:pass word").decode())
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
 
@@ -184,6 +210,21 @@ def test_send_sends_the_request_and_shows_the_response(
     assert 'you sent "{"city": "Ulm", "key": "***"}"' in lines
     assert "\ufffd[31mred" in lines
     assert lines[-2].endswith("ms; the broker would publish this to weather/x/answer")
+
+
+def test_send_masks_credentials_in_every_form_in_which_a_server_sends_them_back(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "secrets" / "api-key").write_text('a/b+"cé>?~ü' * 2)
+    assert attempt(folder, "--topic", "weather/x/ask", "--payload", "Ulm", "--send", port=port, path="echo") == 0
+    response = capsys.readouterr().out.partition("200 OK")[2]
+    lines = [line for line in response.splitlines() if line.startswith("[")]
+    assert len(lines) == 43
+    assert [line for line in lines if "***" not in line] == []
+    # What is left of a line are its brackets and what stood beside the secret.
+    assert [line for line in lines if len(line.replace("***", "")) > len('[{"a": "Basic "}]')] == []
+    assert "X-Echo: ***" in response
+    assert response.splitlines()[0].strip() == "***"
 
 
 def test_send_shows_bytes_that_are_no_text_by_their_number(

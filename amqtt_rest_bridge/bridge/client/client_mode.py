@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from amqtt_rest_bridge.bridge.http_client.http_origin import printable, split_base_address
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
-from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
 
 _PROJECT = "amqtt-rest-bridge"
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
@@ -61,6 +61,7 @@ class PreparedEvent:
         if all(text.constant is not None for _, text in own):
             self._headers = (*leading, *((name, text.constant or "") for name, text in own), *trailing)
         self._leading, self._own, self._trailing = leading, own, trailing
+        self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
 
     def build(self, message: Message, *, idempotency_key: str | None = None) -> Call:
         """Build the request of a message, complete with every header that is sent.
@@ -76,6 +77,8 @@ class PreparedEvent:
         headers = self._headers
         if headers is None:
             filled = [(name, text.fill(values)) for name, text in self._own]
+            if self._escaped is not None:
+                _check_type(filled, self._escaped)
             headers = (*self._leading, *filled, *self._trailing)
         if self._has_length:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
@@ -152,6 +155,21 @@ def _authorization(config: RestApiConfig) -> str | None:
     if ":" in config.username:
         raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
     return "Basic " + b64encode(f"{config.username}:{config.password}".encode()).decode()
+
+
+def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
+    """Refuse a body whose values were escaped for another kind of body than the Content-Type filled in announces.
+
+    Else a value could end the JSON string or the form field that it is in.
+    """
+    for name, value in filled:
+        if name.lower() == "content-type" and place_of(value) is not escaped:
+            raise CallFailed(
+                FailureCode.INVALID_VALUE,
+                f"a value makes {name} a type under which BODY would have to be escaped in another way",
+                "Write the type in the route file, in an event for each type, or make {payload} alone the BODY.",
+                unsent=True,
+            )
 
 
 def _sign(signature: Signature, body: bytes) -> tuple[str, str]:
