@@ -126,13 +126,13 @@ def _body_query(body: bytes) -> TemplateQuery:
     for error in openapi.body_validator(SEARCH_PATH).iter_errors(document):
         raise InvalidBodyError(_fault(error))
     text = document["query"].strip(_BLANKS)
-    filters = document.get("filters", {})
+    filters = document.get("filters") or {}
     ids = {name: _ids(filters.get(name) or ()) for name in _ID_LISTS}
     if not _is_unicode("".join([text, filters.get("category_id") or "", *itertools.chain(*ids.values())])):
         raise InvalidBodyError("the body holds a lone surrogate, which is not Unicode text")
     return TemplateQuery(
         text=text,
-        limit=int(document.get("limit", DEFAULT_LIMIT)),
+        limit=int(document.get("limit") or DEFAULT_LIMIT),
         # Decision: a blank category_id is no filter, like the blank items of the id lists.
         category_id=(filters.get("category_id") or "").strip().lower() or None,
         difficulty=filters.get("difficulty"),

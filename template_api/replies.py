@@ -20,6 +20,8 @@ JSON = "application/json"
 _CACHED_REPLIES = 4096
 _CACHED_BYTES = 64 * 1024 * 1024
 _COMPRESSED_FROM = 1024  # bytes; below, one packet carries the answer anyway
+# 0.4 ms for 20 search results of 51 kB; level 6 takes 1.1 ms and saves 12 % more, but few searches are asked for twice.
+_LEVEL = 1
 
 
 class Reply:
@@ -39,7 +41,7 @@ class Reply:
     def compressed(self) -> bytes:
         """Return the body in gzip format, the same bytes each time."""
         if self._compressed is None:
-            self._compressed = gzip.compress(self.body, compresslevel=6, mtime=0)
+            self._compressed = gzip.compress(self.body, compresslevel=_LEVEL, mtime=0)
         return self._compressed
 
     def size(self) -> int:
@@ -97,11 +99,18 @@ def error_body(error: ApiError, method: str, path: str) -> bytes:
 def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
     """Send an answer: as 304 to a caller that holds it, compressed to one that takes gzip."""
     # Decision: callers may keep an answer but ask each time whether it is current, so that a change is seen at once.
-    response.set_headers((("ETag", reply.etag), ("Cache-Control", "no-cache"), ("Vary", "Accept-Encoding")))
+    response.set_headers((("ETag", reply.etag), ("Cache-Control", "no-cache")))
     if _holds(request.get_header("If-None-Match"), reply.etag):
+        response.set_header("Vary", "Accept-Encoding")
         response.status = HTTPStatus.NOT_MODIFIED
-        return
+    else:
+        send_whole(request, response, reply)
+
+
+def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
+    """Send an answer that no caller keeps, such as one to POST; compressed to a caller that takes gzip."""
     response.content_type = JSON
+    response.set_header("Vary", "Accept-Encoding")
     if len(reply.body) >= _COMPRESSED_FROM and takes_gzip(request.get_header("Accept-Encoding")):
         response.set_header("Content-Encoding", "gzip")
         response.data = reply.compressed()

@@ -6,7 +6,7 @@ from template_api import openapi, query, views
 from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
 from template_api.library import TemplateLibrary
 from template_api.query import TemplateQuery
-from template_api.replies import JSON, Reply, ReplyCache, encoded, send
+from template_api.replies import JSON, Reply, ReplyCache, encoded, send, send_whole
 
 MAX_BODY_BYTES = 65536
 _SHOWN_LENGTH = 80
@@ -98,8 +98,7 @@ class Search:
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the results for the query in the JSON body."""
         _check_media_type(req)
-        resp.content_type = JSON
-        resp.data = self._answers.results(query.body_query(_body(req))).body
+        send_whole(req, resp, self._answers.results(query.body_query(_body(req))))
 
 
 class Description:
