@@ -64,6 +64,15 @@ def overloaded(capacity: int) -> CallFailed:
     )
 
 
+def reply_dropped(size: int) -> CallFailed:
+    """Build the error of a message on a reply topic that a bridge process had no room for; `size` is in bytes."""
+    return CallFailed(
+        FailureCode.OVERLOADED,
+        f"a reply of {size} bytes was dropped: a bridge process has 8 MiB of replies to read already",
+        "publish less on reply topics, or find out what keeps the bridge process busy",
+    )
+
+
 def no_free_worker(workers: int) -> CallFailed:
     """Build the failure of a message that a `realtime` route had no free worker for."""
     return CallFailed(

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from amqtt_rest_bridge.model import NumberedRoute, Route
+from amqtt_rest_bridge.placeholders import PlaceholderText
+from amqtt_rest_bridge.topics import filter_matches
 
 _SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge process that is behind
 
@@ -48,10 +50,23 @@ def reply_filters(routes: Iterable[Route]) -> dict[str, float]:
     for route in routes:
         for event in route.server_events:
             if event.reply_topic is not None:
-                levels = event.reply_topic.source.split("/")
-                topic_filter = "/".join("+" if "{" in level else level for level in levels)
+                topic_filter = _reply_filter(event.reply_topic)
                 filters[topic_filter] = max(filters.get(topic_filter, 0.0), longest_request(route))
     return filters
+
+
+def asking(routes: Iterable[Route], topic: str) -> list[tuple[str, str]]:
+    """Return the names of the routes and events whose requests may wait for a reply on a topic."""
+    return [
+        (route.name, event.name)
+        for route in routes
+        for event in route.server_events
+        if event.reply_topic is not None and filter_matches(_reply_filter(event.reply_topic), topic)
+    ]
+
+
+def _reply_filter(reply_topic: PlaceholderText) -> str:
+    return "/".join("+" if "{" in level else level for level in reply_topic.source.split("/"))
 
 
 def routes_by_port(routes: Iterable[Route], ports: Collection[int]) -> dict[int, tuple[Route, ...]]:

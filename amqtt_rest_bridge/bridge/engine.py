@@ -21,6 +21,7 @@ from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Served, ShuttingDown
+from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
@@ -83,6 +84,7 @@ class Engine:
             Op.LISTEN: self._take_sockets,
             Op.CALLS: self._take_calls,
             Op.SEEN: self._take_seen,
+            Op.LATEST: self._take_latest,
             Op.CREDIT: self._outbox.credit,
             Op.STOP: self._take_stop,
             Op.PING: lambda: self._link.send((Op.PONG,)),
@@ -118,8 +120,8 @@ class Engine:
         if not self._outbox.publish(item, wait):
             raise Overloaded("the broker is busy")
 
-    def latest(self, topic_filter: str) -> bytes | None:
-        """Give the latest payload of a read event; see `Outlet.latest`."""
+    def latest(self, topic_filter: str) -> TopicPayload | None:
+        """Return the latest payload of a read event; see `Outlet.latest`."""
         return self._inbound.latest(topic_filter)
 
     def expect(self, topic: str) -> AbstractContextManager[Waiting]:
@@ -135,6 +137,10 @@ class Engine:
     def _take_seen(self, items: list[tuple[str, bytes]]) -> None:
         for topic, payload in items:
             self._inbound.seen(topic, payload)
+
+    def _take_latest(self, items: list[tuple[str, bytes]]) -> None:
+        for topic_filter, payload in items:
+            self._inbound.changed(topic_filter, payload)
 
     def _take_sockets(self, ports: list[int]) -> None:
         for port in ports:

@@ -5,34 +5,34 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from amqtt_rest_bridge.topics import TopicIndex
+from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
 
 
 class Inbound:
     """What was seen on the topics of read events, and who waits for a reply on which topic."""
 
     def __init__(self) -> None:
-        self._index: TopicIndex[str] = TopicIndex(())
-        self._latest: dict[str, bytes] = {}
+        self._latest: dict[str, TopicPayload | None] = {}  # by watched filter
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[Waiting]] = {}
 
     def watch(self, filters: Iterable[str]) -> None:
         """Keep the latest payload of these topic filters from now on, and of no others."""
-        wanted = dict.fromkeys(filters)
-        self._index = TopicIndex((topic_filter, topic_filter) for topic_filter in wanted)
-        self._latest = {one: payload for one, payload in self._latest.items() if one in wanted}
+        self._latest = {topic_filter: self._latest.get(topic_filter) for topic_filter in filters}
+
+    def changed(self, topic_filter: str, payload: bytes) -> None:
+        """Take the latest payload of a filter; of one that is not watched any more it is dropped."""
+        if topic_filter in self._latest:
+            self._latest[topic_filter] = TopicPayload(payload)
 
     def seen(self, topic: str, payload: bytes) -> None:
-        """Take a message."""
-        for topic_filter in self._index.find(topic):
-            self._latest[topic_filter] = payload
+        """Take a message that may be a reply."""
         with self._lock:
             for waiting in self._waiting.get(topic, ()):
                 waiting.give(payload)
 
-    def latest(self, topic_filter: str) -> bytes | None:
-        """Give the latest payload seen on a watched filter, None before there is one."""
+    def latest(self, topic_filter: str) -> TopicPayload | None:
+        """Return the latest payload seen on a watched filter, None before there is one."""
         return self._latest.get(topic_filter)
 
     @contextmanager

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
 
@@ -53,8 +54,8 @@ class Outlet(Protocol):
         """
         ...
 
-    def latest(self, topic_filter: str) -> bytes | None:
-        """Give the latest payload seen on a read event's SOURCE_TOPIC, None before there is one. Never blocks."""
+    def latest(self, topic_filter: str) -> TopicPayload | None:
+        """Return the latest payload seen on a read event's SOURCE_TOPIC, None before there is one. Never blocks."""
         ...
 
     def expect(self, topic: str) -> AbstractContextManager[Reply]:

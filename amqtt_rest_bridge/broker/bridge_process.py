@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from amqtt_rest_bridge.broker.batcher import Batcher
+from amqtt_rest_bridge.broker.caller_feed import CallerFeed
 from amqtt_rest_bridge.broker.calls import Call
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link import INITIAL_CREDITS, Batcher, BrokerEnd, Frame, Op
+from amqtt_rest_bridge.link import INITIAL_CREDITS, BrokerEnd, Frame, Op
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +28,6 @@ _BUFFER: Final = 1 << 20  # bytes
 # 15 % of the loop's time under full load when 64 credits or 2 ms were the measure.
 _CREDIT_BATCH: Final = INITIAL_CREDITS // 4
 _CREDIT_SECONDS: Final = 0.05
-_MOST_BEHIND: Final = 8 << 20  # bytes on their way; a bridge that has more to read is shown no more messages ...
-_CATCH_UP_SECONDS: Final = 0.1  # ... until it has read them
 _PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 
@@ -62,7 +62,7 @@ class Reports(Protocol):
         """Take what server mode answered since the last report: the items of a SERVED frame."""
 
     def latest(self) -> list[tuple[str, bytes]]:
-        """Give what read events answer with."""
+        """Return the topic filters of read events with their newest message."""
 
 
 def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
@@ -119,7 +119,6 @@ class Bridge:
             theirs.close()
             raise
         self._give_back = 0
-        self._is_behind = False
         self._unanswered = 0  # pings
         self._gone = False
 
@@ -156,9 +155,9 @@ class Bridge:
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Go over to the loop."""
-        self._link.attach(loop, self._take, self._closed)
+        self._feed = CallerFeed(loop, self._link)
+        self._link.attach(loop, self._take, self._closed, self._feed.send_newest)
         self._deals = Batcher(loop, lambda calls: self._link.send((Op.CALLS, calls)))
-        self._seen = Batcher(loop, lambda seen: self._link.send((Op.SEEN, seen)))
         self._loop = loop
         if self.pid != os.getpid():
             loop.call_later(_PING_SECONDS, self._ping)
@@ -172,9 +171,8 @@ class Bridge:
         """Hand over a call."""
         self.calls[call.id] = call
         message = call.message
-        self._deals.add(
-            (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
-        )
+        item = (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
+        self._deals.add(item, len(message.payload))
 
     @property
     def unread(self) -> int:
@@ -189,23 +187,13 @@ class Bridge:
         """Let what was dealt leave now, if the link was quiet."""
         self._deals.hurry()
 
-    def forward(self, topic: str, payload: bytes) -> None:
-        """Show a message to read events and waiting replies.
+    def forward(self, topic: str, payload: bytes) -> bool:
+        """Show a message to requests that may wait for it; False when the bridge has too many to read already."""
+        return self._feed.reply(topic, payload)
 
-        A bridge that does not read (it hangs, or was stopped) misses some; it gets the latest ones when it reads again.
-        """
-        if self._is_behind:
-            return
-        if self._link.backlog > _MOST_BEHIND:
-            self._is_behind = True
-            log.error(
-                "bridge process %d (pid %d) does not keep up: replies and read events miss messages",
-                self.index,
-                self.pid,
-            )
-            self._loop.call_later(_CATCH_UP_SECONDS, self._catch_up)
-            return
-        self._seen.add((topic, payload))
+    def show(self, topic_filter: str, payload: bytes) -> None:
+        """Let a read event answer with its newest message."""
+        self._feed.newest(topic_filter, payload)
 
     def disconnect(self) -> None:
         """Close the link, so that the process ends."""
@@ -228,14 +216,6 @@ class Bridge:
         self._unanswered += 1
         self._link.send((Op.PING,))
         self._loop.call_later(_PING_SECONDS, self._ping)
-
-    def _catch_up(self) -> None:
-        if self._link.backlog:
-            self._loop.call_later(_CATCH_UP_SECONDS, self._catch_up)
-            return
-        self._is_behind = False
-        for topic, payload in self._reports.latest():
-            self.forward(topic, payload)
 
     def _take(self, frame: Frame) -> None:
         op = frame[0]

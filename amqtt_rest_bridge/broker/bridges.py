@@ -123,11 +123,16 @@ class Bridges:
             if bridge.ready:
                 bridge.hurry()
 
-    def forward(self, topic: str, payload: bytes) -> None:
-        """Show a message to all bridges."""
+    def forward(self, topic: str, payload: bytes) -> bool:
+        """Show a message that may be a reply to all bridges; False when one of them had no room for it."""
+        taken = [bridge.forward(topic, payload) for bridge in self._bridges if bridge.ready]
+        return all(taken)
+
+    def show(self, topic_filter: str, payload: bytes) -> None:
+        """Let the read events of all bridges answer with the newest message of a topic filter."""
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.forward(topic, payload)
+                bridge.show(topic_filter, payload)
 
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
         """Let running calls finish for `grace` seconds, and start no more.
@@ -178,8 +183,8 @@ class Bridges:
             self._became_ready(bridge)
 
     def _became_ready(self, bridge: Bridge) -> None:
-        for topic, payload in self.reports.latest():
-            bridge.forward(topic, payload)
+        for topic_filter, payload in self.reports.latest():
+            bridge.show(topic_filter, payload)
         held, self._held = self._held, deque()
         self._due.put_first(held)
 

@@ -42,8 +42,11 @@ class Outlets(Protocol):
     def deal(self, call: Call) -> None:
         """Hand a call to a bridge process."""
 
-    def forward(self, topic: str, payload: bytes) -> None:
-        """Show a message to the bridge processes: read events and replies wait for it."""
+    def forward(self, topic: str, payload: bytes) -> bool:
+        """Show a message to requests that may wait for it; False when it is dropped for want of room."""
+
+    def show(self, topic_filter: str, payload: bytes) -> None:
+        """Let the read events of a topic filter answer with a message."""
 
     def hurry(self) -> None:
         """Note that a message has been dealt to all its events."""

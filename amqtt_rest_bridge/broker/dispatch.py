@@ -15,6 +15,7 @@ from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.calls import Call, EventName, Listening, Outgoing, Outlets
 from amqtt_rest_bridge.broker.quiet_log import QuietLog, described
 from amqtt_rest_bridge.broker.room import Waiting, WaitingRoom
+from amqtt_rest_bridge.broker.server_reports import ServerReports
 from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
 from amqtt_rest_bridge.broker.watching import Watched, Watching
 from amqtt_rest_bridge.errors import CallFailed
@@ -58,6 +59,7 @@ class Dispatcher:
         self._quiet = quiet or QuietLog()
         self._workers = workers
         self._index: TopicIndex[Listening | Watched] = TopicIndex(())
+        self._server = ServerReports(self._quiet, self._tell_health)
         self._watching = Watching()
         self._lossless: TopicIndex[Listening] = TopicIndex(())
         self._by_name: dict[EventName, Listening] = {}
@@ -71,9 +73,10 @@ class Dispatcher:
 
     def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
+        numbered_routes = tuple(routes)
         accounts: dict[str, RouteAccount] = {}
         entries: list[tuple[str, Listening]] = []
-        for numbered in routes:
+        for numbered in numbered_routes:
             route = numbered.route
             account = self.accounts.get(route.name) or RouteAccount(route, self._workers, self._clock())
             account.update(route)
@@ -84,6 +87,7 @@ class Dispatcher:
                 listening = Listening(number, route.name, event, account, lossless, name, request)
                 entries.append((event.source_topic, listening))
         self.accounts = accounts
+        self._server.replace((numbered.route for numbered in numbered_routes), accounts)
         self._by_name = {listening.name: listening for _, listening in entries}
         self._watching.replace(reads, replies)
         self._index = TopicIndex([*entries, *self._watching.entries()])
@@ -96,7 +100,7 @@ class Dispatcher:
                 self._take(present, waiting.message, waiting.hops, waiting.since)
 
     def latest(self) -> list[tuple[str, bytes]]:
-        """Give the latest message of each read event, for a bridge process that has just started."""
+        """Return the topic filters of read events with their latest payload, for a bridge process that starts."""
         return self._watching.latest()
 
     def offer(self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = ()) -> None:
@@ -112,15 +116,17 @@ class Dispatcher:
         if not found:
             return
         message = Message(topic, bytes(payload), self._clock())
-        forward = False
+        is_awaited = False
         for entry in found:
             if isinstance(entry, Watched):
-                forward = forward or self._watching.is_due(entry)
-                entry.latest = (topic, message.payload) if entry.keep else None
+                if entry.keep:
+                    self._show(entry, message.payload)
+                else:
+                    is_awaited = is_awaited or self._watching.is_due(entry)
             elif entry.name not in taken:
                 self._take(entry, message, hops)
-        if forward:
-            self._outlets.forward(topic, message.payload)
+        if is_awaited and not self._outlets.forward(topic, message.payload):
+            self._server.reply_dropped(message)
         self._outlets.hurry()
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
@@ -129,11 +135,9 @@ class Dispatcher:
         With `only_new` those that have seen a message already keep it: it may be a later one, not retained.
         """
         found = [entry for entry in self._index.find(topic) if isinstance(entry, Watched) and entry.keep]
-        watched = [entry for entry in found if entry.latest is None or not only_new]
-        for entry in watched:
-            entry.latest = (topic, bytes(payload))
-        if watched:
-            self._outlets.forward(topic, bytes(payload))
+        for entry in found:
+            if entry.latest is None or not only_new:
+                self._show(entry, bytes(payload))
 
     def lossless(self, topic: str) -> tuple[Listening, ...]:
         """Give the lossless events that listen to a topic."""
@@ -231,13 +235,7 @@ class Dispatcher:
         self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
     ) -> None:
         """Note what server mode answered: the items of a SERVED frame."""
-        for route, event, count, line in lines:
-            self._quiet.note(logging.INFO, (route, event), "%s", line, count=count)
-        now = self._clock()
-        for route, (answered, refused, code, message) in report.items():
-            account = self.accounts.get(route)
-            if account is not None and account.served(answered, refused, code, message, now):
-                self._tell_health(account)
+        self._server.served(report, lines, self._clock())
 
     def refuse(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
@@ -284,6 +282,10 @@ class Dispatcher:
 
     def _time_over(self, waiting: Waiting) -> None:
         self.refuse(waiting.listening, waiting.message, overloaded(waiting.listening.account.capacity), waiting.hops)
+
+    def _show(self, watched: Watched, payload: bytes) -> None:
+        watched.latest = payload
+        self._outlets.show(watched.topic_filter, payload)
 
     def _forget(self, key: str | None) -> None:
         if key is not None and self.spool is not None:

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 class Watched:
     """A topic filter in use.
 
-    `latest` is the last message of a read event (`keep`), for bridge processes that start later. `seconds` is how long
+    `latest` is the last payload of a read event (`keep`), for bridge processes that start later. `seconds` is how long
     a request may wait for a reply, `until` when the last one that waits by a definition of before ends.
     """
 
+    topic_filter: str
     keep: bool
     seconds: float = 0.0
     until: float = math.inf
-    latest: tuple[str, bytes] | None = None
+    latest: bytes | None = None
 
 
 class Watching:
@@ -34,24 +35,24 @@ class Watching:
 
     def replace(self, reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Use the filters of read events and replies, the latter with the seconds that a request may wait."""
-        self._reads = {one: self._reads.get(one) or Watched(keep=True) for one in reads}
+        self._reads = {one: self._reads.get(one) or Watched(one, keep=True) for one in reads}
         now = self._monotonic()
         left = {one: min(watched.until - now, watched.seconds) for one, watched in self._replies.items()}
         self._replies = {
-            one: Watched(keep=False, seconds=seconds, until=now + seconds)
+            one: Watched(one, keep=False, seconds=seconds, until=now + seconds)
             for one, seconds in left.items()
             if seconds > 0 and one not in replies
         }
         for one, seconds in replies.items():
-            self._replies[one] = Watched(keep=False, seconds=max(seconds, left.get(one, 0.0)))
+            self._replies[one] = Watched(one, keep=False, seconds=max(seconds, left.get(one, 0.0)))
 
     def entries(self) -> list[tuple[str, Watched]]:
         """Return every filter with what is known of it; one may occur twice."""
         return [*self._reads.items(), *self._replies.items()]
 
     def latest(self) -> list[tuple[str, bytes]]:
-        """Return the latest message of each read event."""
-        return [watched.latest for watched in self._reads.values() if watched.latest is not None]
+        """Return the topic filters of read events with the payload of their latest message."""
+        return [(one, watched.latest) for one, watched in self._reads.items() if watched.latest is not None]
 
     def is_due(self, watched: Watched) -> bool:
         """Return whether a request may still wait for messages of a filter."""

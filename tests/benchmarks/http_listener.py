@@ -23,6 +23,7 @@ import waitress
 
 from amqtt_rest_bridge.bridge.listener.http_listener import Limits, Listener, TlsFiles
 from amqtt_rest_bridge.bridge.outlet import Served
+from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
 from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
@@ -46,8 +47,8 @@ class Engine:
     def publish(self, route: str, publication: Publication, *, wait: float) -> None:
         self._link.send((Op.PUBLISH, [(route, publication.topic, publication.payload, publication.retain)]))
 
-    def latest(self, topic_filter: str) -> bytes | None:
-        return b"21.5"
+    def latest(self, topic_filter: str) -> TopicPayload | None:
+        return TopicPayload(b"21.5")
 
     @contextlib.contextmanager
     def expect(self, topic: str) -> Iterator["Engine"]:

@@ -9,6 +9,7 @@ from typing import Any
 import falcon.testing
 
 from amqtt_rest_bridge.bridge.outlet import Served
+from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
 from amqtt_rest_bridge.bridge.server.server_mode import create_app
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -42,6 +43,7 @@ class FakeOutlet:
         self.lines: list[str] = []
         self.log: list[str] = []
         self.payloads: dict[str, bytes] = {}
+        self._latest: dict[str, TopicPayload] = {}
         self.failures: deque[Exception | None] = deque()
         self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
         self.on_publish: Callable[[Publication], object] = lambda _publication: None
@@ -55,8 +57,13 @@ class FakeOutlet:
         self.published.append(publication)
         self.on_publish(publication)
 
-    def latest(self, topic_filter: str) -> bytes | None:
-        return self.payloads.get(topic_filter)
+    def latest(self, topic_filter: str) -> TopicPayload | None:
+        payload = self.payloads.get(topic_filter)
+        if payload is None:
+            return None
+        if topic_filter not in self._latest or self._latest[topic_filter].payload is not payload:
+            self._latest[topic_filter] = TopicPayload(payload)
+        return self._latest[topic_filter]
 
     @contextmanager
     def expect(self, topic: str) -> Iterator[FakeReply]:

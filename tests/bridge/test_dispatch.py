@@ -44,8 +44,12 @@ class Bridge:
     def hurry(self) -> None:
         """Nothing waits here."""
 
-    def forward(self, topic: str, payload: bytes) -> None:
+    def forward(self, topic: str, payload: bytes) -> bool:
         self.seen.append((topic, payload))
+        return True
+
+    def show(self, topic_filter: str, payload: bytes) -> None:
+        self.seen.append((topic_filter, payload))
 
 
 class Queue:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.link import Batcher, BridgeEnd, BrokerEnd, Frame, Op, credits_for, encode
+from amqtt_rest_bridge.broker.batcher import FRAME_BYTES, Batcher
+from amqtt_rest_bridge.link import BridgeEnd, BrokerEnd, Frame, Op, credits_for, encode
 
 
 @pytest.fixture
@@ -136,6 +137,18 @@ def test_a_lone_item_leaves_at_once_and_a_burst_together() -> None:
         return batches
 
     assert asyncio.run(scenario()) == [[1], [2, 3, 4]]
+
+
+def test_large_items_leave_in_a_frame_each() -> None:
+    async def scenario() -> list[list[bytes]]:
+        batches: list[list[bytes]] = []
+        batcher = Batcher(asyncio.get_running_loop(), batches.append)
+        for item in (b"1", b"2", b"3"):
+            batcher.add(item, FRAME_BYTES * 2 // 3)
+        batcher.flush()
+        return batches
+
+    assert asyncio.run(scenario()) == [[b"1", b"2"], [b"3"]]
 
 
 def test_a_publication_costs_by_its_size() -> None:

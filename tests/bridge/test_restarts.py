@@ -1,7 +1,6 @@
 """Bridge processes that die or hang, reloads and shutdowns in between: in a real broker, with real processes."""
 
 import asyncio
-import http.client
 import json
 import logging
 import os
@@ -151,35 +150,6 @@ def test_a_bridge_process_that_cannot_be_started_again_is_tried_until_it_can(
         own._delays[0] = 0.02
         client.publish("in/1", b"1")
         assert client.message() == ("out", b"1")
-
-
-def test_a_bridge_process_that_hangs_costs_the_broker_no_memory_and_gets_the_latest_when_it_goes_on(
-    target: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    read = """DEFINE ROUTE Read WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
-        ADD EVENT E WITH METHOD "GET" WITH ENDPOINT "/latest" WITH SOURCE_TOPIC "seen"
-    """
-    with hosting(read, processes=1) as host:
-        client = host.client()
-        (bridge,) = bridges(host)
-        os.kill(bridge.pid, signal.SIGSTOP)
-        for number in range(60):
-            client.publish("seen", b"%d" % number + b"x" * 200_000, qos=0)
-        client.publish("seen", b"last")
-        assert bridge._link.backlog < 10 << 20
-        assert "does not keep up" in caplog.text
-        os.kill(bridge.pid, signal.SIGCONT)
-
-        def latest() -> bytes:
-            connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=SECONDS)
-            try:
-                connection.request("GET", "/latest")
-                return connection.getresponse().read()
-            finally:
-                connection.close()
-
-        eventually(lambda: latest() == b"last", "the latest message is missing")
 
 
 def test_a_bridge_process_that_answers_no_ping_is_killed_and_started_again(

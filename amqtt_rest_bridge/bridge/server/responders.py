@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.payload_answers import TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.callers import Headers, check_signature
 from amqtt_rest_bridge.bridge.server.http_errors import (
     ErrorCode,
@@ -19,7 +20,6 @@ from amqtt_rest_bridge.bridge.server.http_errors import (
     shutting_down,
     too_large,
 )
-from amqtt_rest_bridge.bridge.server.payload_answers import content_type_of, entity_tag_of, is_not_modified
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.server_request import Request
 from amqtt_rest_bridge.errors import BridgeError, CallFailed
@@ -82,9 +82,8 @@ class _Reading:
                 f"No message has been seen on {self._topic_filter} yet",
                 "Ask again after something was published there",
             )
-        tag = entity_tag_of(payload)
-        headers = (("ETag", tag), ("Cache-Control", "no-cache"))
-        if is_not_modified(request.header("If-None-Match"), tag):
+        headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
+        if is_not_modified(request.header("If-None-Match"), payload.entity_tag):
             return Answer(status="304 Not Modified", content_type="", headers=headers)
         return _payload_answer(payload, headers)
 
@@ -185,13 +184,13 @@ class _Replying:
                 f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds",
                 "See whether something that replies is subscribed; a reply that comes now is dropped",
             )
-        return _payload_answer(payload)
+        return _payload_answer(TopicPayload(payload))
 
 
 def _published(topic: str) -> Answer:
     return Answer(json.dumps({"status": "published", "topic": topic}, ensure_ascii=False).encode())
 
 
-def _payload_answer(payload: bytes, headers: Headers = ()) -> Answer:
+def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Answer:
     # What a topic holds may come from anyone: a browser must not take text for a page.
-    return Answer(payload, content_type_of(payload), headers=(*headers, ("X-Content-Type-Options", "nosniff")))
+    return Answer(payload.payload, payload.content_type, headers=(*headers, ("X-Content-Type-Options", "nosniff")))

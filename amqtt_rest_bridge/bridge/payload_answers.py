@@ -2,10 +2,28 @@
 
 import hashlib
 import json
+from functools import cached_property
 from typing import Final
 
 _JSON_STARTS: Final = frozenset(b'{["-0123456789tfn')
 _JSON_SPACE: Final = b" \t\r\n"
+
+
+class TopicPayload:
+    """A message's payload for any number of answers; what they say of it is worked out once, for the first one."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+    @cached_property
+    def content_type(self) -> str:
+        """Return the media type; see `content_type_of`."""
+        return content_type_of(self.payload)
+
+    @cached_property
+    def entity_tag(self) -> str:
+        """Return the entity tag; see `entity_tag_of`."""
+        return entity_tag_of(self.payload)
 
 
 def content_type_of(payload: bytes) -> str:
