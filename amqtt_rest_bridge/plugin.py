@@ -33,8 +33,10 @@ from amqtt.session import ApplicationMessage, Session
 from amqtt_rest_bridge.bridge import process
 from amqtt_rest_bridge.broker.bridge_process import spawn_process
 from amqtt_rest_bridge.broker.bridges import Bridges
+from amqtt_rest_bridge.broker.connections import Connections
 from amqtt_rest_bridge.broker.dispatch import Dispatcher
-from amqtt_rest_bridge.broker.lossless import Lossless, taken_by
+from amqtt_rest_bridge.broker.lossless import Lossless
+from amqtt_rest_bridge.broker.observing import observe
 from amqtt_rest_bridge.broker.ports import Ports
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.quiet_log import QuietLog
@@ -99,7 +101,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             if not isinstance(error, RouteFilesError):
                 log.error("%s", error)  # noqa: TRY400  # the operator wants the reason, not our stack
             raise
-        self._observe()
+        observe(self._broker, self._dispatcher, self._publisher)
+        Connections(self._broker, self._may_publish)
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -177,7 +180,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._quiet_log = QuietLog()
         self._dispatcher = Dispatcher(self._bridges, self._publisher, workers, quiet=self._quiet_log)
         self._bridges.reports = self._dispatcher
-        self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put)
+        self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put_status)
         self._lossless: Lossless | None = None
         if self._spool is not None:
             self._dispatcher.spool = self._spool
@@ -220,7 +223,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._ports.close(keep=ports)
         self._say_ports(ports - before)
         for name in gone:  # an empty payload removes the retained one, and whoever shows the status hears of it
-            self._publisher.put(Publication(status_topic(name), b"", retain=True), 1)
+            self._publisher.put_status(Publication(status_topic(name), b"", retain=True))
         if self._lossless is not None:
             self._run(self._adopt(self._lossless))
         if self.config.status_seconds:
@@ -242,12 +245,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             log.info("%d message(s) of routes that are back taken up from the spool", count)
 
     async def _may_publish(self, session: Session, topic: str) -> bool:
-        """Ask the topic plugins as amqtt 0.12.1 does: all of them have to say yes."""
-        manager = self._broker.plugins_manager
-        if not manager.is_topic_filtering_enabled():
-            return True
-        verdicts = await manager.map_plugin_topic(session=session, topic=topic, action=Action.PUBLISH)
-        return all(verdicts.values())
+        """Ask the topic plugins, as amqtt does for a publish."""
+        return bool(await self._broker._topic_filtering(session, topic, Action.PUBLISH))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -282,26 +281,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             callbacks.append(hook)
         elif not wanted and hook in callbacks:
             callbacks.remove(hook)
-
-    def _observe(self) -> None:
-        """See every message on its way to the subscribers.
-
-        amqtt 0.12.1 has no hook for last wills, `$SYS` and what plugins publish, and one task a message for the rest.
-        All of them pass `Broker._broadcast_message`, after the ACL; retained messages sent on subscription do not.
-        """
-        broker = self._broker
-        forward = broker._broadcast_message
-        offer, publisher = self._dispatcher.offer, self._publisher
-
-        async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
-            if topic and data is not None:
-                try:
-                    offer(topic, data, publisher.hops, taken_by(session, topic, data))
-                except Exception:  # nothing of ours keeps a message from its subscribers
-                    log.exception("a message on %s was not looked at", topic)
-            await forward(session, topic, data, force_qos)
-
-        broker._broadcast_message = broadcast
 
 
 def _log_end(task: asyncio.Task[None]) -> None:

@@ -48,10 +48,12 @@ class Publisher:
         self._broadcast = broadcast
         self._retain = retain
         self._queued = queued
-        self._queue: deque[tuple[Publication, int, GiveCredit | None]] = deque()
+        self._queue: deque[tuple[Publication, int, GiveCredit | None, bool]] = deque()
         self._filled = asyncio.Event()
         self.hops = 0
         """How many routes the message that is being broadcast right now has passed through."""
+        self.is_status = False
+        """Whether what is being broadcast or retained right now is the status of a route."""
 
     def __len__(self) -> int:
         """Say how many publications wait."""
@@ -62,9 +64,16 @@ class Publisher:
 
         `give` is called with the credits of the publication once it is published; what has credits always has room.
         """
+        return self._put(publication, hops, give, status=False)
+
+    def put_status(self, publication: Publication) -> bool:
+        """Queue a route's status, the only publication that may go to its topic; False when there is no room."""
+        return self._put(publication, 1, None, status=True)
+
+    def _put(self, publication: Publication, hops: int, give: GiveCredit | None, *, status: bool) -> bool:
         if give is None and len(self._queue) >= MAX_QUEUE:
             return False
-        self._queue.append((publication, hops, give))
+        self._queue.append((publication, hops, give, status))
         self._filled.set()
         return True
 
@@ -77,19 +86,19 @@ class Publisher:
         """Publish until cancelled."""
         while True:
             while self._queue:
-                publication, hops, give = self._queue.popleft()
-                await self._publish(publication, hops)
+                publication, hops, give, status = self._queue.popleft()
+                await self._publish(publication, hops, status=status)
                 if give is not None:
                     give(credits_for(publication.payload))
             self._filled.clear()
             await self._filled.wait()
 
-    async def _publish(self, publication: Publication, hops: int) -> None:
+    async def _publish(self, publication: Publication, hops: int, *, status: bool) -> None:
         fault = _topic_fault(publication.topic)
         if fault is not None:  # amqtt would take it and fail later, or send it
             log.error("not published: the topic %s", fault)
             return
-        self.hops = hops
+        self.hops, self.is_status = hops, status
         try:
             await self._broadcast(publication.topic, publication.payload)
             if publication.retain:
@@ -97,7 +106,7 @@ class Publisher:
         except Exception:
             log.exception("not published on %s", loggable(publication.topic))
         finally:
-            self.hops = 0
+            self.hops, self.is_status = 0, False
         for iteration in range(1, _MOST_ITERATIONS + 1):
             await asyncio.sleep(0)
             if iteration >= _LEAST_ITERATIONS and self._queued() <= _SHORT:

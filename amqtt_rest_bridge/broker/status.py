@@ -4,14 +4,18 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.model import Publication
 
+STATUS_TOPICS: Final = "$SYS/broker/routes/"
+"""What the topics of all status begin with; no one else publishes there."""
+
 
 def status_topic(route: str) -> str:
     """Give the topic of a route's status."""
-    return f"$SYS/broker/routes/{route}/status"
+    return f"{STATUS_TOPICS}{route}/status"
 
 
 def status_publication(account: RouteAccount, now: float) -> Publication:
@@ -25,18 +29,18 @@ class StatusReporter:
 
     Args:
         accounts: Gives the routes' accounts.
-        publish: Queues a publication.
+        publish: Queues a status; see `Publisher.put_status`.
     """
 
     def __init__(
-        self, accounts: Callable[[], Iterable[RouteAccount]], publish: Callable[[Publication, int], bool]
+        self, accounts: Callable[[], Iterable[RouteAccount]], publish: Callable[[Publication], bool]
     ) -> None:
         self._accounts = accounts
         self._publish = publish
 
     def report(self, account: RouteAccount) -> None:
         """Publish one route's status now."""
-        self._publish(status_publication(account, time.time()), 1)
+        self._publish(status_publication(account, time.time()))
 
     def report_all(self) -> None:
         """Publish the status of all routes now."""
