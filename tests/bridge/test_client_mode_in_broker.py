@@ -252,6 +252,20 @@ def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> No
         assert sorted(client.messages(2)) == [("out", b"1"), ("out", b"2")]
 
 
+def test_a_slow_server_is_asked_sixty_four_times_at_once_by_default(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    routes = route(target, POST) + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "realtime"'
+    with hosting(routes) as host:
+        client = host.client("out")
+        for number in range(65):
+            client.publish("in/x", b"%d" % number)
+        assert "all 64 workers are busy" in json.loads(client.message()[1])["error"]["message"]
+        assert {gate.entered.get(timeout=10) for _ in range(64)} == {b"%d" % number for number in range(64)}
+        gate.open.set()
+        assert len(client.messages(64)) == 64
+
+
 def test_ordered_messages_of_one_topic_end_one_after_the_other(target: Recorder) -> None:
     inside: list[bytes] = []
     overlap: list[list[bytes]] = []
