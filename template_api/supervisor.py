@@ -76,7 +76,8 @@ class Supervisor:
         """Start one child and wait for its word."""
         ours, theirs = socket.socketpair()
         fds = (self._listening.fileno(), theirs.fileno())
-        command = [sys.executable, "-m", "template_api", "serve", "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
+        command = [sys.executable, "-m", "template_api", "serve", "--log-level", _log_level()]
+        command += ["--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
         with theirs, self._lock:
             if self._stopping.is_set():
                 ours.close()
@@ -127,6 +128,12 @@ class Supervisor:
                 self._link.shutdown(socket.SHUT_RDWR)
             self._link.close()
             self._link = None
+
+
+def _log_level() -> str:
+    """Return the name of this process's log level, which holds for the child too."""
+    level = log.getEffectiveLevel()
+    return next((name for name in ("DEBUG", "INFO", "WARNING") if level <= getattr(logging, name)), "ERROR")
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.http_target import Target, echo
-from tests.bridge.launcher_support import BRIDGE, SERVER_ROUTE, Running, Workplace
+from tests.bridge.launcher_support import ANONYMOUS, BRIDGE, SERVER_ROUTE, Running, Workplace
 
 ROUTES = """
 DEFINE ROUTE Forward WITH TYPE REST_API
@@ -43,6 +43,7 @@ AT_EVERY_LEVEL = """\
             getattr(log, level)("logged as %s", level)
         os.kill(os.getpid(), 15)
 """
+EVENT_LOGGER = "  amqtt.plugins.logging_amqtt.EventLoggerPlugin:\n"
 LEVELS = ["debug", "info", "warning", "error"]
 
 
@@ -71,7 +72,7 @@ def use_both_modes(running: Running) -> None:
 def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(tmp_path: Path, processes: int) -> None:
     place = Workplace(tmp_path)
     with Target(echo) as target:
-        place.configure(("processes: 0", f"processes: {processes}"))
+        place.configure(("processes: 0", f"processes: {processes}"), (ANONYMOUS, ANONYMOUS + EVENT_LOGGER))
         place.write("routes.lot", SERVER_ROUTE + ROUTES.format(port=target.port))
         with place.serving() as running:
             use_both_modes(running)
@@ -82,7 +83,8 @@ def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(tm
     assert len(re.findall(f"INFO - route Forward, event Send: {answered}", text)) == 1
     assert text.count("INFO - route Intake, event Received: answered POST /webhook with 200\n") == 1
     assert text.count("INFO - route Guarded, event Knock: answered POST /***/knock with 401 unauthorized\n") == 1
-    hidden = ("the user", "the password", "the-path", "the payload", "the body", "hook-key", "Connection", "acquired")
+    hidden = ["the user", "the password", "the-path", "the payload", "the body", "hook-key"]
+    hidden += ["Connection", "acquired", "FIRED"]
     assert [text for text in hidden if text in "\n".join(running.lines)] == []
 
 
@@ -105,6 +107,16 @@ def test_lower_levels_are_not_logged(tmp_path: Path, level: str) -> None:
         assert running.end() == 0
     logged = [line.rpartition(" ")[2] for line in running.lines if "logged as" in line]
     assert logged == LEVELS[LEVELS.index(level) :]
+
+
+def test_the_process_of_the_template_api_logs_from_the_same_level_on(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    place.configure((BRIDGE, "  template_api.plugin.TemplateApiPlugin: {port: 0}\n"))
+    place.add_plugin(AT_EVERY_LEVEL)
+    with place.serving("--log-level", "warning") as running:
+        assert running.end() == 0
+    assert any("WARNING - the library is empty" in line for line in running.lines)
+    assert [line for line in running.lines if "INFO" in line] == []
 
 
 def test_a_level_that_is_none_is_refused(tmp_path: Path) -> None:
