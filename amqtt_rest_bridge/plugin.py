@@ -51,6 +51,7 @@ from amqtt_rest_bridge.broker.settings import (
 )
 from amqtt_rest_bridge.broker.spool import Spool
 from amqtt_rest_bridge.broker.status import StatusReporter, status_topic
+from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.loader import LoadResult
@@ -103,6 +104,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             raise
         observe(self._broker, self._dispatcher, self._publisher)
         Connections(self._broker, self._may_publish)
+        look_after_transports(self._broker)
 
     @property
     def server_ports(self) -> dict[int, int]:

@@ -22,6 +22,7 @@ from amqtt.plugins.manager import PluginManager
 from amqtt_rest_bridge.broker import listeners
 from amqtt_rest_bridge.broker.fitting import reason
 from amqtt_rest_bridge.broker.signals import Signals
+from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         listeners.probe(config.listeners)  # before plugins start processes and fill databases
         try:
             broker = _Broker(config, loop=loop)
+            look_after_transports(broker)
         except Exception as error:
             _close_plugins_behind(error, runner)
             if signals.received is not None:  # whatever it was, we were told to stop

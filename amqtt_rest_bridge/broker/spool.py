@@ -73,7 +73,9 @@ class Spool:
         self._lock = _lock(path)
         try:
             # Made by whoever makes the broker, used by its loop: one thread at a time.
-            self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.Error as error:
             self._lock.close()
             raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
@@ -131,7 +133,10 @@ class Spool:
 
         Runs on a thread of its own, with a connection of its own, so that the loop's commits never wait for the disk.
         """
-        with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(self._path, _BUSY_SECONDS)) as connection:
+        with (
+            contextlib.suppress(sqlite3.Error),
+            closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as connection,
+        ):
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def shorten(self) -> None:

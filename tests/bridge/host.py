@@ -111,7 +111,6 @@ class Host:
             for client in self._clients:
                 client.disconnect()
             self.wait(self.broker.shutdown())
-            self.wait(_close_connections())
         finally:
             self._end_loop()
 
@@ -131,14 +130,6 @@ class Host:
         broker = Broker(config)
         await broker.start()
         return broker
-
-
-async def _close_connections() -> None:
-    """Close what amqtt 0.12.1 leaves open: connections that came and went without a CONNECT, as port scans do."""
-    transports = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
-    for transport in list(transports.values()):
-        transport.close()
-    await asyncio.sleep(0)
 
 
 def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:

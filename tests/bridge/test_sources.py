@@ -131,3 +131,9 @@ def test_byte_order_mark_is_no_part_of_the_text(folder: Path) -> None:
 def test_relative_path_stays_as_it_was_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert [source.path for source in read(["deep", "a.lot"])] == ["deep/er/c.lot", "a.lot"]
+
+
+def test_notebook_nested_too_deep_is_a_fault(folder: Path) -> None:
+    (folder / "n.lotnb").write_text("[" * 200_000)  # Python 3.13 reads 5,000
+    (source,) = read([folder / "n.lotnb"])
+    assert str(source.faults[0]) == f"{folder}/n.lotnb:1:1: error: the notebook is not JSON that can be read"

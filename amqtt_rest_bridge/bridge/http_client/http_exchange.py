@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from amqtt_rest_bridge.bridge.http_client.http_connection import LONGEST_HEAD, Connection, DeadlineSocket, HeadTooLarge
 from amqtt_rest_bridge.bridge.http_client.http_content import ContentTooLarge, decode_content
@@ -60,9 +60,16 @@ class FinalResponse(HTTPResponse):
     named: Mapping[str, str]
     """The fields by lower-case name; of a name that comes twice the last."""
 
+    # http.client's `close` and `flush` expect a file that is there and open. From Python 3.13 on, failures of the
+    # `close` that happens when a response is collected are reported.
+    fp: Any = None  # the request may fail before there is one
+
     def __init__(self, sock: socket.socket, debuglevel: int = 0, method: str | None = None) -> None:
         super().__init__(sock, debuglevel, method)
         self._opens_tunnel = method == "CONNECT"
+
+    def flush(self) -> None:
+        """Do nothing: the file belongs to the connection, which may have been closed before."""
 
     def begin(self) -> None:
         """Read the head of the final response."""

@@ -1,0 +1,50 @@
+"""The TCP connections of the broker's listeners: closed once amqtt is done with them, cut off when the broker ends.
+
+amqtt 0.12.1 leaves a connection open on which no CONNECT came or whose CONNECT was refused, so each port scan costs a
+file descriptor for ever. From Python 3.12.1 on (seen in 3.12.1 and 3.13.0) asyncio's `Server.wait_closed` waits until
+every connection is gone, where it returned at once before. One such connection, or a client that reads nothing, then
+keeps `Broker.shutdown` from ending. uvloop 0.23 does not wait. The broker's loop alone.
+"""
+
+import asyncio
+from typing import Any
+from weakref import WeakSet
+
+
+def look_after_transports(broker: Any) -> None:
+    """Close and cut off the connections of an amqtt broker; before it starts, once or more."""
+    if not isinstance(getattr(broker.stream_connected, "__self__", None), _Transports):
+        _Transports(broker)
+
+
+class _Transports:
+    """Stands between amqtt and the loop where connections come in and where listeners are made."""
+
+    def __init__(self, broker: Any) -> None:
+        self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
+        self._serve = broker.stream_connected
+        self._listen = broker._create_server_instance
+        broker.stream_connected = self.serve
+        broker._create_server_instance = self.listen
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str) -> None:
+        """Have amqtt serve a connection, then close it."""
+        self._transports.add(writer.transport)
+        try:
+            await self._serve(reader, writer, listener_name)
+        finally:
+            writer.close()
+
+    async def listen(self, *arguments: Any) -> Any:
+        """Have amqtt make a listener, and cut off what is still connected once it waits for that."""
+        server = await self._listen(*arguments)
+        if isinstance(server, asyncio.Server):
+            wait_closed = server.wait_closed
+
+            async def cut_off() -> None:
+                for transport in list(self._transports):
+                    transport.abort()
+                await wait_closed()
+
+            server.wait_closed = cut_off  # type: ignore[method-assign]
+        return server
