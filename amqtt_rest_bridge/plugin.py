@@ -91,6 +91,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             check_settings(settings)
             self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload, self._check)
             routes = usable_routes(self._load(), settings)
+            process.check_routes(routes, bridge_settings(settings))
             self._ports.open(server_ports(routes))
             self._spool = Spool(Path(settings.spool)) if settings.spool is not None else None
             self._wire(settings)

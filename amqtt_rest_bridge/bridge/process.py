@@ -16,6 +16,7 @@ from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
 from amqtt_rest_bridge.bridge.client.runner import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.http_client.http_tls import Contexts, FileCheck
 from amqtt_rest_bridge.bridge.listener.access_log import AccessLog
 from amqtt_rest_bridge.bridge.listener.http_listener import Listener, TlsFiles
 from amqtt_rest_bridge.bridge.outlet import Outlet
@@ -35,10 +36,15 @@ def run(sock: socket.socket) -> None:
 
 def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
     """Raise `ConfigurationError` for the first route that a bridge process could not run; reads its TLS files."""
+    files = FileCheck()
     for route in routes:
         if route.client_events:
-            PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
-            Network().sender(route.config, settings).close()
+            try:
+                PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
+                Network().sender(route.config, settings).close()
+                files.look(route.config)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"route {route.name}: {error}") from error
 
 
 class Network:
@@ -46,10 +52,12 @@ class Network:
 
     def __init__(self) -> None:
         self._turns = ReplyTurns()
+        self._contexts = Contexts()
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
-        """Make what sends the requests of a route; raises `ConfigurationError` for unusable TLS files."""
-        return HttpSender(config, max_response_bytes=settings.max_response_bytes, environment=os.environ)
+        """Make what sends the requests of a route; its TLS files are read when it connects."""
+        limit = settings.max_response_bytes
+        return HttpSender(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
 
     def server(
         self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings

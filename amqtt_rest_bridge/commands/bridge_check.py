@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.http_client.http_tls import FileCheck
 from amqtt_rest_bridge.bridge.listener.listener_tls import TlsFiles
 from amqtt_rest_bridge.broker.settings import Settings, check_settings, route_paths, usable_routes
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
@@ -51,10 +52,12 @@ def _wrong_settings(settings: Settings) -> Iterator[str]:
 
 def _unusable_senders(routes: tuple[Route, ...], settings: Settings) -> Iterator[str]:
     """Read the certificate files that routes name."""
+    files = FileCheck()
     for route in (route for route in routes if route.client_events):
         try:
             limit = settings.max_response_bytes
             HttpSender(route.config, max_response_bytes=limit, environment=os.environ).close()
+            files.look(route.config)
         except ConfigurationError as error:
             where = f"{route.path}:{route.position.line}:{route.position.column}"
             yield f"{where}: error: route {route.name}: {error}"

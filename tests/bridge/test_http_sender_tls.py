@@ -8,7 +8,7 @@ import pytest
 from amqtt_rest_bridge.bridge.client import client_results
 from amqtt_rest_bridge.bridge.http_client import http_failures
 from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, get, sender_by
 from tests.bridge.http_target import (
@@ -190,40 +190,6 @@ def test_kept_tls_connection_that_was_closed_is_replaced() -> None:
             for _ in range(3):
                 assert sender.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
         assert target.connections == 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        pytest.param({"ca_file": "missing.pem"}, "CA_FILE: missing.pem", id="no such CA_FILE"),
-        pytest.param({"ca_file": __file__}, "CA_FILE", id="CA_FILE without certificates"),
-        pytest.param(
-            {"client_cert_file": "missing.pem"}, "CLIENT_CERT_FILE: missing.pem", id="no such CLIENT_CERT_FILE"
-        ),
-        pytest.param({"client_cert_file": AUTHORITY}, "CLIENT_CERT_FILE", id="no key"),
-        pytest.param(
-            {"client_cert_file": CLIENT, "client_key_file": "missing.key"},
-            "CLIENT_KEY_FILE: missing.key",
-            id="no such key",
-        ),
-        pytest.param(
-            {"client_cert_file": CLIENT, "client_key_file": str(CERTIFICATES / "server.pem")},
-            "CLIENT_CERT_FILE",
-            id="another certificate's key",
-        ),
-        pytest.param(
-            {"client_cert_file": CLIENT, "client_key_file": str(CERTIFICATES / "encrypted_client.key")},
-            "passphrase",
-            id="encrypted key",
-        ),
-        pytest.param({"client_key_file": CLIENT}, "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE", id="key alone"),
-    ],
-)
-def test_unusable_tls_file_is_found_when_the_sender_is_made(settings: dict[str, str], said: str) -> None:
-    config = RestApiConfig(base_address="https://localhost", **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError) as caught:
-        HttpSender(config, max_response_bytes=1, environment={})
-    assert said in str(caught.value)
 
 
 def test_senders_do_not_read_the_systems_authorities_before_they_connect(monkeypatch: pytest.MonkeyPatch) -> None:

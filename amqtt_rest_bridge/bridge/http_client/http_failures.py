@@ -12,7 +12,7 @@ from http.client import HTTPException, IncompleteRead, LineTooLong, RemoteDiscon
 from amqtt_rest_bridge.bridge.http_client.http_connection import LONGEST_HEAD, DeadlineSocket, HeadTooLarge, NotHttp
 from amqtt_rest_bridge.bridge.http_client.http_content import ContentTooLarge
 from amqtt_rest_bridge.bridge.http_client.http_exchange import Phase, phase_of
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # what a TLS server says to a plain request: an alert or handshake record
 _NO_TLS = frozenset(
@@ -70,6 +70,15 @@ def proxy_failed(where: str, answer: str) -> CallFailed:
         f"no connection to {where}: the proxy answered {answer}",
         "Check that the proxy may reach this server, its credentials in HTTPS_PROXY, and NO_PROXY.",
         unsent=True,
+    )
+
+
+def files_unusable(where: str, error: ConfigurationError) -> CallFailed:
+    """Explain that a route's files for TLS cannot be used; `error` names the setting and the path."""
+    return CallFailed(
+        FailureCode.TLS_FAILED,
+        f"no TLS with {where}: {error}",
+        "Put the file where the route's definition says; it is looked at again for the next call.",
     )
 
 

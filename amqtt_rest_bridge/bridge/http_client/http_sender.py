@@ -40,7 +40,7 @@ from amqtt_rest_bridge.bridge.http_client.http_origin import (
 )
 from amqtt_rest_bridge.bridge.http_client.http_proxies import Proxy, find_proxy
 from amqtt_rest_bridge.bridge.http_client.http_resolver import Resolver
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallFailed, ConfigurationError
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 # Decision: an address that does not answer holds up those after it no longer than this (the idea of RFC 8305).
@@ -86,8 +86,11 @@ class _Server:
 class HttpSender:
     """Send requests to the server of a route's BASE_ADDRESS; for any number of threads at once.
 
+    Files for TLS are looked at for each new connection, so a route whose files are gone costs no other route anything.
+    Senders that are given the same `contexts` read a file once.
+
     Raises:
-        ConfigurationError: BASE_ADDRESS, a file for TLS or a proxy variable of `environment` cannot be used.
+        ConfigurationError: BASE_ADDRESS or a proxy variable of `environment` cannot be used.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class HttpSender:
         environment: Mapping[str, str],
         clock: Callable[[], float] = monotonic,
         resolver: Resolver | None = None,
+        contexts: http_tls.Contexts | None = None,
     ) -> None:
         self._config = config
         self._limit = max_response_bytes
@@ -105,7 +109,8 @@ class HttpSender:
         self._clock = clock
         self._resolver = resolver or Resolver()
         self._seconds = float(config.request_timeout)
-        self._context = http_tls.client_context(config) if http_tls.has_files(config) else None
+        self._contexts = contexts or http_tls.Contexts()
+        self._context: ssl.SSLContext | None = None  # of the last new connection
         self._lock = Lock()
         origin, _ = split_base_address(config.base_address or "")
         self._server = self._server_of(origin)
@@ -211,12 +216,13 @@ class HttpSender:
         return http_failures.exchange_failed(server.where, error, wire, seconds=self._seconds, limit=self._limit)
 
     def _connect(self, server: _Server, deadline: float) -> Connection:
+        context = self._tls_context(server.where) if server.is_tls else None
         sock = self._dial(server, deadline)
         try:
-            if server.is_tls:
+            if context is not None:
                 if server.proxy is not None:
                     self._open_tunnel(sock, server, deadline)
-                sock = self._start_tls(sock, server, deadline)
+                sock = self._start_tls(sock, context, server, deadline)
         except BaseException:
             sock.close()
             raise
@@ -273,15 +279,27 @@ class HttpSender:
         if not connection.wire.is_clean():
             raise http_failures.proxy_failed(server.where, "with more than the opening of a tunnel")
 
-    def _start_tls(self, sock: socket.socket, server: _Server, deadline: float) -> socket.socket:
+    def _tls_context(self, where: str) -> ssl.SSLContext:
+        """Return the context for a new connection.
+
+        Decision: while files that were in use cannot be used (gone, or being replaced), what they held goes on.
+        """
+        try:
+            self._context = self._contexts.of(self._config)
+        except ConfigurationError as error:
+            if self._context is None:
+                raise http_failures.files_unusable(where, error) from error
+        return self._context
+
+    def _start_tls(
+        self, sock: socket.socket, context: ssl.SSLContext, server: _Server, deadline: float
+    ) -> socket.socket:
         """Do the TLS handshake; the certificate is checked against the name in BASE_ADDRESS, or its address."""
-        if self._context is None:
-            self._context = http_tls.client_context(self._config)
         try:
             # The handshake as a whole is bounded by the socket's timeout.
             sock.settimeout(max(deadline - self._clock(), 0.001))
             name = server.origin.host.rstrip(".").partition("%")[0]
-            return self._context.wrap_socket(sock, server_hostname=name)
+            return context.wrap_socket(sock, server_hostname=name)
         except TimeoutError as error:
             raise http_failures.connecting_failed(server.where, error, self._seconds) from error
         except OSError as error:

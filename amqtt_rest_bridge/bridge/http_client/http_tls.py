@@ -1,25 +1,103 @@
-"""TLS settings of a route as a context: whose certificates are believed, and which one is shown. Used at load."""
+"""TLS settings of a route as a context: whose certificates are believed, and which one is shown."""
 
 import functools
 import ssl
-from typing import NoReturn
+from pathlib import Path
+from threading import Lock
+from typing import Final, NoReturn
+from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import RestApiConfig
 
+Identity = tuple[str, int, int, int]
+"""A file as it is: path, time of change (ns), inode, size."""
+Key = tuple[bool, Identity | None, Identity | None, Identity | None]
 
-def client_context(config: RestApiConfig) -> ssl.SSLContext:
-    """Make the context of a route; routes without files share one, because reading the system's authorities takes long.
+_MOST_FAULTS: Final = 1000
 
-    Decision: CA_FILE replaces the system's authorities, so that a private authority is the only one believed.
 
-    Raises:
-        ConfigurationError: a file cannot be used; the message names its setting.
+class Contexts:
+    """TLS contexts, made when they are first asked for; routes with the same files and parameters share one.
+
+    A file is read again only when it has changed: routes by the hundred may name a large one. Any thread.
     """
-    verify = not config.ignore_cert_errors
-    if not has_files(config):
-        return _shared_context(verify)
-    context = _context(verify, config.ca_file)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._made: WeakValueDictionary[Key, ssl.SSLContext] = WeakValueDictionary()
+        self._faults: dict[Key, str] = {}  # of files that could be read and hold the wrong thing
+        self._making: dict[Key, Lock] = {}
+
+    def of(self, config: RestApiConfig) -> ssl.SSLContext:
+        """Return the context of a route; blocks for as long as reading its files takes, the first time.
+
+        Decision: CA_FILE replaces the system's authorities, so that a private authority is the only one believed.
+
+        Raises:
+            ConfigurationError: A file cannot be used; the message names its setting and its path.
+        """
+        if not has_files(config):
+            return _shared_context(not config.ignore_cert_errors)
+        key = _key(config)
+        with self._lock:
+            making = self._making.setdefault(key, Lock())
+        try:
+            with making:
+                return self._known(key) or self._make(key, config)
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
+
+    def _known(self, key: Key) -> ssl.SSLContext | None:
+        with self._lock:
+            fault = self._faults.get(key)
+            if fault is not None:
+                raise ConfigurationError(fault)
+            return self._made.get(key)
+
+    def _make(self, key: Key, config: RestApiConfig) -> ssl.SSLContext:
+        try:
+            context = _context_with_files(config)
+        except ConfigurationError as error:
+            if not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, ssl.SSLError):
+                with self._lock:
+                    if len(self._faults) >= _MOST_FAULTS:
+                        self._faults.clear()
+                    self._faults[key] = str(error)
+            raise
+        with self._lock:
+            self._made[key] = context
+        return context
+
+
+class FileCheck:
+    """Look whether routes could use their TLS files, at each set of files once. One thread."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[tuple[object, ...], ConfigurationError | None] = {}
+
+    def look(self, config: RestApiConfig) -> None:
+        """Raise `ConfigurationError` for files that cannot be used; reads them."""
+        files = (config.ignore_cert_errors, config.ca_file, config.client_cert_file, config.client_key_file)
+        if files not in self._verdicts and has_files(config):
+            try:
+                _context_with_files(config)
+                self._verdicts[files] = None
+            except ConfigurationError as error:
+                self._verdicts[files] = error
+        verdict = self._verdicts.get(files)
+        if verdict is not None:
+            raise ConfigurationError(str(verdict)) from verdict
+
+
+def has_files(config: RestApiConfig) -> bool:
+    """Tell that a route names files for TLS."""
+    return bool(config.ca_file or config.client_cert_file or config.client_key_file)
+
+
+def _context_with_files(config: RestApiConfig) -> ssl.SSLContext:
+    context = _context(not config.ignore_cert_errors, config.ca_file)
     if config.client_cert_file:
         _load_certificate(context, config.client_cert_file, config.client_key_file)
     elif config.client_key_file:
@@ -27,9 +105,23 @@ def client_context(config: RestApiConfig) -> ssl.SSLContext:
     return context
 
 
-def has_files(config: RestApiConfig) -> bool:
-    """Tell that a route names files for TLS, which have to be read before it can run."""
-    return bool(config.ca_file or config.client_cert_file or config.client_key_file)
+def _key(config: RestApiConfig) -> Key:
+    return (
+        not config.ignore_cert_errors,
+        _identity("CA_FILE", config.ca_file),
+        _identity("CLIENT_CERT_FILE", config.client_cert_file),
+        _identity("CLIENT_KEY_FILE", config.client_key_file),
+    )
+
+
+def _identity(setting: str, path: str | None) -> Identity | None:
+    if not path:
+        return None
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise _unusable(setting, path, error, "a readable file") from error
+    return path, status.st_mtime_ns, status.st_ino, status.st_size
 
 
 @functools.cache
