@@ -39,7 +39,7 @@ class Op:
     SEEN: Final = 4  # [(topic, payload), ...] of messages that may be replies
     CREDIT: Final = 5  # how many more credits the bridge may spend on publications
     STOP: Final = 6  # seconds of grace for what is running
-    PING: Final = 7  # no items; answered by PONG
+    PING: Final = 7  # no items; answered by PONG, or STALLED
     LATEST: Final = 8  # [(topic filter, payload), ...]: the newest message of read events
     # bridge to broker
     READY: Final = 20  # no items
@@ -54,7 +54,8 @@ class Op:
     STOPPED: Final = 27  # no items
     RETURNED: Final = 28  # call that has not ended and whose event is gone from the bridge
     TRY_FAILED: Final = 29  # lossless call that is tried until it succeeds, failure code, message
-    PONG: Final = 30  # no items
+    PONG: Final = 30  # no items; every port has taken a turn
+    STALLED: Final = 31  # [(SERVER_PORT, bound port), ...] that have taken no turn since the last PING
 
 
 def credits_for(payload: bytes) -> int:

@@ -22,6 +22,7 @@ from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Served, ShuttingDown
 from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
+from amqtt_rest_bridge.bridge.port_watch import PortWatch, Turning
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link import BridgeEnd, Op
@@ -36,7 +37,7 @@ _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a
 _OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"})
 
 
-class Server(Protocol):
+class Server(Turning, Protocol):
     """The HTTP server of one port; see `bridge.http_listener`."""
 
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
@@ -77,6 +78,8 @@ class Engine:
         self._longest: dict[int, float] = {}  # seconds that a request on a port may take, by any of its definitions
         self._leaving: list[Server] = []  # a reload took their port away; they serve what they had begun
         self._answers = _Answers()
+        self._watch = PortWatch(link.send)
+        self._ending = False
         self._stopping = False
         self._idle: list[Runner] = []  # whose calls nobody is at yet
         self._handlers: Mapping[int, Callable[..., None]] = {
@@ -87,7 +90,7 @@ class Engine:
             Op.LATEST: self._take_latest,
             Op.CREDIT: self._outbox.credit,
             Op.STOP: self._take_stop,
-            Op.PING: lambda: self._link.send((Op.PONG,)),
+            Op.PING: self._take_ping,
         }
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
@@ -146,7 +149,11 @@ class Engine:
         for port in ports:
             self._sockets[port] = self._link.take_socket()
 
+    def _take_ping(self) -> None:
+        self._watch.ping({} if self._ending else self._servers)
+
     def _take_stop(self, grace: float) -> None:
+        self._ending = True  # and the ports' loops with it
         self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
         threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
 

@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from wsgiref.types import WSGIApplication
 
 from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
@@ -96,6 +96,15 @@ class Port:
             self._listener.reload_tls()
         except ConfigurationError as error:
             log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
+
+    @property
+    def bound_port(self) -> int:
+        """Return the port number that callers connect to."""
+        return self._listener.bound_port
+
+    def on_turn(self, action: Callable[[], None]) -> None:
+        """Run something on the port's thread, in its next turn."""
+        self._listener.on_turn(action)
 
     def stop(self, grace: float) -> None:
         """Refuse new requests, let running ones finish, close."""

@@ -28,7 +28,7 @@ _BUFFER: Final = 1 << 20  # bytes
 # 15 % of the loop's time under full load when 64 credits or 2 ms were the measure.
 _CREDIT_BATCH: Final = INITIAL_CREDITS // 4
 _CREDIT_SECONDS: Final = 0.05
-_PING_SECONDS: Final = 5.0
+PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
@@ -60,6 +60,9 @@ class Reports(Protocol):
         self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
     ) -> None:
         """Take what server mode answered since the last report: the items of a SERVED frame."""
+
+    def stalled(self, ports: Sequence[int]) -> None:
+        """Note ports that have stopped answering."""
 
     def latest(self) -> list[tuple[str, bytes]]:
         """Return the topic filters of read events with their newest message."""
@@ -120,6 +123,7 @@ class Bridge:
             raise
         self._give_back = 0
         self._unanswered = 0  # pings
+        self._stalled: tuple[tuple[int, int], ...] = ()  # ports, as configured and as bound
         self._gone = False
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
@@ -159,8 +163,7 @@ class Bridge:
         self._link.attach(loop, self._take, self._closed, self._feed.send_newest)
         self._deals = Batcher(loop, lambda calls: self._link.send((Op.CALLS, calls)))
         self._loop = loop
-        if self.pid != os.getpid():
-            loop.call_later(_PING_SECONDS, self._ping)
+        loop.call_later(PING_SECONDS, self._ping)
 
     def send(self, frame: Frame, sockets: Sequence[socket.socket] = ()) -> None:
         """Queue a frame, after what was dealt before it."""
@@ -206,16 +209,29 @@ class Bridge:
         self._end()
 
     def _ping(self) -> None:
-        """See whether the process still reads its link; one that hangs would keep its messages for ever."""
+        """See whether the bridge still reads its link and its ports still turn; what hangs would do so for ever."""
         if self._gone:
             return
         if self._unanswered >= _MOST_UNANSWERED:
-            log.error("bridge process %d (pid %d) hangs and is killed", self.index, self.pid)
-            os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
-            return
+            self._reports.stalled([port for port, _ in self._stalled])
+            if self.pid != os.getpid():
+                log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, self._which())
+                os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
+                return
+            if self._unanswered == _MOST_UNANSWERED:
+                log.error("the bridge, a thread of this process, hangs%s: start the broker again", self._which())
+        if self._unanswered < _MOST_UNANSWERED or not self._link.backlog:
+            self._link.send((Op.PING,))
         self._unanswered += 1
-        self._link.send((Op.PING,))
-        self._loop.call_later(_PING_SECONDS, self._ping)
+        self._loop.call_later(PING_SECONDS, self._ping)
+
+    def _which(self) -> str:
+        return "".join(f", port {bound} answers nothing" for _, bound in self._stalled)
+
+    def _take_pong(self) -> None:
+        if self._unanswered > _MOST_UNANSWERED:
+            log.warning("the bridge answers again")
+        self._unanswered, self._stalled = 0, ()
 
     def _take(self, frame: Frame) -> None:
         op = frame[0]
@@ -256,7 +272,9 @@ class Bridge:
             case Op.STOPPED:
                 self.stopped = True
             case Op.PONG:
-                self._unanswered = 0
+                self._take_pong()
+            case Op.STALLED:
+                self._stalled = tuple(frame[1])
 
     def _give(self, count: int) -> None:
         if not self._give_back:

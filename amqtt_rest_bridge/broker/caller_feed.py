@@ -12,6 +12,7 @@ from typing import Final
 from amqtt_rest_bridge.broker.batcher import FRAME_BYTES, Batcher
 from amqtt_rest_bridge.link import BrokerEnd, Op
 
+# Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
 MOST_REPLY_BYTES: Final = 8 << 20  # of replies on their way to one bridge process, and one reply more
 _MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
 

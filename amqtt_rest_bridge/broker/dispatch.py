@@ -71,12 +71,11 @@ class Dispatcher:
         """Say whether any route is lossless, so that packets have to be looked at before their PUBACK."""
         return any(listening.lossless for listening in self._by_name.values())
 
-    def set_routes(self, routes: Iterable[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
+    def set_routes(self, routes: Sequence[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
-        numbered_routes = tuple(routes)
         accounts: dict[str, RouteAccount] = {}
         entries: list[tuple[str, Listening]] = []
-        for numbered in numbered_routes:
+        for numbered in routes:
             route = numbered.route
             account = self.accounts.get(route.name) or RouteAccount(route, self._workers, self._clock())
             account.update(route)
@@ -87,7 +86,7 @@ class Dispatcher:
                 listening = Listening(number, route.name, event, account, lossless, name, request)
                 entries.append((event.source_topic, listening))
         self.accounts = accounts
-        self._server.replace((numbered.route for numbered in numbered_routes), accounts)
+        self._server.replace((numbered.route for numbered in routes), accounts)
         self._by_name = {listening.name: listening for _, listening in entries}
         self._watching.replace(reads, replies)
         self._index = TopicIndex([*entries, *self._watching.entries()])
@@ -134,9 +133,8 @@ class Dispatcher:
 
         With `only_new` those that have seen a message already keep it: it may be a later one, not retained.
         """
-        found = [entry for entry in self._index.find(topic) if isinstance(entry, Watched) and entry.keep]
-        for entry in found:
-            if entry.latest is None or not only_new:
+        for entry in self._index.find(topic):
+            if isinstance(entry, Watched) and entry.keep and (entry.latest is None or not only_new):
                 self._show(entry, bytes(payload))
 
     def lossless(self, topic: str) -> tuple[Listening, ...]:
@@ -236,6 +234,10 @@ class Dispatcher:
     ) -> None:
         """Note what server mode answered: the items of a SERVED frame."""
         self._server.served(report, lines, self._clock())
+
+    def stalled(self, ports: Sequence[int]) -> None:
+        """Note ports that have stopped answering."""
+        self._server.stalled(ports, self._clock())
 
     def refuse(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""

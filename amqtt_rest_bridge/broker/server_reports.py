@@ -1,13 +1,13 @@
-"""What server mode tells of its routes: requests answered, replies dropped. The broker's loop."""
+"""What server mode tells of its routes: requests answered, replies dropped, ports that hang. The broker's loop."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.quiet_log import QuietLog
 from amqtt_rest_bridge.failures import reply_dropped
 from amqtt_rest_bridge.model import Message, Route
-from amqtt_rest_bridge.route_set import asking
+from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.topics import loggable
 
 
@@ -50,6 +50,12 @@ class ServerReports:
         for route, event in asking(self._routes, message.topic):
             self._quiet.note(logging.ERROR, (route, event), "dropped a reply on %s: %s", topic, failure.message)
             self._error(route, failure.code, failure.message, message.timestamp)
+
+    def stalled(self, ports: Collection[int], now: float) -> None:
+        """Note ports that have stopped answering, as an error of each of their routes."""
+        for routes in routes_by_port(self._routes, ports).values():
+            for route in routes:
+                self._error(route.name, "internal_error", "the port of the route has stopped answering", now)
 
     def _error(self, route: str, code: str, message: str, now: float) -> None:
         account = self._accounts[route]

@@ -65,8 +65,13 @@ class Network:
     def close(self) -> None:
         self.closed.release()
 
+    bound_port = 0
+
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
         """Go on."""
+
+    def on_turn(self, action: Callable[[], None]) -> None:
+        action()
 
     def stop(self, grace: float) -> None:
         """Nothing runs here."""

@@ -173,6 +173,7 @@ class Connection:
         Returns true when it closed a connection whose peer did not read.
         """
         if self._output:
+            # Decision: the time counts from the last byte that left, so one that reads slowly gets its answer.
             is_unread = now - self.active_at > slow_seconds
             if is_unread:
                 self.abandon()

@@ -14,6 +14,7 @@ What is waitress's: parsing, the WSGI environment, the listening socket. What is
 import socket
 import threading
 import time
+from collections.abc import Callable
 from wsgiref.types import WSGIApplication
 
 from amqtt_rest_bridge.bridge.listener.access_log import AccessLog
@@ -51,13 +52,17 @@ class Listener:
     ) -> None:
         self._tls = tls
         context = tls.load() if tls is not None else None
-        self._port = sock.getsockname()[1]
+        self.bound_port: int = sock.getsockname()[1]
         self._server = HttpPort(sock.dup(), app, context, max_body_bytes, access_log, limits or Limits())
-        self._thread = threading.Thread(target=self._server.run, name=f"http-{self._port}", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, name=f"http-{self.bound_port}", daemon=True)
 
     def start(self) -> None:
         """Begin to accept, on a thread of its own."""
         self._thread.start()
+
+    def on_turn(self, action: Callable[[], None]) -> None:
+        """Run something on the port's thread, in its next turn: so that it is known to turn. Never blocks."""
+        self._server.do(action)
 
     def replace_app(self, app: WSGIApplication) -> None:
         """Answer with another application from the next request on; running requests keep theirs."""

@@ -1,0 +1,124 @@
+"""Ports whose only thread hangs: noticed, told, and started again where they run in a process of their own."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from amqtt_rest_bridge import plugin
+from amqtt_rest_bridge.bridge.server import responders
+from amqtt_rest_bridge.bridge.server.server_request import Request
+from amqtt_rest_bridge.broker.bridge_process import Bridge
+from tests.bridge.broker_process import eventually
+from tests.bridge.host import hosting
+from tests.bridge.http_listener_support import Raw, get
+from tests.bridge.test_caller_feed import ROUTE, ask, bridge_of, status
+
+HANGING = """
+import threading
+from amqtt_rest_bridge.bridge import process
+from amqtt_rest_bridge.bridge.server import responders
+
+def hang(self, request):
+    if request.query == "hang":
+        threading.Event().wait()
+    return respond(self, request)
+
+respond, responders._Reading.respond = responders._Reading.respond, hang
+process.main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ping often enough for a test."""
+    monkeypatch.setattr("amqtt_rest_bridge.broker.bridge_process.PING_SECONDS", 0.2)
+
+
+@pytest.fixture
+def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start bridge processes whose port hangs when asked to."""
+
+    def spawn(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+        running = subprocess.Popen([sys.executable, "-c", HANGING, str(sock.fileno()), "20"], pass_fds=[sock.fileno()])
+        sock.close()
+
+        def end() -> None:
+            running.wait()
+
+        return running.pid, end
+
+    monkeypatch.setattr(plugin, "spawn_process", spawn)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let requests with the query `hang` wait on the port's thread until this is set."""
+    opened, respond = threading.Event(), responders._Reading.respond
+
+    def hang(self: responders._Reading, request: Request) -> responders.Answer:
+        if request.query == "hang":
+            opened.wait()
+        return respond(self, request)
+
+    monkeypatch.setattr(responders._Reading, "respond", hang)
+    yield opened
+    opened.set()
+
+
+@pytest.mark.usefixtures("_spawns_what_may_hang")
+def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    with hosting(ROUTE, processes=1) as host:
+        host.client().publish("seen/1", b"1")
+        eventually(lambda: ask(host, "GET", "/one")[2] == b"1", "not seen")
+        pid, port = bridge_of(host).pid, host.http_port
+        with Raw(port) as raw:
+            raw.send(get("/one?hang"))
+            eventually(lambda: bridge_of(host).pid != pid, "it goes on")
+        assert f"(pid {pid}) hangs, port {port} answers nothing and is killed" in caplog.text
+        assert status(host)["last_error"]["code"] == "internal_error"
+        eventually(lambda: bridge_of(host).ready, "it is not started again")
+        assert ask(host, "GET", "/one")[2] == b"1"
+
+
+def test_a_hanging_port_in_the_broker_process_is_told_by_the_log_and_the_status(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hosting(ROUTE, processes=0) as host:
+        assert bridge_of(host).pid == os.getpid()
+        with Raw(host.http_port) as raw:
+            raw.send(get("/one?hang"))
+            eventually(lambda: status(host)["health"] == "Red", "nothing is told")
+            assert status(host)["last_error"]["message"] == "the port of the route has stopped answering"
+            assert f"hangs, port {host.http_port} answers nothing: start the broker again" in caplog.text
+            gate.set()
+            eventually(lambda: "the bridge answers again" in caplog.text, "it stays so")
+            assert ask(host, "GET", "/one")[0] == 404
+
+
+def test_a_port_that_only_waits_for_replies_is_not_taken_for_one_that_hangs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pongs: list[int] = []
+    take_pong = Bridge._take_pong
+
+    def count(bridge: Bridge) -> None:
+        pongs.append(bridge.pid)
+        take_pong(bridge)
+
+    monkeypatch.setattr(Bridge, "_take_pong", count)
+    with hosting(ROUTE, processes=1) as host:
+        client, pid = host.client("ask/#"), bridge_of(host).pid
+        with Raw(host.http_port) as raw:
+            raw.send(b"POST /ask HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            topic = client.message()[0]
+            pongs.clear()
+            eventually(lambda: len(pongs) > 7, "pings are not answered")
+            client.publish(topic.replace("ask", "answer"), b"reply")
+            assert raw.answer().body == b"reply"
+        assert bridge_of(host).pid == pid
+        assert "hangs" not in caplog.text
