@@ -156,7 +156,7 @@ class Lossless:
         return True
 
     def _set_aside(self, row: Unreadable) -> None:
-        """Report a row that stays in the file as it is; each start reports it again."""
+        """Report a row. Decision: it stays in the file as it is, and each start reports it again."""
         route, event = (loggable(name) if name else "?" for name in (row.route, row.event))
         message = f"row {row.id} of the spool (event {event}) cannot be read and stays there: {row.reason}"
         log.error("route %s: %s", route, message)
@@ -170,7 +170,7 @@ class Lossless:
     async def checkpoint(self) -> None:
         """Keep the spool's files small."""
         await asyncio.to_thread(self._spool.checkpoint)
-        self._spool.shorten()
+        self._spool.settle()
 
     async def _decide(self, undecided: _Undecided) -> bool:
         """Ask the ACL, and deal or remove a message; False when it is not dealt. An ACL that fails is asked again."""
@@ -189,7 +189,10 @@ class Lossless:
         return permitted
 
     def _ask_later(self, undecided: _Undecided, error: Exception) -> None:
-        """Put a message back after a while, longer from time to time; others overtake it, whose publishers may."""
+        """Put a message back after a while, longer from time to time.
+
+        Decision: others overtake it, ORDERED or not, since an ACL may fail for one publisher alone.
+        """
         who, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
         complaint = f"the ACL did not say whether {who} may publish on {topic}; it is asked again"
         for route in {listening.route for listening, _ in undecided.calls}:

@@ -2,6 +2,9 @@
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,18 +72,73 @@ def test_an_empty_file_of_an_older_version_is_upgraded(tmp_path: Path) -> None:
     spool.close()
 
 
-@pytest.mark.parametrize(
-    "content", [pytest.param(b"no database" * 100, id="another format"), pytest.param(b"", id="cut off")]
-)
-def test_a_damaged_spool_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_spool_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "spool.db"
-    spool = Spool(path)
-    for number in range(200):
-        spool.keep("R", "E", message(number), 0, None)
-    spool.close()
-    path.write_bytes(content or path.read_bytes()[:9000])
-    with pytest.raises(ConfigurationError, match=r"cannot use the spool .*move the file away"):
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(ConfigurationError, match=r"cannot use the spool .*name another file.*left as it is"):
         Spool(path)
+    assert path.read_bytes() == b"no database" * 100
+
+
+def filled(path: Path, count: int) -> list[str]:
+    """Make a spool with so many messages, and close it."""
+    with contextlib.closing(Spool(path)) as spool:
+        return [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(count)]
+
+
+def cut_off(content: bytearray) -> None:
+    del content[len(content) // 2 :]
+
+
+def overwrite_a_page(content: bytearray) -> None:
+    content[10 * 1024 : 11 * 1024] = b"damage! " * 128
+
+
+def overwrite_the_last_page(content: bytearray) -> None:
+    content[-1024:] = b"damage! " * 128
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from amqtt_rest_bridge.broker.spool import Spool
+rename, left = Path.rename, int(sys.argv[2])
+def counted(self, target):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(self, target)
+Path.rename = counted
+Spool(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("damage", [cut_off, overwrite_a_page, overwrite_the_last_page])
+@pytest.mark.parametrize("renames", [0, 1, 2], ids=["whole", "killed before", "killed between the renames"])
+def test_what_can_be_read_of_a_damaged_spool_is_sent_and_the_file_is_kept(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytearray], None],
+    renames: int,
+) -> None:
+    path = tmp_path / "spool.db"
+    keys = filled(path, 200)
+    content = bytearray(path.read_bytes())
+    damage(content)
+    path.write_bytes(content)
+    if renames:
+        subprocess.run([sys.executable, "-c", KILLED, str(path), str(renames)], check=False)
+    with contextlib.closing(Spool(path)) as spool:
+        found = left_over(spool)
+        assert len(found) > 60
+        assert [one.key for one in found] == [key for key in keys if key in {one.key for one in found}]
+        assert all(one.message.payload == message(keys.index(one.key)).payload for one in found)
+        spool.keep("R", "E", message(1), 0, None)
+    assert (tmp_path / "spool.db-damaged-1").read_bytes()[1024:] == content[1024 : len(content) // 1024 * 1024]
+    assert f"the spool {path} was damaged" in caplog.text
+    with contextlib.closing(Spool(path)) as spool:
+        assert len(left_over(spool)) == len(found) + 1
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -130,6 +188,42 @@ def test_a_second_broker_on_the_same_file_is_refused_until_the_first_one_ends(tm
     Spool(tmp_path / "spool.db").close()
 
 
+def test_a_spool_reached_by_a_symbolic_link_is_the_same_spool(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, path = tmp_path / "elsewhere" / "link.db", tmp_path / "spool.db"
+    link.symlink_to(path)
+    first = Spool(link)
+    with pytest.raises(ConfigurationError, match="another broker uses it"):
+        Spool(path)
+    key = first.keep("R", "E", message(1), 0, None)
+    first.close()
+    with contextlib.closing(Spool(path)) as again:
+        assert [one.key for one in left_over(again)] == [key]
+
+
+def test_a_spool_with_two_names_is_refused_until_one_of_them_is_gone(tmp_path: Path) -> None:
+    path, other = tmp_path / "spool.db", tmp_path / "other.db"
+    keys = filled(path, 3)
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(ConfigurationError, match=r"several names .*Remove the other names"):
+            Spool(name)
+    other.unlink()
+    with contextlib.closing(Spool(path)) as spool:
+        assert [one.key for one in left_over(spool)] == keys
+
+
+@pytest.mark.parametrize("link", [Path.hardlink_to, lambda other, path: path.rename(other)], ids=["link", "moved"])
+def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
+    tmp_path: Path, link: Callable[[Path, Path], object]
+) -> None:
+    path, other = tmp_path / "spool.db", tmp_path / "other.db"
+    with contextlib.closing(Spool(path)):
+        link(other, path)
+        ended = subprocess.run([sys.executable, "-c", KILLED, str(other), "1"], capture_output=True, text=True)
+        assert "another broker" in ended.stderr
+
+
 def test_what_is_kept_in_this_run_is_not_left_over(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool.db")
     old = spool.keep("R", "E", message(1), 0, None)
@@ -150,10 +244,10 @@ def test_a_checkpoint_moves_what_was_committed_and_a_large_log_begins_anew(
     assert log.stat().st_size > path.stat().st_size
     spool.checkpoint()
     assert path.stat().st_size > 500 * 200
-    spool.shorten()
+    spool.settle()
     assert log.stat().st_size > 0
     monkeypatch.setattr("amqtt_rest_bridge.broker.spool._LARGE_LOG", 1)
-    spool.shorten()
+    spool.settle()
     assert log.stat().st_size == 0
     spool.close()
     again = Spool(path)
