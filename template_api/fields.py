@@ -1,20 +1,22 @@
-"""The members of one template as its author wrote them, read with faults that name the file, the line and the member.
+"""The members of one template as its author wrote them; faults name the file, the line and the member.
 
-Pure: texts and numbers in, checked values out.
+Pure: texts and numbers in, checked values out. A fault is noted and reading goes on, so that all are reported at once.
 """
 
 import re
 import unicodedata
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from template_api.errors import SourceError
 
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
 _LONGEST = {"title": 500, "summary": 5000, "short_description": 5000, "url": 2000}
+_Value = TypeVar("_Value")
+_Arguments = ParamSpec("_Arguments")
 _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
 
 
@@ -28,7 +30,7 @@ class NamedSource:
 
 
 class Fields:
-    """Read the members of one template.
+    """Read the members of one template; `faults` holds what was wrong with those read so far.
 
     Args:
         path: the file, for messages.
@@ -39,8 +41,37 @@ class Fields:
     def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
         self.path = path
         self.members = members
+        self.faults: list[SourceError] = []
         self._lines = lines
         self._line = line
+
+    def checked(
+        self,
+        instead: _Value,
+        read: Callable[_Arguments, _Value],
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> _Value:
+        """Return what `read` returns; when it raises `SourceError`, note that and return `instead`."""
+        try:
+            return read(*arguments, **named)
+        except SourceError as exc:
+            self.note(exc)
+            return instead
+
+    def note(self, fault: SourceError) -> None:
+        """Keep a fault, once."""
+        if str(fault) not in map(str, self.faults):
+            self.faults.append(fault)
+
+    def found_faults(self) -> tuple[SourceError, ...]:
+        """Return the faults: those of this file by line, then those of other files."""
+
+        def place(fault: SourceError) -> tuple[bool, int]:
+            path, _, line = fault.where.rpartition(":")
+            return (False, int(line)) if path == self.path and line.isdecimal() else (True, 0)
+
+        return tuple(sorted(self.faults, key=place))
 
     def where(self, key: str | None = None) -> str:
         """Return `path:line` of a key, or of the template."""
@@ -52,6 +83,9 @@ class Fields:
 
     def text(self, key: str) -> str | None:
         """Return a text without blanks around it, or None when it is absent or blank."""
+        return self.checked(None, self._text, key)
+
+    def _text(self, key: str) -> str | None:
         value = self._plain_text(key, self.members.get(key))
         if len(value) > _LONGEST.get(key, len(value)):
             raise self.fault(key, f"must have at most {_LONGEST[key]} characters")
@@ -59,14 +93,20 @@ class Fields:
 
     def slug(self, key: str) -> str | None:
         """Return a slug, which stands in a URL as it is, or None when it is absent."""
-        value = self.text(key)
+        return self.checked(None, self._slug, key)
+
+    def _slug(self, key: str) -> str | None:
+        value = self._text(key)
         if value is not None and not SLUG.fullmatch(value):
             raise self.fault(key, "must be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit")
         return value
 
     def choice(self, key: str, allowed: Iterable[str]) -> str | None:
         """Return one of the allowed words, in any case, or None when the key is absent."""
-        value = self.text(key)
+        return self.checked(None, self._choice, key, allowed)
+
+    def _choice(self, key: str, allowed: Iterable[str]) -> str | None:
+        value = self._text(key)
         names = list(allowed)
         if value is not None and value.lower() not in names:
             raise self.fault(key, f"must be one of {', '.join(names)}, not {value!r}")
@@ -74,7 +114,10 @@ class Fields:
 
     def time(self, key: str) -> str | None:
         """Return a date or time (RFC 3339, UTC when it names no zone) in a form that sorts as text, or None."""
-        value = self.text(key)
+        return self.checked(None, self._time, key)
+
+    def _time(self, key: str) -> str | None:
+        value = self._text(key)
         if value is None:
             return None
         try:
@@ -85,6 +128,9 @@ class Fields:
 
     def items(self, key: str) -> Sequence[Any]:
         """Return a list; a single text or object stands for a list of one."""
+        return self.checked((), self._items, key)
+
+    def _items(self, key: str) -> Sequence[Any]:
         value = self.members.get(key)
         if value is None or value == "":
             return ()
@@ -96,27 +142,36 @@ class Fields:
 
     def named(self, key: str) -> NamedSource | None:
         """Return what a key names, or None when it is absent or blank."""
-        named = self.all_named(key)
+        return self.checked(None, self._named, key)
+
+    def _named(self, key: str) -> NamedSource | None:
+        named = self._all_named(key)
         if len(named) > 1:
             raise self.fault(key, "must name one thing, not several")
         return named[0] if named else None
 
     def all_named(self, key: str) -> tuple[NamedSource, ...]:
         """Return the things that a key names, each slug once, in their order."""
+        return self.checked((), self._all_named, key)
+
+    def _all_named(self, key: str) -> tuple[NamedSource, ...]:
         named: dict[str, NamedSource] = {}
-        for item in self.items(key):
-            each = self._named(key, item)
+        for item in self._items(key):
+            each = self._one_named(key, item)
             named.setdefault(each.slug, each)
         return tuple(named.values())
 
     def flag(self, key: str, value: object) -> bool:
         """Return a boolean, which YAML hands over as a word."""
+        return self.checked(False, self._flag, key, value)
+
+    def _flag(self, key: str, value: object) -> bool:
         word = self._plain_text(key, str(value) if isinstance(value, bool) else value).lower()
         if word not in _TRUE | _FALSE:
             raise self.fault(key, f"must be true or false, not {word!r}")
         return word in _TRUE
 
-    def _named(self, key: str, item: object) -> NamedSource:
+    def _one_named(self, key: str, item: object) -> NamedSource:
         """Read a name, or an object with `name` and perhaps `slug` and `id`; its other members are not kept."""
         if not isinstance(item, Mapping):
             item = {"name": item}

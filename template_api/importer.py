@@ -17,10 +17,11 @@ from sqlalchemy.engine import Connection
 from template_api.errors import SourceError, UnknownTemplateError
 from template_api.fields import NamedSource, time_text
 from template_api.models import open_database, tables, translated, writing
+from template_api.notebooks import NotebookSource
 from template_api.reading import Reading, read_templates
 from template_api.records import Status
 from template_api.reports import Outcome, Report
-from template_api.sources import NotebookSource, TemplateSource
+from template_api.sources import TemplateSource
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
@@ -37,7 +38,7 @@ def import_templates(
         database_url: the library.
         path: what is read.
         prune: hide the templates that are not in `path` (any more); left out when a template failed.
-        observe: told of each template that was read, with the fault of one that failed, and how far the import is.
+        observe: told of each template that was read, with the faults of one that failed, and how far the import is.
 
     Raises:
         StartError: `path` cannot be read or holds no template, or the database cannot be used.
@@ -142,7 +143,7 @@ class _Import:
         try:
             return self._bring(reading.source), reading
         except SourceError as exc:
-            return Outcome.FAILED, Reading(None, exc, reading.warnings, reading.done, reading.total)
+            return Outcome.FAILED, Reading(None, (exc,), reading.warnings, reading.done, reading.total)
 
     def _bring(self, source: TemplateSource) -> Outcome:
         id_ = source.id or self._id_of_slug.get(source.slug) or template_id(source.slug or "")
@@ -287,7 +288,12 @@ def _store_notebooks(
     added = []
     for place, source in enumerate(sources):
         row = newest.get(source.filename)
-        values: dict[str, Any] = {"is_primary": source.is_primary, "is_latest": True, "place": place}
+        values: dict[str, Any] = {
+            "is_primary": source.is_primary,
+            "role": source.role,
+            "is_latest": True,
+            "place": place,
+        }
         if row is not None and row.cells == source.cells:
             connection.execute(table.update().where(n.id == row.id), values)
         else:

@@ -237,7 +237,7 @@ class _Statements:
         )
         n = notebooks.c
         self.notebooks = (
-            sa.select(n.filename, n.version, n.is_primary, n.cells)
+            sa.select(n.filename, n.version, n.is_primary, n.cells, n.role)
             .where(n.template_id == sa.bindparam("template_id"), n.is_latest)
             .order_by(n.place)
         )

@@ -16,8 +16,8 @@ from sqlmodel import Field, SQLModel
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
 
-SCHEMA_VERSION = 1
-UPGRADES: Mapping[int, tuple[str, ...]] = {}
+SCHEMA_VERSION = 2
+UPGRADES: Mapping[int, tuple[str, ...]] = {1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",)}
 """SQL statements that lead from a schema version to the next one. Version 1 is the first."""
 
 _UUID = 36
@@ -113,7 +113,10 @@ class TemplateRoute(Table, table=True):
 
 
 class NotebookRow(Table, table=True):
-    """Hold one version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array."""
+    """Hold one version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
+
+    `role` is what the template uses the file for, such as `solution`.
+    """
 
     __tablename__ = "notebooks"
     __table_args__ = (sa.UniqueConstraint("template_id", "filename", "version"),)
@@ -126,6 +129,7 @@ class NotebookRow(Table, table=True):
     is_latest: bool
     place: int
     cells: str
+    role: str | None = None
 
 
 class LibraryRow(Table, table=True):

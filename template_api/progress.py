@@ -17,12 +17,12 @@ class Progress:
 
     def show(self, reading: Reading) -> None:
         """Tell of one template that was read."""
-        if reading.warnings or reading.fault:
+        if reading.warnings or reading.faults:
             self._erase()
             for warning in reading.warnings:
                 print(warning, file=self._stream)
-            if reading.fault is not None:
-                print(f"{reading.fault.where}: error: {reading.fault.reason}", file=self._stream)
+            for fault in reading.faults:
+                print(f"{fault.where}: error: {fault.reason}", file=self._stream)
         if self._bar:
             self._draw(reading.done / reading.total if reading.total else 1.0)
 

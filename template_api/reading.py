@@ -6,9 +6,11 @@ Blocks on the file system. Yields one `Reading` for each template found, so that
 import json
 import math
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,27 +19,36 @@ import yaml
 
 from template_api.errors import SourceError, StartError
 from template_api.fields import Fields
-from template_api.sources import NotebookSource, TemplateSource, notebook_source, template_source, warnings
+from template_api.notebooks import NotebookSource, listed_notebooks, notebook_source, primary_names
+from template_api.sources import TemplateSource, template_source, warnings
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
 NOTEBOOK_SUFFIX = ".lotnb"
 _LINE_KEYS = ("content",)
-_LONGEST_FILENAME = 255
 # Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template says so much.
 _LARGEST_FILE = 32 * 1024 * 1024
 _LARGEST_YAML = 1024 * 1024
 
 
+class _Loader(yaml.BaseLoader):
+    """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None."""
+
+
+_NULL = "tag:yaml.org,2002:null"
+_Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
+_Loader.add_constructor(_NULL, lambda _loader, _node: None)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Hold what came of one template: its source, or the fault that kept it from being read.
+    """Hold what came of one template: its source, or the faults that kept it from being read.
 
     `done` and `total` say how far the reading is, in templates or in bytes.
     """
 
     source: TemplateSource | None
-    fault: SourceError | None
+    faults: tuple[SourceError, ...]
     warnings: tuple[str, ...]
     done: int
     total: int
@@ -64,12 +75,12 @@ def read_templates(path: Path) -> Iterator[Reading]:
 def _read_folders(root: Path) -> Iterator[Reading]:
     files, unreadable = _template_files(root)
     total = len(files) + len(unreadable)
-    readings = (Reading(None, fault, (), number, total) for number, fault in enumerate(unreadable, 1))
+    readings = (Reading(None, (fault,), (), number, total) for number, fault in enumerate(unreadable, 1))
     return chain(readings, _read_files(root.resolve(), files, len(unreadable), total))
 
 
 def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
-    """Return the template files under a folder, and the folders that cannot be looked into."""
+    """Return the template files under a folder, and the folders that cannot be read as what they seem to be."""
     found: list[Path] = []
     unreadable: list[SourceError] = []
 
@@ -80,36 +91,48 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
         folders.sort()
         names = [name for name in TEMPLATE_FILES if name in files]
         found.extend(Path(where) / name for name in names[:1])
+        if not names and CONTENT_FILE in files and any(map(_is_notebook, files)) and not _is_within(where, found):
+            reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILES[0]}; write one, with a title at least"
+            unreadable.append(SourceError(where, reason))
     if not found and not unreadable:
         raise StartError(f"{root}: no template.yaml was found in it")
     return found, unreadable
 
 
+def _is_within(folder: str, files: list[Path]) -> bool:
+    """Tell whether a folder belongs to the template of one of the files."""
+    return any(Path(folder).is_relative_to(file.parent) for file in files)
+
+
 def _read_files(root: Path, files: list[Path], done: int, total: int) -> Iterator[Reading]:
     for number, file in enumerate(files, done + 1):
-        try:
-            source, warned = _read_folder(root, file)
-        except SourceError as exc:
-            yield Reading(None, exc, (), number, total)
-        else:
-            yield Reading(source, None, warned, number, total)
+        yield _reading(partial(_read_folder, root, file), number, total)
 
 
-def _read_folder(root: Path, file: Path) -> tuple[TemplateSource, tuple[str, ...]]:
-    members, lines = _yaml_members(root, file)
-    fields = Fields(str(file), members, lines)
+def _reading(
+    read: Callable[[], tuple[Fields, TemplateSource | None, tuple[str, ...]]], done: int, total: int
+) -> Reading:
+    try:
+        fields, source, warned = read()
+    except SourceError as exc:
+        return Reading(None, (exc,), (), done, total)
+    return Reading(source, fields.found_faults(), warned, done, total)
+
+
+def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
+    fields = _yaml_fields(root, file)
     content = file.parent / CONTENT_FILE
-    text = _text(root, content) if os.path.lexists(content) else ""
+    text = fields.checked("", _text, root, content) if os.path.lexists(content) else ""
     notebooks = list(_folder_notebooks(root, fields, file.parent))
     source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
-    return source, tuple(warnings(fields))
+    return fields, source, tuple(warnings(fields))
 
 
-def _yaml_members(root: Path, file: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a YAML mapping. Every scalar stays text, so that `1.10` is a version and `no` a word."""
+def _yaml_fields(root: Path, file: Path) -> Fields:
+    """Read a YAML mapping, with the line of each key."""
     text = _text(root, file, _LARGEST_YAML)
     try:
-        loader = yaml.BaseLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             members = loader.construct_document(node) if node is not None else {}
@@ -124,35 +147,37 @@ def _yaml_members(root: Path, file: Path) -> tuple[dict[str, Any], dict[str, int
     if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
         raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
     lines: dict[str, int] = {}
+    fields = Fields(str(file), members, lines)
     for key, _ in node.value:
-        if key.value in lines:
-            raise SourceError(f"{file}:{key.start_mark.line + 1}", f"key {key.value!r} comes twice")
-        lines[key.value] = key.start_mark.line + 1
-    return members, lines
+        line = key.start_mark.line + 1
+        if lines.setdefault(key.value, line) != line:
+            fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
+    return fields
 
 
 def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
     """Yield the notebooks that the template lists, in that order, then the others of its folder by name."""
-    listed = dict(_listed_notebooks(fields))
-    present = sorted(each.name for each in folder.iterdir() if each.suffix == NOTEBOOK_SUFFIX and each.is_file())
-    for filename in listed:
-        if filename not in present:
-            raise fields.fault("notebooks", f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder")
-    order = [*listed, *(name for name in present if name not in listed)]
-    # Decision: without a word on it, the first notebook is the primary one.
-    primary = [name for name, is_primary in listed.items() if is_primary] or order[:1]
+    listed = {each.filename: each for each in listed_notebooks(fields)}
+    present = sorted(each.name for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
+    for filename in listed.keys() - set(present):
+        reason = f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder"
+        fields.note(fields.fault("notebooks", reason))
+    order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
+    primary = primary_names(listed.values(), order)
     for filename in order:
-        file = folder / filename
-        yield notebook_source(f"{file}", filename, _json(file, _text(root, file)), is_primary=filename in primary)
+        role = listed[filename].role if filename in listed else None
+        read = partial(_folder_notebook, root, folder / filename, is_primary=filename in primary, role=role)
+        notebook = fields.checked(None, read)
+        if notebook is not None:
+            yield notebook
 
 
-def _listed_notebooks(fields: Fields) -> Iterator[tuple[str, bool]]:
-    for item in fields.items("notebooks"):
-        given = item if isinstance(item, Mapping) else {"filename": item}
-        filename = given.get("filename") or given.get("file") or given.get("name")
-        if not isinstance(filename, str) or not 0 < len(filename) <= _LONGEST_FILENAME or "\0" in filename:
-            raise fields.fault("notebooks", "must hold file names, or objects with filename and is_primary")
-        yield filename, fields.flag("notebooks", given.get("is_primary", given.get("primary")))
+def _folder_notebook(root: Path, file: Path, *, is_primary: bool, role: str | None) -> NotebookSource:
+    return notebook_source(f"{file}", file.name, _json(file, _text(root, file)), is_primary=is_primary, role=role)
+
+
+def _is_notebook(filename: str) -> bool:
+    return filename.lower().endswith(NOTEBOOK_SUFFIX)
 
 
 def _read_lines(file: Path) -> Iterator[Reading]:
@@ -162,12 +187,7 @@ def _read_lines(file: Path) -> Iterator[Reading]:
             done = lines.tell()
             if not line.strip():
                 continue
-            try:
-                source, warned = _read_line(file, number, line)
-            except SourceError as exc:
-                yield Reading(None, exc, (), done, total)
-            else:
-                yield Reading(source, None, warned, done, total)
+            yield _reading(partial(_read_line, file, number, line), done, total)
 
 
 def _bounded_lines(lines: BinaryIO) -> Iterator[bytes]:
@@ -178,7 +198,7 @@ def _bounded_lines(lines: BinaryIO) -> Iterator[bytes]:
             line = lines.readline(_LARGEST_FILE + 1)
 
 
-def _read_line(file: Path, number: int, line: bytes) -> tuple[TemplateSource, tuple[str, ...]]:
+def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
     where = f"{file}:{number}"
     if len(line) > _LARGEST_FILE:
         raise SourceError(where, f"is longer than {_LARGEST_FILE} bytes")
@@ -191,21 +211,20 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[TemplateSource, tu
     fields = Fields(str(file), members, {}, number)
     content = members.get("content")
     if content is not None and not isinstance(content, str):
-        raise fields.fault("content", "must be text")
+        fields.note(fields.fault("content", "must be text"))
+        content = ""
     notebooks = list(_line_notebooks(fields))
-    return template_source(fields, content or "", notebooks), tuple(warnings(fields, _LINE_KEYS))
+    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, _LINE_KEYS))
 
 
 def _line_notebooks(fields: Fields) -> Iterator[NotebookSource]:
-    items = fields.items("notebooks")
-    primary = dict(_listed_notebooks(fields))
-    if len(primary) < len(items):
-        raise fields.fault("notebooks", "names a file twice")
-    if primary and not any(primary.values()):
-        primary[next(iter(primary))] = True
-    for item, (filename, is_primary) in zip(items, primary.items(), strict=True):
-        cells = item.get("cells") if isinstance(item, Mapping) else None
-        yield notebook_source(fields.where(), filename, cells, is_primary=is_primary)
+    listed = listed_notebooks(fields)
+    primary = primary_names(listed, [each.filename for each in listed])
+    for each in listed:
+        read = partial(notebook_source, is_primary=each.filename in primary, role=each.role)
+        notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
+        if notebook is not None:
+            yield notebook
 
 
 def _text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:

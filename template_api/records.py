@@ -50,12 +50,13 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """Hold the latest cells of one notebook file; `cells` is a JSON array as text."""
+    """Hold the latest cells of one notebook file; `cells` is a JSON array as text, `role` what the file is for."""
 
     filename: str
     version: int
     is_primary: bool
     cells: str
+    role: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,8 @@ class _Observer:
     def __call__(self, reading: Reading) -> None:
         for warning in reading.warnings:
             log.warning("%s", warning)
-        if reading.fault is not None:
-            log.error("%s", reading.fault)
+        for fault in reading.faults:
+            log.error("%s", fault)
         if time.monotonic() - self._told >= 1:
             self._told = time.monotonic()
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))

@@ -1,38 +1,21 @@
 """`TemplateSource`: all that one template says about itself, checked and brought into one form. Pure."""
 
 import hashlib
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import chain
-from typing import Any
 from urllib.parse import urlsplit
 
-from template_api.errors import SourceError
 from template_api.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
+from template_api.notebooks import NotebookSource
 from template_api.records import Difficulty, Status
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
     "services", "routes", "broker_version", "verified_broker_version", "status", "published_at", "notebooks", "url",
 )  # fmt: skip
+_NEAR = 0.75  # how like a known key an unknown one is that is probably misspelt
 _SEARCHED_ONLY = ("primitives", "protocols", "services")
-_DEEPEST_CELLS = 100  # Python reads and writes JSON recursively, and answers hold cells some levels down
-_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-_ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class NotebookSource:
-    """Hold one notebook file; `cells` is a JSON array as text, `text` what the search reads of it."""
-
-    filename: str
-    is_primary: bool
-    cells: str
-    text: str
-    route_types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +51,7 @@ class TemplateSource:
 
 def template_source(
     fields: Fields, content: str, notebooks: Sequence[NotebookSource], default_slug: str | None = None
-) -> TemplateSource:
+) -> TemplateSource | None:
     """Read one template.
 
     Args:
@@ -77,15 +60,16 @@ def template_source(
         notebooks: its notebooks, in order.
         default_slug: the name of its folder, which stands for the slug of a template that gives neither slug nor id.
 
-    Raises:
-        SourceError: a member breaks its rule.
+    Returns:
+        The template; None when a member breaks its rule, which is noted in `fields`.
     """
-    check_storable(fields.where("content"), "content", content)
+    fields.checked(None, check_storable, fields.where("content"), "content", content)
     id_, slug = _identity(fields, default_slug)
     named_routes = {each.slug: each for each in fields.all_named("routes")}
     for name in (name for notebook in notebooks for name in notebook.route_types):
         named_routes.setdefault(slug_of(name), NamedSource(name, slug_of(name)))
-    return TemplateSource(
+    tags, keywords = _tags(fields)
+    source = TemplateSource(
         where=fields.where(),
         id=id_,
         slug=slug,
@@ -98,50 +82,36 @@ def template_source(
         published_at=fields.time("published_at"),
         category=fields.named("category"),
         broker_version=fields.named("broker_version") or fields.named("verified_broker_version"),
-        tags=fields.all_named("tags"),
+        tags=tags,
         routes=tuple(named_routes.values()),
-        keywords=tuple(named.name for key in _SEARCHED_ONLY for named in fields.all_named(key)),
+        keywords=keywords,
         notebooks=tuple(notebooks),
     )
+    return None if fields.faults else source
 
 
 def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what is odd but no fault: a blank title, and each key that no template has with what was probably meant."""
-    if _title(fields) is None:
+    """Yield what is odd but no fault: a blank title, and each unknown key that is near to a known one."""
+    title = fields.members.get("title")
+    if isinstance(title, str) and not title.strip():
         yield f"{fields.where('title')}: warning: title is blank; the slug stands in for it"
     known = (*KEYS, *also)
     for key in fields.members:
-        if key not in known:
-            close = get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            yield f"{fields.where(key)}: warning: unknown key {key!r} is not read{hint}"
+        # Decision: other keys are what their authors keep for other programs, and no mistake.
+        close = get_close_matches(str(key), known, n=1, cutoff=_NEAR) if key not in known else ()
+        if close:
+            yield f"{fields.where(key)}: warning: unknown key {key!r} is not read; did you mean {close[0]!r}?"
 
 
-def notebook_source(where: str, filename: str, cells: object, *, is_primary: bool) -> NotebookSource:
-    """Read the cells of one notebook.
-
-    Raises:
-        SourceError: they are not a JSON array of objects, are nested too deeply, or hold what a database cannot keep.
-    """
-    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise SourceError(where, f"notebook {filename}: must be a JSON array of cells {{kind, language, value}}")
-    if _is_deeper(cells, _DEEPEST_CELLS):
-        raise SourceError(where, f"notebook {filename}: its cells are nested more than {_DEEPEST_CELLS} deep")
-    check_storable(where, f"the name of notebook {filename!r}", filename)
-    stored = json.dumps(cells, ensure_ascii=False, separators=(",", ":"))
-    text = "\n".join(_cell_text(cell) for cell in cells)
-    check_storable(where, f"notebook {filename}", stored)
-    lot = "\n".join(_cell_text(cell) for cell in cells if str(cell.get("language", "lot")).lower() == "lot")
-    return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), tuple(route_types(lot)))
-
-
-def route_types(lot: str) -> Iterator[str]:
-    """Yield the type of each `DEFINE ROUTE ... WITH TYPE x`, each once, in the spelling of its first use."""
-    seen: set[str] = set()
-    for match in _ROUTE.finditer(_BLOCK_COMMENT.sub(" ", lot)):
-        if match[1].upper() not in seen:
-            seen.add(match[1].upper())
-            yield match[1].upper()
+def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:
+    """Return the tags, and the names that only the search reads: these become the tags of a template without any."""
+    others = [named for key in _SEARCHED_ONLY for named in fields.all_named(key)]
+    if fields.members.get("tags") in (None, ""):
+        tags: dict[str, NamedSource] = {}
+        for named in others:
+            tags.setdefault(named.slug, named)
+        return tuple(tags.values()), ()
+    return fields.all_named("tags"), tuple(named.name for named in others)
 
 
 def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str | None]:
@@ -150,8 +120,8 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     if given is not None and is_uuid(given):
         return given.lower(), slug
     slug = slug or fields.slug("id") or _slug_of_folder(default_slug)
-    if slug is None:
-        raise fields.fault("slug", "is required (or an id)")
+    if slug is None and not (fields.members.get("slug") or fields.members.get("id")):
+        fields.note(fields.fault("slug", "is required (or an id)"))
     return None, slug
 
 
@@ -163,7 +133,7 @@ def _slug_of_folder(name: str | None) -> str | None:
 def _title(fields: Fields) -> str | None:
     """Return the title. Decision: none at all is a fault, a blank one is not, as collections hold such templates."""
     if fields.members.get("title") is None:
-        raise fields.fault("title", "is required")
+        fields.note(fields.fault("title", "is required"))
     return fields.text("title")
 
 
@@ -177,21 +147,5 @@ def _url(fields: Fields) -> str | None:
     except ValueError:
         usable = False
     if not usable or " " in url:
-        raise fields.fault("url", f"must be an http or https address, not {url!r}")
+        fields.note(fields.fault("url", f"must be an http or https address, not {url!r}"))
     return url
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    """Tell whether a JSON value is nested deeper than so many levels, without recursion."""
-    level = [value]
-    for _ in range(levels + 1):
-        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
-        level = list(chain.from_iterable(inner))
-    return bool(level)
-
-
-def _cell_text(cell: Mapping[str, Any]) -> str:
-    value = cell.get("value", "")
-    if isinstance(value, list):
-        return "".join(part for part in value if isinstance(part, str))
-    return value if isinstance(value, str) else ""

@@ -60,9 +60,12 @@ def _word(word: Word) -> str | dict[str, str]:
 
 
 def _notebook(notebook: Notebook) -> dict[str, Any]:
-    return {
+    members: dict[str, Any] = {
         "filename": notebook.filename,
         "version": notebook.version,
         "is_primary": notebook.is_primary,
         "cells": json.loads(notebook.cells),
     }
+    if notebook.role is not None:
+        members["role"] = notebook.role
+    return members

@@ -46,7 +46,7 @@ def read_one(store: "Store", name: str = "one") -> dict[str, Any]:
 
 
 def faults(path: Path) -> list[str]:
-    return [str(reading.fault) for reading in read_templates(path) if reading.fault is not None]
+    return [str(fault) for reading in read_templates(path) for fault in reading.faults]
 
 
 def test_a_folder_is_imported_with_everything_it_says(store: "Store", tmp_path: Path) -> None:
@@ -239,14 +239,16 @@ def test_the_state_of_an_unknown_template_cannot_be_set(store: "Store") -> None:
         pytest.param("title: T\nnotebooks: [gone.lotnb]\n", "template.yaml:2: notebooks names 'gone.lotnb'", id="gone"),
         pytest.param("title: T\nnotebooks: ['../a.lotnb']\n", "template.yaml:2: notebooks names '../a", id="outside"),
         pytest.param("title: T\nnotebooks: [{}]\n", "template.yaml:2: notebooks must hold file names", id="no name"),
-        pytest.param("title: T\nnotebooks: [{file: a, primary: x}]\n", "must be true or false, not 'x'", id="flag"),
+        pytest.param(
+            "title: T\nnotebooks: [{file: main.lotnb, primary: x}]\n", "must be true or false, not 'x'", id="flag"
+        ),
         pytest.param("title: " + "x" * 501 + "\n", "template.yaml:1: title must have at most 500", id="long title"),
         pytest.param('title: "a\\0b"\n', "template.yaml:1: title holds the character NUL", id="NUL"),
         pytest.param("title: a\x07b\n", "template.yaml:1: is not YAML", id="control character"),
     ],
 )
 def test_a_fault_in_a_folder_is_reported_with_its_file_and_line(tmp_path: Path, yaml: str, told: str) -> None:
-    folder = write_folder(tmp_path / "t", yaml)
+    folder = write_folder(tmp_path / "t", yaml, main=[])
     [fault] = faults(folder)
     assert fault.startswith(str(folder))
     assert told in fault
@@ -298,7 +300,7 @@ def test_files_that_are_not_utf8_are_reported_with_their_line(tmp_path: Path) ->
         pytest.param('{"slug": "a", "title": "\\ud800"}', "title holds a lone surrogate", id="surrogate"),
         pytest.param(
             '{"slug": "a", "title": "T", "notebooks": [{"filename": "x", "cells": []}, {"filename": "x"}]}',
-            "notebooks names a file twice", id="notebook twice",
+            "notebooks names 'x' twice", id="notebook twice",
         ),
         pytest.param('{"slug": "a", "title": true}', "title must be text", id="boolean title"),
         pytest.param('"\xff"', "must hold a JSON object", id="text"),
@@ -312,7 +314,7 @@ def test_a_fault_in_a_line_is_reported_with_its_number_and_the_others_go_on(
     seen: list[Reading] = []
     report = import_templates(sqlite_store.url, file, observe=seen.append)
     assert report.failed == 1
-    assert [told in str(each.fault) for each in seen if each.fault] == [True]
+    assert [told in str(fault) for each in seen for fault in each.faults] == [True]
     assert set(statuses(sqlite_store.url)) == {"before", "after"}
 
 
@@ -375,7 +377,6 @@ def test_unknown_keys_are_warned_of_with_what_was_meant(tmp_path: Path) -> None:
     [reading] = read_templates(folder)
     assert reading.warnings == (
         f"{folder}/template.yaml:2: warning: unknown key 'dificulty' is not read; did you mean 'difficulty'?",
-        f"{folder}/template.yaml:3: warning: unknown key 'zzz' is not read",
     )
 
 
@@ -395,7 +396,7 @@ def test_progress_draws_a_bar_on_a_terminal_and_prints_what_is_wrong(tmp_path: P
         def isatty(self) -> bool:
             return True
 
-    write_folder(tmp_path / "good", "title: T\nodd: 1\n")
+    write_folder(tmp_path / "good", "title: T\ntag: 1\n")
     write_folder(tmp_path / "wrong", "slug: x\n")
     screens = []
     for stream in (Terminal(), io.StringIO()):
@@ -410,7 +411,7 @@ def test_progress_draws_a_bar_on_a_terminal_and_prints_what_is_wrong(tmp_path: P
     assert "\r" not in screens[1]
     for screen in screens:
         assert "wrong/template.yaml:1: error: title is required" in screen
-        assert "good/template.yaml:2: warning: unknown key 'odd'" in screen
+        assert "good/template.yaml:2: warning: unknown key 'tag'" in screen
 
 
 def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(store: "Store", tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def only(path: Path) -> Reading:
 def fault(path: Path) -> str:
     reading = only(path)
     assert reading.source is None
-    assert reading.fault is not None
-    return str(reading.fault)
+    [fault] = reading.faults
+    return str(fault)
 
 
 @pytest.mark.parametrize("name", ["template.yaml", "README.md"])
@@ -87,7 +87,7 @@ def test_a_line_without_end_costs_only_itself(tmp_path: Path, monkeypatch: pytes
     first, long, last = read_templates(file)
     assert first.source is not None
     assert last.source is not None
-    assert str(long.fault) == f"{file}:2: is longer than 1000 bytes"
+    assert str(*long.faults) == f"{file}:2: is longer than 1000 bytes"
     assert (last.done, last.total) == (file.stat().st_size, file.stat().st_size)
 
 
@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_looked_into_is_a_fault(tmp_path: Path) -> None:
     deepen = "import os\nfor _ in range(20): os.mkdir('d' * 250); os.chdir('d' * 250)"
     subprocess.run([sys.executable, "-c", deepen], cwd=tmp_path, check=True, timeout=60)
     unreadable, good = read_templates(tmp_path)
-    assert "cannot be read: File name too long" in str(unreadable.fault)
+    assert "cannot be read: File name too long" in str(*unreadable.faults)
     assert good.source is not None
     assert (good.done, good.total) == (2, 2)
 
