@@ -1,63 +1,26 @@
 """OVERLOAD_POLICY "lossless": what was acknowledged reaches the server, whatever is killed in between."""
 
 import asyncio
-import collections
 import contextlib
 import os
 import random
 import signal
-import socket
-import sqlite3
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from amqtt.contexts import Action
-from amqtt.plugins.base import BaseTopicPlugin
-from amqtt.session import Session
 
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.spool import Spool
-from amqtt_rest_bridge.model import Message
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess, eventually
-from tests.bridge.host import Host, hosting
-from tests.bridge.recorder import Recorder, Seen, recording
+from tests.bridge.host import hosting
+from tests.bridge.lossless_support import Keys, free_port, load, on_disk, route
+from tests.bridge.recorder import Seen, recording
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
-
-
-def route(port: int, capacity: int = 10_000) -> str:
-    return f"""DEFINE ROUTE L WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
-        ADD EVENT E
-            WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-            WITH DESTINATION_TOPIC "out"
-        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '{capacity}'
-    """
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-class Keys:
-    """What a server got: bodies and the Idempotency-Keys they came with."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.of: dict[bytes, set[str]] = collections.defaultdict(set)
-        self.lock = threading.Lock()
-        recorder.answer = self.answer
-
-    def answer(self, seen: Seen) -> tuple[int, bytes]:
-        with self.lock:
-            self.of[seen.body].add(seen.headers["Idempotency-Key"])
-        return 200, seen.body
 
 
 @pytest.fixture
@@ -89,18 +52,6 @@ def send_acknowledged(port: int, bodies: list[bytes], topic: str = "in/x") -> li
                         acknowledged.append(batch[struct.unpack(">H", packet)[0] - 1])
                         waiting -= 1
     return acknowledged
-
-
-def load(host: Host, routes: str) -> None:
-    """Use other routes now."""
-    Path(host.plugin._reloader._paths[0]).write_text(routes)
-    host.wait(host.plugin._reloader.reload())
-
-
-def on_disk(spool: Path) -> int:
-    """Count the calls in a spool, with a connection of our own."""
-    with contextlib.closing(sqlite3.connect(spool)) as connection:
-        return int(connection.execute("SELECT count(*) FROM calls").fetchone()[0])
 
 
 sizes = pytest.mark.parametrize("count", [pytest.param(200, id="200"), pytest.param(2000, marks=pytest.mark.long)])
@@ -329,89 +280,3 @@ def test_what_comes_while_an_earlier_run_is_taken_up_goes_after_it(tmp_path: Pat
                 let_go.set()
                 assert [target.request().body for _ in range(51)] == [b"%d" % number for number in range(50)] + [b"new"]
                 eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-
-
-@pytest.mark.parametrize("toggles", [pytest.param(2, id="2"), pytest.param(60, marks=pytest.mark.long)])
-def test_a_route_that_is_made_lossless_and_balanced_under_load_sends_each_message_once(
-    tmp_path: Path, toggles: int
-) -> None:
-    with recording() as target:
-        counts: collections.Counter[bytes] = collections.Counter()
-        lock = threading.Lock()
-
-        def answer(seen: Seen) -> tuple[int, bytes]:
-            with lock:
-                counts[seen.body] += 1
-            return 200, b""
-
-        target.answer = answer
-        lossless = route(target.port, 1_000_000)
-        balanced = lossless.replace('"lossless"', '"balanced"')
-        with hosting(lossless, spool=str(tmp_path / "spool.db")) as host:
-            over = threading.Event()
-            wire, sent = Wire(host.mqtt_port, "sender"), [0]
-
-            def send() -> None:
-                while not over.is_set():
-                    bodies = [b"%d" % number for number in range(sent[0], sent[0] + 50)]
-                    wire.send(b"".join(publish_packet("in/x", body, 1 + index) for index, body in enumerate(bodies)))
-                    waiting = len(bodies)
-                    while waiting:
-                        waiting -= sum(kind == 0x40 for kind, _ in wire.receive())
-                    sent[0] += len(bodies)
-
-            sending = threading.Thread(target=send)
-            sending.start()
-            for number in range(toggles):
-                load(host, (balanced, lossless)[number % 2])
-            over.set()
-            sending.join()
-            eventually(lambda: len(counts) == sent[0], "a message is missing")
-            eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-            assert set(counts.values()) == {1}
-            wire.close()
-
-
-class FailingOnce(BaseTopicPlugin):
-    """An ACL that fails when it is asked for the first time, and then lets everything pass."""
-
-    failed: ClassVar[bool] = False
-
-    async def topic_filtering(
-        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
-    ) -> bool:
-        if action is Action.PUBLISH and not FailingOnce.failed:
-            FailingOnce.failed = True
-            raise ConnectionError("the user database is away")
-        return True
-
-
-def test_a_kill_before_the_acl_decided_and_an_acl_that_fails_then_cost_no_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FailingOnce, "failed", False)
-    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
-        spool.keep("L", "E", Message("in/x", b"kept", 1000.0), 0, ("sender", None))
-    acl: dict[str, Any] = {f"{FailingOnce.__module__}.FailingOnce": {}}
-    with recording() as target, hosting(route(target.port), acl, spool=str(tmp_path / "spool.db")) as host:
-        assert target.request().body == b"kept"
-        assert FailingOnce.failed
-        eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-        assert host.plugin._dispatcher.accounts["L"].outstanding == 0
-
-
-def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "spool.db"
-    with contextlib.closing(Spool(path)) as spool:
-        for number in range(3):
-            spool.keep("L", "E", Message("in/x", b"%d" % number, 1000.0), 0, None)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("UPDATE calls SET topic = CAST(x'ff' AS TEXT) WHERE id = 2")
-    with recording() as target, hosting(route(target.port), spool=str(path)) as host:
-        assert [target.request().body for _ in range(2)] == [b"0", b"2"]
-        host.client().publish("in/x", b"new")
-        assert target.request().body == b"new"
-        status = host.plugin._dispatcher.accounts["L"].status(0.0)
-        assert status["last_error"]["code"] == "unreadable_row"
-        assert "route L: row 2 of the spool (event E) cannot be read" in caplog.text
-        eventually(lambda: on_disk(path) == 1, "not exactly the row that cannot be read stays")

@@ -7,8 +7,9 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess
+from tests.bridge.lossless_support import route
 from tests.bridge.recorder import recording
-from tests.bridge.test_lossless import broker, route
+from tests.bridge.test_lossless import broker
 
 
 @pytest.fixture

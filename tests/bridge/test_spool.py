@@ -10,20 +10,9 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.broker.spool import SCHEMA_VERSION, Spool, SpoolFull
-from amqtt_rest_bridge.broker.spool_rows import Kept, Unreadable
+from amqtt_rest_bridge.broker.spool_rows import Kept
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.model import Message
-
-
-def left_over(spool: Spool) -> list[Kept]:
-    """Give the calls of an earlier run, all of them readable."""
-    kept = list(spool.left_over())
-    assert all(isinstance(one, Kept) for one in kept)
-    return [one for one in kept if isinstance(one, Kept)]
-
-
-def message(number: int) -> Message:
-    return Message(f"in/{number}", bytes([number % 256]) * number, 1000.0 + number)
+from tests.bridge.spool_support import filled, left_over, message
 
 
 def test_what_is_kept_is_there_after_reopening_oldest_first(tmp_path: Path) -> None:
@@ -78,67 +67,6 @@ def test_a_file_that_is_no_spool_is_refused_and_left_as_it_is(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"cannot use the spool .*name another file.*left as it is"):
         Spool(path)
     assert path.read_bytes() == b"no database" * 100
-
-
-def filled(path: Path, count: int) -> list[str]:
-    """Make a spool with so many messages, and close it."""
-    with contextlib.closing(Spool(path)) as spool:
-        return [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(count)]
-
-
-def cut_off(content: bytearray) -> None:
-    del content[len(content) // 2 :]
-
-
-def overwrite_a_page(content: bytearray) -> None:
-    content[10 * 1024 : 11 * 1024] = b"damage! " * 128
-
-
-def overwrite_the_last_page(content: bytearray) -> None:
-    content[-1024:] = b"damage! " * 128
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from amqtt_rest_bridge.broker.spool import Spool
-rename, left = Path.rename, int(sys.argv[2])
-def counted(self, target):
-    global left
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    rename(self, target)
-Path.rename = counted
-Spool(Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.parametrize("damage", [cut_off, overwrite_a_page, overwrite_the_last_page])
-@pytest.mark.parametrize("renames", [0, 1, 2], ids=["whole", "killed before", "killed between the renames"])
-def test_what_can_be_read_of_a_damaged_spool_is_sent_and_the_file_is_kept(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    damage: Callable[[bytearray], None],
-    renames: int,
-) -> None:
-    path = tmp_path / "spool.db"
-    keys = filled(path, 200)
-    content = bytearray(path.read_bytes())
-    damage(content)
-    path.write_bytes(content)
-    if renames:
-        subprocess.run([sys.executable, "-c", KILLED, str(path), str(renames)], check=False)
-    with contextlib.closing(Spool(path)) as spool:
-        found = left_over(spool)
-        assert len(found) > 60
-        assert [one.key for one in found] == [key for key in keys if key in {one.key for one in found}]
-        assert all(one.message.payload == message(keys.index(one.key)).payload for one in found)
-        spool.keep("R", "E", message(1), 0, None)
-    assert (tmp_path / "spool.db-damaged-1").read_bytes()[1024:] == content[1024 : len(content) // 1024 * 1024]
-    assert f"the spool {path} was damaged" in caplog.text
-    with contextlib.closing(Spool(path)) as spool:
-        assert len(left_over(spool)) == len(found) + 1
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -213,6 +141,14 @@ def test_a_spool_with_two_names_is_refused_until_one_of_them_is_gone(tmp_path: P
         assert [one.key for one in left_over(spool)] == keys
 
 
+OPEN = """
+import sys
+from pathlib import Path
+from amqtt_rest_bridge.broker.spool import Spool
+Spool(Path(sys.argv[1]))
+"""
+
+
 @pytest.mark.parametrize("link", [Path.hardlink_to, lambda other, path: path.rename(other)], ids=["link", "moved"])
 def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
     tmp_path: Path, link: Callable[[Path, Path], object]
@@ -220,7 +156,7 @@ def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
     path, other = tmp_path / "spool.db", tmp_path / "other.db"
     with contextlib.closing(Spool(path)):
         link(other, path)
-        ended = subprocess.run([sys.executable, "-c", KILLED, str(other), "1"], capture_output=True, text=True)
+        ended = subprocess.run([sys.executable, "-c", OPEN, str(other)], capture_output=True, text=True)
         assert "another broker" in ended.stderr
 
 
@@ -282,50 +218,3 @@ def test_a_second_look_at_what_is_left_over_goes_on_where_the_first_one_stopped(
         first = next(again.left_over())
         assert isinstance(first, Kept)
         assert [first.key, *(one.key for one in left_over(again))] == keys
-
-
-UNREADABLE = [
-    pytest.param("topic = CAST(x'ff61' AS TEXT)", "its topic is not UTF-8", id="topic not UTF-8"),
-    pytest.param("topic = 'a/+'", "its topic holds the wildcard", id="wildcard"),
-    pytest.param("topic = ''", "its topic is empty", id="no topic"),
-    pytest.param("key = CAST(x'c3' AS TEXT)", "its key is not UTF-8", id="key not UTF-8"),
-    pytest.param("key = 'a' || char(10)", "its key cannot stand in a header", id="key with a line break"),
-    pytest.param("hops = -1", "its number of hops is not one", id="negative hops"),
-    pytest.param("timestamp = 9e999", "its timestamp is not a time", id="endless time"),
-    pytest.param("username = CAST(x'ff' AS TEXT)", "its publisher is not UTF-8", id="user name not UTF-8"),
-    pytest.param("payload = 'text'", "its payload is not binary but text", id="payload of text"),
-    pytest.param("payload = 17", "its payload is not binary but integer", id="payload of a number"),
-    pytest.param("payload = NULL", "its payload is not binary but null", id="no payload"),
-    pytest.param("hops = 'many'", "its number of hops is not one", id="hops of text"),
-    pytest.param("route = x'ff'", "its route is not UTF-8", id="route not UTF-8"),
-]
-
-
-def spoil(path: Path, assignment: str, number: int) -> None:
-    """Write into a row what the table's types forbid."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        (sql,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'calls'").fetchone()
-        loose = sql.replace("STRICT", "").replace("NOT NULL", "")
-        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'calls'", (loose,))
-        connection.execute("PRAGMA writable_schema = RESET")
-        connection.execute(f"UPDATE calls SET {assignment} WHERE id = ?", (number,))
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'calls'", (sql,))
-
-
-@pytest.mark.parametrize(("assignment", "reason"), UNREADABLE)
-def test_a_row_that_cannot_be_read_is_named_and_stays_and_the_others_are_read(
-    tmp_path: Path, assignment: str, reason: str
-) -> None:
-    path = tmp_path / "spool.db"
-    with contextlib.closing(Spool(path)) as spool:
-        keys = [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(5)]
-    spoil(path, assignment, 3)
-    for _ in range(2):
-        with contextlib.closing(Spool(path)) as spool:
-            found = list(spool.left_over())
-        assert [one.key for one in found if isinstance(one, Kept)] == [*keys[:2], *keys[3:]]
-        (bad,) = (one for one in found if isinstance(one, Unreadable))
-        assert (bad.id, bad.event) == (3, "E")
-        assert reason in bad.reason

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.broker.room import Waiting, WaitingRoom
 from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.route_set import Numbering
 
-from .test_dispatch import Bridge, Queue, route
+from .dispatch_support import Bridge, Queue, route
 
 
 class Clock:
