@@ -34,6 +34,7 @@ SECONDS = 4
 ROUNDS = 3
 WRK = """wrk.method = "POST"; wrk.body = string.rep("x", 100); wrk.headers["Content-Type"] = "text/plain"
 """
+LATEST = TopicPayload(b'"' + b"x" * 36_000 + b'"')
 
 
 class Engine:
@@ -48,7 +49,7 @@ class Engine:
         self._link.send((Op.PUBLISH, [(route, publication.topic, publication.payload, publication.retain)]))
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
-        return TopicPayload(b"21.5")
+        return LATEST
 
     @contextlib.contextmanager
     def expect(self, topic: str) -> Iterator["Engine"]:
@@ -79,6 +80,7 @@ def serve(kind: str, port: int, *files: str) -> None:
     topic, reply = (parse(text, Place.TOPIC, Mode.SERVER) for text in ("hook/received", "answers/{request_id}"))
     events = (
         ServerEvent("Hook", Method.POST, "/hook", destination_topic=topic),
+        ServerEvent("Last", Method.GET, "/last", source_topic="last"),
         ServerEvent("Ask", Method.POST, "/ask", destination_topic=topic, reply_topic=reply),
     )
     routes = [Route("Hooks", RestApiConfig(enable_server=True), server_events=events)]
@@ -183,6 +185,19 @@ def memory(port: int, pid: int) -> None:
     report(f"memory, {requests:,} requests and 10,000 connections", f"+{resident_mb(pid) - before:.1f} MiB", "<= 20")
 
 
+def unread_callers(port: int, pid: int, count: int = 500) -> None:
+    """Report what callers cost that send 585 GETs in one piece and read nothing: the others' latency, and memory."""
+    report_latency("200 requests/s before there are unread callers", at_a_rate(port))
+    before = resident_mb(pid)
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            sock.sendall(b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n" * 585)
+        took = at_a_rate(port)
+    report_latency(f"200 requests/s beside {count} unread callers", took, "unchanged")
+    report(f"memory for {count} unread callers of 36 kB", f"+{resident_mb(pid) - before:.1f} MiB", "<= 50")
+
+
 def certificate(folder: str) -> tuple[str, str]:
     files = str(Path(folder, "c.pem")), str(Path(folder, "k.pem"))
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=x"
@@ -219,6 +234,7 @@ def main() -> None:
         threading.Thread(target=Load, args=(*waiting, 64, "http", "/ask"), daemon=True).start()
         report_latency("200 requests/s beside 64 waiting ones, ours", at_a_rate(waiting[0], seconds=SECONDS))
         idle_connections(*ours)
+        unread_callers(*stack.enter_context(serving("ours")))
         memory(*ours)
 
 

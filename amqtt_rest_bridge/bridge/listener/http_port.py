@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS: Final = 4096
 _ACCEPTS: Final = 16  # connections taken in a row before others get their turn
+# What the system holds of answers that are not on the network yet; without it some 2.6 MB for a caller that does not
+# read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
+_UNSENT_BYTES: Final = 131_072
 _ROOM: Final = 8  # connections closed at once when there are too many
 
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
@@ -175,6 +178,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             return
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             if self.tls_context is not None:
                 sock = secure(sock, self.tls_context)
             Connection(self, sock, address)
