@@ -11,6 +11,7 @@ blocks it.
 
 import array
 import asyncio
+import logging
 import marshal
 import os
 import select
@@ -20,6 +21,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
+
+log = logging.getLogger(__name__)
 
 Frame = tuple[Any, ...]
 
@@ -276,12 +279,19 @@ class BrokerEnd:
         except OSError:
             data = b""
         if not data:
-            on_closed = self._on_closed
-            self.close()
-            on_closed()
+            self._end()
             return
-        for frame in self._decoder.feed(data):
-            self._on_frame(frame)
+        try:
+            for frame in self._decoder.feed(data):
+                self._on_frame(frame)
+        except Exception:  # of calls that it may have told of, no one would hear again
+            log.exception("what the bridge process says cannot be taken: it is started again")
+            self._end()
+
+    def _end(self) -> None:
+        on_closed = self._on_closed
+        self.close()
+        on_closed()
 
 
 def _close_all(descriptors: Iterable[int]) -> None:

@@ -20,7 +20,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ from amqtt_rest_bridge.broker.settings import (
 )
 from amqtt_rest_bridge.broker.spool import Spool
 from amqtt_rest_bridge.broker.status import StatusReporter, status_topic
+from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
@@ -82,7 +83,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         settings: Settings = self.config
-        self._tasks: set[asyncio.Task[None]] = set()
         self._ports = Ports(settings.server_host)
         self._numbering = Numbering()
         self._spool: Spool | None = None
@@ -124,15 +124,16 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         if self._closed:
             return
         settings: Settings = self.config
-        self._run(self._publisher.run())
+        keep = self.supervisor.keep
+        keep("publishing", self._publisher.run)
         self._reloader.listen_to_sighup(asyncio.get_running_loop())
-        self._run(self._reloader.run(settings.reload_seconds))
+        keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             self._dispatcher.on_health = self._reporter.report
-            self._run(self._reporter.run(settings.status_seconds))
+            keep("status", lambda: self._reporter.run(settings.status_seconds))
         if self._lossless is not None:
-            self._run(self._lossless.run())
-            self._run(self._tidy(self._lossless))
+            keep("lossless", self._lossless.run)
+            keep("spool", self._tidy)
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
         """Let read events answer with messages that were retained before anybody published them again."""
@@ -159,10 +160,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """End the bridge process and give ports and files back."""
         self._closed = True
         self._reloader.stop_listening()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.supervisor.stop()
         self._bridges.disconnect()
         await asyncio.to_thread(self._bridges.close)
         self._give_back()
@@ -184,6 +182,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._dispatcher = Dispatcher(self._bridges, self._publisher, workers, quiet=self._quiet_log)
         self._bridges.reports = self._dispatcher
         self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put_status)
+        self.supervisor = Supervisor(self._reporter.tell_broken)
         self._lossless: Lossless | None = None
         if self._spool is not None:
             self._dispatcher.spool = self._spool
@@ -228,34 +227,28 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         for name in gone:  # an empty payload removes the retained one, and whoever shows the status hears of it
             self._publisher.put_status(Publication(status_topic(name), b"", retain=True))
         if self._lossless is not None:
-            self._run(self._adopt(self._lossless))
+            self.supervisor.finish("adopting", self._adopt)
         if self.config.status_seconds:
             self._reporter.report_all()
         for topic, message in list(self.context.retained_messages.items()):
             self._dispatcher.remember(topic, bytes(message.data), only_new=True)
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
 
-    async def _tidy(self, lossless: Lossless) -> None:
-        while True:
+    async def _tidy(self) -> None:
+        while (lossless := self._lossless) is not None:
             for _ in range(_FLUSHES):
                 await asyncio.sleep(_FLUSH_SECONDS)
                 lossless.flush()
             await lossless.checkpoint()
 
-    async def _adopt(self, lossless: Lossless) -> None:
-        count = await lossless.adopt()
+    async def _adopt(self) -> None:
+        count = 0 if self._lossless is None else await self._lossless.adopt()
         if count:
             log.info("%d message(s) of routes that are back taken up from the spool", count)
 
     async def _may_publish(self, session: Session, topic: str) -> bool:
         """Ask the topic plugins, as amqtt does for a publish."""
         return bool(await self._broker._topic_filtering(session, topic, Action.PUBLISH))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_log_end)
 
     def _give_back(self) -> None:
         self._ports.close()
@@ -284,11 +277,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             callbacks.append(hook)
         elif not wanted and hook in callbacks:
             callbacks.remove(hook)
-
-
-def _log_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a task of the bridge ended", exc_info=task.exception())
 
 
 def spawn_thread(sock: socket.socket) -> tuple[int, Callable[[], None]]:

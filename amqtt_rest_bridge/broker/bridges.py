@@ -231,16 +231,17 @@ class Bridges:
             return
         loop = self._loop
         loop.run_in_executor(None, old.close)
+        bridge = old
         try:
-            bridge = Bridge(old.index, self._spawn, self.reports)
-        except OSError as error:
+            bridge = self._bridges[old.index] = Bridge(old.index, self._spawn, self.reports)
+            self._adopt(bridge, loop)
+            bridge.configure(self._routes, self._ports_of(bridge.index))
+        except OSError as error:  # processes or descriptors may have run out
+            bridge.disconnect()
             delay = self._delay(old) or self._delay(old)
             log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
-            loop.call_later(delay, self._restart, old)
+            loop.call_later(delay, self._restart, bridge)
             return
-        self._bridges[old.index] = bridge
-        self._adopt(bridge, loop)
-        bridge.configure(self._routes, self._ports_of(bridge.index))
         loop.call_later(_STEADY_SECONDS, self._forgive, bridge)
 
     def _forgive(self, bridge: Bridge) -> None:

@@ -22,6 +22,7 @@ from amqtt.plugins.manager import PluginManager
 from amqtt_rest_bridge.broker import listeners
 from amqtt_rest_bridge.broker.fitting import reason
 from amqtt_rest_bridge.broker.signals import Signals
+from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 
@@ -94,23 +95,29 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
         log.info("%s: stopped before the start", signals.received.name)
         await _give_back(broker)
         return
+    broken = ""
     if not failed and signals.received is None:
         log.info("ready: MQTT on %s", ", ".join(listeners.addresses(broker)) or "no listener")
         on_ready()
-        await _until_told(broker, signals)
+        broken = await _until_told(broker, signals)
     await _shut_down(broker, signals)
     if failed:
         raise CannotStart(failed[0])
     if signals.received is None:
-        raise BrokerFailed("the broker has ceased to forward messages; the log says why")
+        raise BrokerFailed(broken)
 
 
-async def _until_told(broker: Broker, signals: Signals) -> None:
-    """Wait for a signal, or for the end of the task without which the broker only seems to live."""
-    told = asyncio.ensure_future(signals.wait())
-    forwarding = broker._broadcast_task
-    await asyncio.wait([told, *([forwarding] if forwarding is not None else [])], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+async def _until_told(broker: Broker, signals: Signals) -> str:
+    """Wait for a signal, or until the broker only seems to live, and return why that is."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(signals.wait())]
+    supervisors = [getattr(plugin, "supervisor", None) for plugin in broker.plugins_manager.plugins]
+    breaks = [asyncio.ensure_future(one.broken()) for one in supervisors if isinstance(one, Supervisor)]
+    forwarding = [broker._broadcast_task] if broker._broadcast_task is not None else []
+    await asyncio.wait([*waits, *breaks, *forwarding], return_when=asyncio.FIRST_COMPLETED)
+    reasons = [one.result() for one in breaks if one.done()]
+    for one in (*waits, *breaks):
+        one.cancel()
+    return reasons[0] if reasons else "the broker has ceased to forward messages; the log says why"
 
 
 async def _shut_down(broker: Broker, signals: Signals) -> None:

@@ -111,6 +111,7 @@ class Lossless:
         count = await self._take_up(self._spool.left_over())
         if count:
             log.info("%d message(s) of lossless routes taken up from the spool", count)
+        self._filled.set()
         while True:
             await self._filled.wait()
             self._filled.clear()
@@ -120,8 +121,11 @@ class Lossless:
 
     async def adopt(self) -> int:
         """Deal what stayed on disk because its route was gone, if a reload has brought it back; give how many."""
-        orphans, self._dispatcher.orphans = self._dispatcher.orphans, []
-        return await self._take_up(self._spool.find(orphans))
+        orphans, self._dispatcher.orphans = deque(self._dispatcher.orphans), []
+        try:
+            return await self._take_up(self._spool.find(orphans.popleft() for _ in range(len(orphans))))
+        finally:  # what is left is for the next time
+            self._dispatcher.orphans[:0] = orphans
 
     async def _take_up(self, calls: Iterable[Kept | Unreadable]) -> int:
         count = 0

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from amqtt_rest_bridge.broker.account import RouteAccount
+from amqtt_rest_bridge.failures import rfc3339
 from amqtt_rest_bridge.model import Publication
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
@@ -18,10 +19,10 @@ def status_topic(route: str) -> str:
     return f"{STATUS_TOPICS}{route}/status"
 
 
-def status_publication(account: RouteAccount, now: float) -> Publication:
-    """Give a route's status as it is published; `now` is Unix time in seconds."""
-    payload = json.dumps(account.status(now), ensure_ascii=False, separators=(",", ":"))
-    return Publication(status_topic(account.name), payload.encode("utf-8", "backslashreplace"), retain=True)
+def status_publication(route: str, status: Mapping[str, Any]) -> Publication:
+    """Return the status of a route as it is published."""
+    payload = json.dumps(status, ensure_ascii=False, separators=(",", ":"))
+    return Publication(status_topic(route), payload.encode("utf-8", "backslashreplace"), retain=True)
 
 
 class StatusReporter:
@@ -37,10 +38,24 @@ class StatusReporter:
     ) -> None:
         self._accounts = accounts
         self._publish = publish
+        self._reports = False
+        self._fault: str | None = None  # why no route can be well, and ...
+        self._broken_since = 0.0  # ... since when (Unix time)
+
+    def tell_broken(self, fault: str | None) -> None:
+        """Report all routes Red for this reason from now on; None: as they are themselves."""
+        self._fault, self._broken_since = fault, time.time()
+        if self._reports:
+            self.report_all()
 
     def report(self, account: RouteAccount) -> None:
         """Publish one route's status now."""
-        self._publish(status_publication(account, time.time()))
+        now = time.time()
+        status = account.status(now)
+        if self._fault is not None:
+            error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self._fault}
+            status |= {"health": "Red", "last_error": error}
+        self._publish(status_publication(account.name, status))
 
     def report_all(self) -> None:
         """Publish the status of all routes now."""
@@ -49,6 +64,7 @@ class StatusReporter:
 
     async def run(self, seconds: float) -> None:
         """Publish all every `seconds` until cancelled."""
+        self._reports = True
         while True:
             for account in list(self._accounts()):
                 self.report(account)
