@@ -288,12 +288,8 @@ def _store_notebooks(
     added = []
     for place, source in enumerate(sources):
         row = newest.get(source.filename)
-        values: dict[str, Any] = {
-            "is_primary": source.is_primary,
-            "role": source.role,
-            "is_latest": True,
-            "place": place,
-        }
+        values: dict[str, Any] = {"is_primary": source.is_primary, "role": source.role, "is_latest": True}
+        values["place"] = place
         if row is not None and row.cells == source.cells:
             connection.execute(table.update().where(n.id == row.id), values)
         else:
