@@ -60,7 +60,7 @@ class Client:
 
 
 class Host:
-    """A running broker; `plugin` is its bridge, `mqtt_port` where its clients connect."""
+    """A running broker; `plugin` is its bridge if it has one, `mqtt_port` where its clients connect."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -72,9 +72,13 @@ class Host:
         except BaseException:
             self._end_loop()
             raise
+
+    @property
+    def plugin(self) -> RestBridgePlugin:
+        """Return the bridge of this broker."""
         plugin = self.broker.plugins_manager.get_plugin("RestBridgePlugin")
         assert isinstance(plugin, RestBridgePlugin)
-        self.plugin = plugin
+        return plugin
 
     @property
     def mqtt_port(self) -> int:
@@ -139,6 +143,16 @@ def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **s
         "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}},
         "plugins": ANONYMOUS | (plugins or {}) | {PLUGIN: bridge},
     }
+
+
+@contextlib.contextmanager
+def plain_broker() -> Iterator[Host]:
+    """Run a broker without the bridge until the block ends."""
+    host = Host({"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}, "plugins": ANONYMOUS})
+    try:
+        yield host
+    finally:
+        host.stop()
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.broker import status_client
 from amqtt_rest_bridge.broker.status_client import BrokerUnavailable, follow, parse_address, snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
-from tests.bridge.host import Host, hosting
+from tests.bridge.host import Host, hosting, plain_broker
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
 from tests.bridge.test_status_table import status
 
@@ -62,7 +62,8 @@ def _amqtt_speaks_again() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
-    with hosting(SERVER_ROUTE) as running:
+    """Run a broker on which anything may be retained: with the bridge, its status topics are its own."""
+    with plain_broker() as running:
         yield running
 
 
