@@ -12,7 +12,7 @@ from amqtt.errors import BrokerError
 
 from amqtt_rest_bridge.broker.fitting import Misfit, fit, reason
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity
-from amqtt_rest_bridge.language.suggest import did_you_mean
+from amqtt_rest_bridge.language.report import did_you_mean
 
 _HIGHEST_PORT: Final = 65_535
 

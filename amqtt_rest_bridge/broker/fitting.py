@@ -11,7 +11,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import dacite
 
-from amqtt_rest_bridge.language.suggest import did_you_mean
+from amqtt_rest_bridge.language.report import did_you_mean
 
 _WORDS: Final[Mapping[Any, str]] = {
     bool: "true or false",

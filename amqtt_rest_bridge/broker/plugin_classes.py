@@ -11,7 +11,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 from amqtt_rest_bridge.broker.configuration import Configuration
 from amqtt_rest_bridge.broker.fitting import fit, reason
 from amqtt_rest_bridge.errors import Fault
-from amqtt_rest_bridge.language.suggest import did_you_mean
+from amqtt_rest_bridge.language.report import did_you_mean
 
 _ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 _OFTEN_USED: Final = (

@@ -1,24 +1,27 @@
-"""Statements to blocks: which setting belongs where, each at most once, names that exist. Values stay as written."""
+"""The blocks of a route: which setting belongs where, each at most once, names that exist. Values stay as written."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.definitions import COMMENT_HINT, is_name
+from amqtt_rest_bridge.language import grammar
+from amqtt_rest_bridge.language.grammar import BlockNode, Headers, Junk, Line, OpenComment, Piece, RouteNode
+from amqtt_rest_bridge.language.mistakes import (
+    NO_COMMA,
+    STRAIGHT,
+    TYPOGRAPHIC_QUOTES,
+    Statement,
+    explain,
+    hint_at,
+    is_name,
+    open_string,
+)
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.parser import Piece, Statement, Verb
-from amqtt_rest_bridge.language.report import Report
-from amqtt_rest_bridge.language.suggest import closest, did_you_mean
+from amqtt_rest_bridge.language.report import Report, closest, did_you_mean
 
-_NO_COMMA = "leave the comma out: a line break or a space is enough"
-_FIRST_CHARACTERS = {"#": COMMENT_HINT, ",": _NO_COMMA}
-_ROUTE = re.compile(r"ROUTE\s+[^\s\"']+\Z", re.IGNORECASE)
-_STRAIGHT = "strings stand in straight quotes: \" or '"
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
+_JUNK = Statement("", ())
 _NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
-_PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
-_TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class HeaderLine:
-    """`ADD <name> <value>` behind WITH HEADERS."""
+    """`ADD <name> <value>` below WITH HEADERS."""
 
     name: Piece
     pieces: tuple[Piece, ...]
@@ -69,7 +72,7 @@ class Blocks:
 
 
 class _Reader:
-    """Walk the statements of one definition, with the block that is open."""
+    """Walk the nodes of one definition, with the block that is open."""
 
     def __init__(self, report: Report) -> None:
         self.blocks = Blocks()
@@ -80,23 +83,37 @@ class _Reader:
         self._in_headers = False
         self._last: Statement | None = None
 
-    def read(self, statement: Statement) -> None:
-        if statement.verb is Verb.BROKEN:
+    def read(self, node: BlockNode | Line) -> None:
+        if isinstance(node, BlockNode):
+            self._report_open_strings(node.pieces)
+            self._open_block(node)
+            self._last = Statement(node.name.text, node.pieces, node.known and node.name.text == BlockKind.EVENT)
+            for line in node.lines:
+                self.read(line)
+        elif isinstance(node, Junk):
+            self._report_open_strings(node.open_strings)
             if not self._skipping:
-                self._read_broken(statement)
-        elif statement.verb is Verb.WITH:
-            self._read_setting(statement)
+                self._read_junk(node)
+            self._last = _JUNK
+        elif isinstance(node, OpenComment):
+            self._report.error(node.offset, "this comment is never closed", "write */ where it ends")
+        elif isinstance(node, Headers):
+            self._read_headers(node)
         else:
-            self._read_addition(statement)
-        self._last = statement
+            self._report_open_strings((node.name, *node.pieces))
+            self._read_setting(node)
+            self._last = Statement(node.name.text, node.pieces)
 
-    def _read_broken(self, statement: Statement) -> None:
-        text = statement.name.text
-        if self._forgot_get(text) or self._is_in_comment():
+    def _report_open_strings(self, pieces: tuple[Piece, ...]) -> None:
+        for piece in pieces:
+            open_string(piece, self._report)
+
+    def _read_junk(self, junk: Junk) -> None:
+        if self._forgot_get(junk.text) or self._is_in_comment():
             return
-        found = _NAME_IN.match(text)
-        self._report.error(statement.offset, *_explain(text, self._last))
-        if found is not None and found[1].upper() == Verb.ADD and not self._in_headers:
+        self._report.error(junk.offset, *explain(junk.text, self._last))
+        found = _NAME_IN.match(junk.text)
+        if found is not None and found[1].upper() == "ADD" and not self._in_headers:
             self.blocks.broken.add(found[2].upper())
             self._skip()
         elif found is not None and self._block is not None:
@@ -110,9 +127,9 @@ class _Reader:
         """Report `ENV "X"` and `GET "X"` as one fault of their setting; return whether it was one of them."""
         last, block = self._last, self._block
         word = last.pieces[-1] if last is not None and last.pieces else None
-        if last is None or word is None or block is None or text[:1] not in ("'", '"'):
+        if last is None or word is None or word.source or block is None or text[:1] not in ("'", '"'):
             return False
-        setting = block.settings.get(last.name.text.upper())
+        setting = block.settings.get(last.name.upper())
         wanted = setting is not None and (word.text.upper() != "GET" or setting.parameter.kind is not Kind.CHOICE)
         if word.text.upper() not in ("ENV", "SECRET", "GET") or not (wanted or self._in_headers):
             return False
@@ -130,57 +147,70 @@ class _Reader:
             block.headers.pop()
         return True
 
-    def _read_setting(self, statement: Statement) -> None:
+    def _read_headers(self, node: Headers) -> None:
+        self._report_open_strings(node.pieces)
+        name = Piece(Kind.HEADERS.name, node.offset)
+        self._read_setting(grammar.Setting(name, node.pieces, node.offset))
+        self._last = Statement(name.text, node.pieces)
+        self._in_headers = True
+        for line in node.lines:
+            if isinstance(line, grammar.Setting):
+                self._report_open_strings((line.name, *line.pieces))
+                if not self._skipping and self._block is not None:
+                    self._read_header(line, self._block)
+                self._last = Statement(line.name.text, line.pieces)
+            else:
+                self.read(line)
         self._in_headers = False
+
+    def _read_setting(self, node: grammar.Setting) -> None:
         if self._skipping:
             return
-        name = statement.name
+        name = node.name
         if self._block is None:
             hint = "ADD REST_API_CONFIG or ADD EVENT <name> goes before it"
-            self._report.error(statement.offset, f"{name.text} stands outside of a block", hint)
+            self._report.error(node.offset, f"{name.text} stands outside of a block", hint)
             return
-        known = PARAMETERS[self._block.kind]
-        parameter = known.get(name.text.strip("'\"").upper())
+        parameter = PARAMETERS[self._block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
-            self._unknown_setting(name, self._block.kind)
+            self._unknown_setting(name, self._block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
             self._report.error(name.offset, message, f"write {parameter.name}")
             self._block.broken.add(parameter.name)
         elif parameter.name in self._block.settings:
             first = self._report.position(self._block.settings[parameter.name].offset)
-            self._report.error(
-                statement.offset, f"{parameter.name} is set twice in this block", f"the first is in line {first.line}"
-            )
+            message = f"{parameter.name} is set twice in this block"
+            self._report.error(node.offset, message, f"the first is in line {first.line}")
         else:
-            self._keep(statement, parameter, self._block)
+            self._keep(node, parameter, self._block)
 
-    def _keep(self, statement: Statement, parameter: Parameter, block: Block) -> None:
+    def _keep(self, node: grammar.Setting, parameter: Parameter, block: Block) -> None:
         if parameter.kind is Kind.HEADERS:
-            self._in_headers = True
-            if statement.pieces:
-                hint = "each header is a line of its own below: ADD <name> <value>"
-                self._report.error(statement.pieces[0].offset, "WITH HEADERS takes no value", _hint_at(statement, hint))
-        elif not statement.pieces:
-            self._report.error(statement.offset, f"{parameter.name} has no value", f"allowed: {parameter.allowed}")
+            if node.pieces:
+                hint = hint_at(node.pieces, "each header is a line of its own below: ADD <name> <value>")
+                self._report.error(node.pieces[0].offset, "WITH HEADERS takes no value", hint)
+        elif not node.pieces:
+            self._report.error(node.offset, f"{parameter.name} has no value", f"allowed: {parameter.allowed}")
             block.broken.add(parameter.name)
             return
-        elif statement.pieces[0].text[0] in _TYPOGRAPHIC_QUOTES:
-            self._report.error(statement.pieces[0].offset, f"{statement.pieces[0].text[0]} begins no string", _STRAIGHT)
+        elif node.pieces[0].text[0] in TYPOGRAPHIC_QUOTES:
+            self._report.error(node.pieces[0].offset, f"{node.pieces[0].text[0]} begins no string", STRAIGHT)
             block.broken.add(parameter.name)
             return
         if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
-            self._warn_of_comma(statement)
-        block.settings[parameter.name] = Setting(parameter, statement.pieces, statement.offset)
+            self._warn_of_comma(node)
+        block.settings[parameter.name] = Setting(parameter, node.pieces, node.offset)
 
-    def _warn_of_comma(self, statement: Statement) -> None:
-        last = statement.pieces[-1] if statement.pieces else None
+    def _warn_of_comma(self, node: grammar.Setting) -> None:
+        last = node.pieces[-1] if node.pieces else None
         if last is not None and last.text.endswith(",") and last.text != ",":
-            name = statement.name.text
-            hint = f"{_NO_COMMA}; quote the value if it ends with one"
-            self._report.warning(last.offset + len(last.text) - 1, f"the value of {name} ends with a comma", hint)
+            hint = f"{NO_COMMA}; quote the value if it ends with one"
+            message = f"the value of {node.name.text} ends with a comma"
+            self._report.warning(last.offset + len(last.text) - 1, message, hint)
 
-    def _unknown_setting(self, name: Piece, kind: BlockKind) -> None:
+    def _unknown_setting(self, name: Piece, block: Block) -> None:
+        kind = block.kind
         elsewhere = [other for other in BlockKind if name.text.upper() in PARAMETERS[other]]
         if elsewhere:
             self._report.error(name.offset, f"{name.text} does not belong in {kind}", f"it belongs in {elsewhere[0]}")
@@ -191,40 +221,34 @@ class _Reader:
             hint = f"did you mean {meant}? It belongs in {_home_of(meant)}"
         else:
             hint = f"{kind} knows {', '.join(PARAMETERS[kind])}"
-        if self._block is not None and meant is not None:
-            self._block.guessed.add(meant)
+        if meant is not None:
+            block.guessed.add(meant)
         self._report.error(name.offset, f"unknown setting {name.text}", hint)
 
-    def _read_addition(self, statement: Statement) -> None:
-        name = statement.name.text.upper()
-        if name == BlockKind.EVENT and not self._is_header(statement):
-            self._open_event(statement)
-        elif name in _BLOCK_NAMES and not self._is_header(statement):
-            self._open_config(statement, name)
-        elif self._in_headers and self._block is not None:
-            self._read_header(statement, self._block)
-        elif not self._skipping or closest(name, _BLOCK_NAMES):
-            self._unknown_block(statement)
+    def _open_block(self, node: BlockNode) -> None:
+        if not node.known:
+            if not self._skipping or closest(node.name.text, _BLOCK_NAMES):
+                self._unknown_block(node)
+        elif node.name.text == BlockKind.EVENT:
+            self._open_event(node)
+        else:
+            self._open_config(node, node.name.text)
 
-    def _is_header(self, statement: Statement) -> bool:
-        """Tell a header that is called like a block: only the quotes can say."""
-        return self._in_headers and statement.name.is_string
-
-    def _open_event(self, statement: Statement) -> None:
-        block = self._enter(Block(BlockKind.EVENT, statement.offset))
+    def _open_event(self, node: BlockNode) -> None:
+        block = self._enter(Block(BlockKind.EVENT, node.offset))
         self.blocks.events.append(block)
-        if not statement.pieces:
-            self._report.error(statement.offset, "this event has no name", "write ADD EVENT MyEvent")
-        elif statement.pieces[0].is_string and is_name(statement.pieces[0].text[1:-1]):
-            name = statement.pieces[0]
+        if not node.pieces:
+            self._report.error(node.offset, "this event has no name", "write ADD EVENT MyEvent")
+            return
+        name = node.pieces[0]
+        if name.is_string and is_name(name.text[1:-1]):
             self._report.error(name.offset, f"the event name {name.text} is quoted", f"write {name.text[1:-1]}")
-        elif len(statement.pieces) > 1 or not is_name(statement.pieces[0].text):
-            name = statement.pieces[0]
+        elif len(node.pieces) > 1 or not is_name(name.text):
             message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
             hint = "leave the comma out" if name.text.endswith(",") else "write it bare, as in ADD EVENT My_Event-1"
             self._report.error(name.offset, message, hint)
         else:
-            self._name_event(block, statement.pieces[0])
+            self._name_event(block, name)
 
     def _name_event(self, block: Block, name: Piece) -> None:
         first = self._events.setdefault(name.text, block)
@@ -233,57 +257,57 @@ class _Reader:
             self._report.error(name.offset, f"this route has two events {name.text}", f"the first is in line {line}")
         block.name = name.text
 
-    def _open_config(self, statement: Statement, name: str) -> None:
-        if statement.pieces:
-            hint = _hint_at(statement, "only events have names")
-            self._report.error(statement.pieces[0].offset, f"ADD {name} takes no name", hint)
+    def _open_config(self, node: BlockNode, name: str) -> None:
+        if node.pieces:
+            hint = hint_at(node.pieces, "only events have names")
+            self._report.error(node.pieces[0].offset, f"ADD {name} takes no name", hint)
         if name == IGNORED_BLOCK:
             self._skip()
-            self._report.notice(statement.offset, f"{name} is skipped: the route uses the broker it is loaded in")
+            self._report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
             return
         kind = BlockKind(name)
         first = self.blocks.config if kind is BlockKind.CONFIG else self.blocks.route_config
         if first is not None:
             self._skip()
             line = self._report.position(first.offset).line
-            self._report.error(statement.offset, f"this route has two {name} blocks", f"the first is in line {line}")
+            self._report.error(node.offset, f"this route has two {name} blocks", f"the first is in line {line}")
             return
-        block = self._enter(Block(kind, statement.offset))
+        block = self._enter(Block(kind, node.offset))
         if kind is BlockKind.CONFIG:
             self.blocks.config = block
         else:
             self.blocks.route_config = block
 
-    def _read_header(self, statement: Statement, block: Block) -> None:
-        if statement.pieces:
-            self._warn_of_comma(statement)
-            block.headers.append(HeaderLine(statement.name, statement.pieces))
+    def _read_header(self, node: grammar.Setting, block: Block) -> None:
+        if node.pieces:
+            self._warn_of_comma(node)
+            block.headers.append(HeaderLine(node.name, node.pieces))
             return
-        name = statement.name.text
+        name = node.name.text
         hint = did_you_mean(name, _BLOCK_NAMES) or f'write ADD {name} "..."'
-        self._report.error(statement.offset, f"the header {name} has no value", hint)
+        self._report.error(node.offset, f"the header {name} has no value", hint)
 
-    def _unknown_block(self, statement: Statement) -> None:
-        name = statement.name.text
+    def _unknown_block(self, node: BlockNode) -> None:
+        name = node.name.text
         hint = did_you_mean(name, _BLOCK_NAMES)
-        if hint is None and statement.pieces:
+        if hint is None and node.pieces:
             hint = "header lines stand directly below WITH HEADERS"
-        self._report.error(statement.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
+        self._report.error(node.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
         self._skip()
 
     def _enter(self, block: Block) -> Block:
-        self._block, self._skipping, self._in_headers = block, False, False
+        self._block, self._skipping = block, False
         return block
 
     def _skip(self) -> None:
-        self._skipping, self._in_headers = True, False
+        self._skipping = True
 
 
-def read_blocks(statements: Iterable[Statement], report: Report) -> Blocks:
-    """Sort the statements of a definition into its blocks and report those that fit nowhere."""
+def read_blocks(route: RouteNode, report: Report) -> Blocks:
+    """Return the blocks of a route and report what fits nowhere."""
     reader = _Reader(report)
-    for statement in statements:
-        reader.read(statement)
+    for node in route.body:
+        reader.read(node)
     return reader.blocks
 
 
@@ -293,43 +317,3 @@ def _all_names() -> list[str]:
 
 def _home_of(name: str) -> str:
     return next(kind for kind, block in PARAMETERS.items() if name in block)
-
-
-def _hint_at(statement: Statement, hint: str) -> str:
-    """Return the hint for a value that should not be there: a # comment is the usual reason."""
-    return COMMENT_HINT if statement.pieces[0].text.startswith("#") else hint
-
-
-def _explain(text: str, before: Statement | None) -> tuple[str, str | None]:
-    """Say what is wrong with a text that is no statement."""
-    if text.endswith("+"):
-        hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
-        return f"nothing follows the + in {on_one_line(text, 40)}", hint
-    if text.upper() in ("WITH", "ADD"):
-        return f"{text} is not followed by a name", None
-    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
-    if _PLUS_FIRST.match(text):
-        return f"+ does not stand between two values: {shown}", None
-    if text[:1] in _TYPOGRAPHIC_QUOTES:
-        return f"unexpected text: {shown}", _STRAIGHT
-    if text[:6].upper() == "DEFINE":
-        return f"unexpected text: {shown}", "a definition begins at the start of a line"
-    if verb := closest(text.split()[0], ["WITH", "ADD"]):
-        return f"unexpected text: {shown}", f"did you mean {verb}?"
-    return _explain_behind(shown, before)
-
-
-def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | None]:
-    """Say what is wrong with a text by what it stands behind."""
-    if before is None or not before.pieces:
-        hint = _FIRST_CHARACTERS.get(shown[0], "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>")
-        return f"unexpected text: {shown}", hint
-    if before.verb is Verb.ADD and before.name.text.upper() == BlockKind.EVENT:
-        after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
-        return after, _FIRST_CHARACTERS.get(shown[0])
-    hint = _FIRST_CHARACTERS.get(shown[0], "a value with spaces needs quotes")
-    if _ROUTE.match(shown):
-        hint = f"write DEFINE before {shown}"
-    if before.pieces[-1].text in ("=", ":"):
-        hint = f"no {before.pieces[-1].text} stands between a name and its value"
-    return f"unexpected text after the value of {before.name.text}: {shown}", hint

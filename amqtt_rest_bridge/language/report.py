@@ -1,8 +1,15 @@
-"""Faults of one text as they are found: offsets become lines and columns here and nowhere else."""
+"""Faults of one text as they are found, and did-you-mean for their hints; the bridge's only use of rapidfuzz.
+
+Offsets become lines and columns here and nowhere else.
+"""
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import cached_property
+
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, JaroWinkler
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 
@@ -16,6 +23,7 @@ class Report:
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.faults: list[Fault] = []
+        self.errors = 0
         self.without_define: list[tuple[int, str]] = []
         self._text = text
 
@@ -28,6 +36,10 @@ class Report:
         offset = max(0, min(offset, len(self._text) - 1))
         line = bisect_right(self._line_starts, offset)
         return Position(line, offset - self._line_starts[line - 1] + 1)
+
+    def line_before(self, offset: int) -> str:
+        """Return the text of a line up to an offset."""
+        return self._text[self._text.rfind("\n", 0, offset) + 1 : offset]
 
     def error(self, offset: int, message: str, hint: str | None = None) -> None:
         """Note something that keeps the route from working."""
@@ -44,6 +56,7 @@ class Report:
     def _add(self, severity: Severity, offset: int, message: str, hint: str | None) -> None:
         # Names and texts of a file stand in messages: they must not break the log line they end in.
         message, hint = visible(message), hint and visible(hint)
+        self.errors += severity is Severity.ERROR
         self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
 
 
@@ -59,3 +72,38 @@ def _place(fault: Fault) -> tuple[str, int, Position, Severity, str]:
     cell = _CELL.fullmatch(fault.path)
     file, number = cell.groups() if cell else (fault.path, None)
     return file, int(number or 0), fault.position, fault.severity, fault.message
+
+
+_ALIKE = 0.87  # Jaro-Winkler, for endings and parts that are missing: REST_CONFIG means REST_API_CONFIG
+
+
+def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | None:
+    """Return the name that was probably meant, or None; case and the difference of - and _ do not matter.
+
+    With `parts`, the end of a name counts when only one ends so (CLIENT means ENABLE_CLIENT), then any part of one.
+    """
+    names = list(names)
+    slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
+    slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
+    if slip is not None:
+        return slip[0]
+    ending = [whole for whole in names if parts and _normalised(whole).endswith(f"_{_normalised(name)}")]
+    if len(ending) == 1:
+        return ending[0]
+    alike = process.extractOne(
+        name, names, scorer=JaroWinkler.normalized_similarity, processor=_normalised, score_cutoff=_ALIKE
+    )
+    if alike is not None or not parts:
+        return alike[0] if alike else None
+    holding = [whole for whole in names if _normalised(name) in _normalised(whole).split("_")]
+    return holding[0] if len(holding) == 1 else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """Make the hint of a fault, or None when nothing comes close."""
+    found = closest(name, names)
+    return f"did you mean {found}?" if found else None
+
+
+def _normalised(name: str) -> str:
+    return name.upper().replace("-", "_")

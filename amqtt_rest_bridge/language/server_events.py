@@ -2,7 +2,7 @@
 
 from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.events import read_setting, read_signature, require, warn_of_unused
-from amqtt_rest_bridge.language.suggest import closest
+from amqtt_rest_bridge.language.report import closest
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.typed import TypedBlock
 from amqtt_rest_bridge.model import Method, RestApiConfig, ServerEvent

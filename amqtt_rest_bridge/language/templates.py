@@ -5,8 +5,7 @@ import re
 
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.language import syntax
-from amqtt_rest_bridge.language.report import Report
-from amqtt_rest_bridge.language.suggest import closest
+from amqtt_rest_bridge.language.report import Report, closest
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.values import Value
 from amqtt_rest_bridge.placeholders import (
@@ -104,7 +103,7 @@ def _is_json(text: str) -> bool:
 def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> bool:
     found = False
     for piece in value.pieces:
-        if not piece.is_string and piece.text[:3].upper() == "GET":
+        if piece.source:
             continue
         for suspect in suspects(piece.text, mode):
             warning = _explain_foreign(suspect, mode) or _explain(suspect, place, mode)

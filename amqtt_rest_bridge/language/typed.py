@@ -8,8 +8,7 @@ from amqtt_rest_bridge.language import syntax
 from amqtt_rest_bridge.language.blocks import Block, Setting
 from amqtt_rest_bridge.language.masking import is_credential
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
-from amqtt_rest_bridge.language.report import Report
-from amqtt_rest_bridge.language.suggest import did_you_mean
+from amqtt_rest_bridge.language.report import Report, did_you_mean
 from amqtt_rest_bridge.language.surroundings import Surroundings
 from amqtt_rest_bridge.language.syntax import Refused
 from amqtt_rest_bridge.language.values import Value, evaluate

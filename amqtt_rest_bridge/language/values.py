@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.language.grammar import Piece
 from amqtt_rest_bridge.language.masking import is_credential
-from amqtt_rest_bridge.language.parser import Piece
 from amqtt_rest_bridge.language.report import Report
 from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
 from amqtt_rest_bridge.placeholders import Fixed, constants
 
 _ESCAPE = re.compile(r"\\([\"'\\nt])")
 _ESCAPED = {"n": "\n", "t": "\t"}
-_GET = re.compile(r"GET\s+(?P<what>ENV|SECRET)\s+(?P<name>.*)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,8 @@ def evaluate(pieces: tuple[Piece, ...], surroundings: Surroundings, report: Repo
 
 
 def _parts(piece: Piece, surroundings: Surroundings) -> Iterator[str | Fixed]:
-    get = None if piece.is_string else _GET.fullmatch(piece.text)
-    if get is not None:
-        yield _fixed(get["what"].lower(), get["name"].strip("'\""), surroundings, escaped=False)
+    if piece.source:
+        yield _fixed(piece.source.lower(), piece.text.strip("'\""), surroundings, escaped=False)
         return
     raw = piece.text[1:-1] if piece.is_string else piece.text
     end = 0

@@ -6,7 +6,7 @@ from amqtt_rest_bridge.errors import Position, Severity
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.masking import mask, mask_header
 from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.language.suggest import closest
+from amqtt_rest_bridge.language.report import closest
 from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
 from amqtt_rest_bridge.placeholders import MessageValues
 
