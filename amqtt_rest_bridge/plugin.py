@@ -55,6 +55,7 @@ from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import NumberedRoute, Publication, Route
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
@@ -197,7 +198,10 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def _load(self) -> LoadResult:
         settings: Settings = self.config
         texts = sources.read(route_paths(settings))
-        return loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir))
+        parsed = ParsedTexts()
+        loaded = loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir), parsed=parsed)
+        self._reloader.remember(parsed)
+        return loaded
 
     def _use(self, routes: Sequence[Route]) -> None:
         self._numbered: tuple[NumberedRoute, ...] = self._numbering.number(routes)

@@ -1,24 +1,22 @@
 """Hot reload: notice changed route files and load them, never on the broker's loop and never in its interpreter.
 
-Parsing computes for 0.1 ms a line; in a thread of the broker process it would take the interpreter lock from the loop
+Parsing computes for 0.5 ms a line; in a thread of the broker process it would take the interpreter lock from the loop
 and every client would feel it. So a short-lived process parses, and the loop only takes the result.
 """
 
 import asyncio
-import json
 import logging
-import os
-import pickle
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, RouteFilesError
+from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError
+from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
+from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from amqtt_rest_bridge.model import Route
 
 log = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ class Reloader:
         check: Callable[[Sequence[Route]], None],
     ) -> None:
         self._paths = paths
-        self._secrets_dir = secrets_dir
+        self._loader = SubprocessLoader(paths, secrets_dir)
         self._apply = apply
         self._check = check
         self._seen = fingerprint(paths)
@@ -61,6 +59,10 @@ class Reloader:
         self._looks = 0  # until the next try
         self._said: str | None = None  # why the last try failed
         self._faults: tuple[Fault, ...] = ()  # that the last try logged
+
+    def remember(self, parsed: ParsedTexts) -> None:
+        """Take over what was parsed at the start, so that a reload parses changed files alone."""
+        self._loader.remember(parsed)
 
     async def run(self, seconds: float) -> None:
         """Look every `seconds` (0: never) and whenever asked, until cancelled."""
@@ -84,7 +86,7 @@ class Reloader:
     async def reload(self) -> None:
         """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
         try:
-            loaded = await load_apart(self._paths, self._secrets_dir)
+            loaded = await self._loader.load()
             await asyncio.to_thread(self._check, loaded.routes)
             self._apply(self._without_known_warnings(loaded))
         except RouteFilesError as error:
@@ -161,31 +163,3 @@ def fingerprint(paths: Sequence[str]) -> Fingerprint:
 
 def _no_listing(_error: OSError) -> None:
     """Leave out a folder that cannot be listed: loading it reports why."""
-
-
-async def load_apart(paths: Sequence[str], secrets_dir: str) -> LoadResult:
-    """Load route files in a process of their own.
-
-    Raises:
-        ConfigurationError: The process failed; the message is the end of what it said.
-    """
-    running = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "amqtt_rest_bridge.language.apart",
-        json.dumps({"paths": list(paths), "secrets_dir": secrets_dir}),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
-    )
-    try:
-        output, errors = await running.communicate()
-    finally:
-        if running.returncode is None:  # the broker stops
-            running.kill()
-            await running.communicate()  # asyncio complains of pipes that outlive their loop
-    if running.returncode:
-        raise ConfigurationError(errors.decode(errors="replace").strip().rpartition("\n")[2] or "the loader failed")
-    result: LoadResult = pickle.loads(output)  # noqa: S301  # our own process
-    return result

@@ -62,7 +62,7 @@ class ParsedTexts:
     """
 
     def __init__(self, dumped: bytes = b"") -> None:
-        self._known: dict[bytes, ParsedText] = pickle.loads(dumped) if dumped else {}  # noqa: S301  # our own process
+        self._known = _undumped(dumped)
         self._used: dict[bytes, ParsedText] = {}
 
     def parse(self, text: str) -> ParsedText:
@@ -75,6 +75,14 @@ class ParsedTexts:
     def dump(self) -> bytes:
         """Return the texts in use, for another process of the same version."""
         return pickle.dumps(self._used)
+
+
+def _undumped(dumped: bytes) -> dict[bytes, ParsedText]:
+    try:
+        known: dict[bytes, ParsedText] = pickle.loads(dumped) if dumped else {}  # noqa: S301  # our own process
+    except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
+        return {}  # the package was upgraded while the broker runs
+    return known
 
 
 def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:

@@ -1,57 +1,101 @@
+"""The grammar: what stands where, as one reads it in `route.tatsu`."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
 import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.definitions import split
-from amqtt_rest_bridge.language.parser import Statement, Verb, parse
-from amqtt_rest_bridge.language.report import Report
+from amqtt_rest_bridge.language.grammar import BlockNode, Headers, Junk, OpenComment, Piece, RouteNode, Setting, parse
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
 from .language_support import CASES
 
 FILES = sorted(path for kind in ("valid", "invalid") for path in (CASES / kind).iterdir() if path.suffix in SUFFIXES)
+GRAMMAR = Path(__file__).parents[2] / "amqtt_rest_bridge" / "language" / "route.tatsu"
+HEAD = "DEFINE ROUTE R WITH TYPE REST_API "
 
 
-def short(statement: Statement) -> tuple[str, str, list[str]]:
-    return statement.verb, statement.name.text, [piece.text for piece in statement.pieces]
+def short(node: object) -> object:
+    """Write a node as lists of texts."""
+    match node:
+        case Piece():
+            return f"{node.source} {node.text}".strip()
+        case Setting():
+            return [short(node.name), *map(short, node.pieces)]
+        case BlockNode():
+            return {" ".join([node.name.text, *(piece.text for piece in node.pieces)]): [*map(short, node.lines)]}
+        case Headers():
+            return {"HEADERS": [*map(short, node.lines)]}
+        case Junk():
+            return f"? {node.text}"
+        case OpenComment():
+            return "/*"
+    raise TypeError(node)
+
+
+def body(text: str) -> list[object]:
+    (route,) = parse(HEAD + text).definitions
+    assert isinstance(route, RouteNode)
+    return [short(node) for node in route.body]
 
 
 @pytest.mark.parametrize(
-    ("text", "statements"),
+    ("text", "nodes"),
     [
         ("", []),
         (" \r\n\t// only\n-- comments\n/* here */ ", []),
-        ("WITH A 1", [("WITH", "A", ["1"])]),
-        ("with A\t'x' AdD B", [("WITH", "A", ["'x'"]), ("ADD", "B", [])]),
-        ("ADD X-A/**/a/b+c//d\nWITH B", [("ADD", "X-A", ["a/b+c"]), ("WITH", "B", [])]),
-        ('WITH A "a"+\'b\' /* c */ + GET  ENV "X"', [("WITH", "A", ['"a"', "'b'", 'GET  ENV "X"'])]),
-        ("WITH METHOD GET WITH B get secret x", [("WITH", "METHOD", ["GET"]), ("WITH", "B", ["get secret x"])]),
-        ("WITH A 'WITH B' oops WITH C d", [("WITH", "A", ["'WITH B'"]), ("", "oops", []), ("WITH", "C", ["d"])]),
-        ("ADD With-Care 1 ADD ADDRESS 2", [("ADD", "With-Care", ["1"]), ("ADD", "ADDRESS", ["2"])]),
-        ("WITH", [("", "WITH", [])]),
-        ('WITH "A" "b"', [("WITH", '"A"', ['"b"'])]),
-        ("WITH A + b", [("", "WITH A + b", [])]),
-        ("WITH A b +", [("", "WITH A b +", [])]),
-        ("x 'ADD y' // ADD z\nADD B", [("", "x 'ADD y' // ADD z", []), ("ADD", "B", [])]),
+        ("ADD REST_API_CONFIG WITH A 1", [{"REST_API_CONFIG": [["A", "1"]]}]),
+        ("add event E\twith A 'x'", [{"EVENT E": [["A", "'x'"]]}]),
+        ("ADD EVENT E WITH HEADERS ADD A/**/a/b+c//d\nWITH B c", [{"EVENT E": [{"HEADERS": [["A", "a/b+c"]]}, ["B", "c"]]}]),
+        ('ADD X WITH A "a"+\'b\' /* c */ + GET  ENV "X"', [{"X": [["A", '"a"', "'b'", 'ENV "X"']]}]),
+        ("ADD X WITH METHOD GET WITH B get secret x", [{"X": [["METHOD", "GET"], ["B", "SECRET x"]]}]),
+        ("ADD X WITH A 'WITH B' oops WITH C d", [{"X": [["A", "'WITH B'"], "? oops", ["C", "d"]]}]),
+        ("ADD With-Care 1 ADD ADDRESS 2", [{"With-Care 1": []}, {"ADDRESS 2": []}]),
+        ("WITH", ["? WITH"]),
+        ('WITH "A" "b"', [['"A"', '"b"']]),
+        ("WITH A + b", ["? WITH A + b"]),
+        ("WITH A b +", ["? WITH A b +"]),
+        ("x 'ADD y' // ADD z\nADD B", ["? x 'ADD y'", {"B": []}]),
+        ("ADD X WITH A 'b\nWITH C 'd'", [{"X": [["A", "'b'"], ["C", "'d'"]]}]),
+        ("ADD X WITH A 'b\nc'", [{"X": [["A", "'b\nc'"]]}]),
+        ("ADD X WITH A b /* c\nWITH D e", [{"X": [["A", "b"], "/*", ["D", "e"]]}]),
     ],
-)
-def test_body_is_split_into_statements(text: str, statements: list[tuple[str, str, list[str]]]) -> None:
-    assert [short(statement) for statement in parse(text, 0)] == statements
+)  # fmt: skip
+def test_text_is_read_as_blocks_and_settings(text: str, nodes: list[object]) -> None:
+    assert body(text) == nodes
+
+
+def pieces_of(node: object) -> Iterator[Piece]:
+    """Find every piece below a node."""
+    if isinstance(node, Piece):
+        yield node
+    elif isinstance(node, tuple):
+        for item in node:
+            yield from pieces_of(item)
+    elif is_dataclass(node):
+        for field in fields(node):
+            yield from pieces_of(getattr(node, field.name))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_piece_stands_where_it_says(path: object) -> None:
     for source in read([str(path)]):
-        for definition in split(source.text, Report(source.path, source.text)):
-            for statement in parse(definition.body, 0):
-                for piece in (statement.name, *statement.pieces):
-                    assert definition.body.startswith(piece.text, piece.offset)
-                assert statement.offset <= statement.name.offset
-                assert statement.verb in Verb
+        for piece in pieces_of(parse(source.text).definitions):
+            if piece.source:
+                assert source.text[piece.offset :].upper().startswith("GET")
+            elif piece.open_at is not None:
+                assert source.text.startswith(piece.text[:-1].rstrip(), piece.open_at)
+            elif piece.text not in ("EVENT", "REST_API_CONFIG", "ROUTE_CONFIG", "MQTT_CONFIG"):
+                assert source.text.startswith(piece.text, piece.offset)
 
 
-def test_base_is_added_to_every_offset() -> None:
-    (statement,) = parse(" WITH A b", 100)
-    assert (statement.offset, statement.name.offset, statement.pieces[0].offset) == (101, 106, 108)
+def test_no_pattern_of_the_grammar_is_long() -> None:
+    patterns = re.findall(r"/(?:[^/\\\n]|\\.)+/", GRAMMAR.read_text(encoding="utf-8"))
+    assert len(patterns) > 15
+    assert max(map(len, patterns)) <= 120
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from amqtt_rest_bridge.errors import Position, Severity
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.masking import mask, mask_header
-from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.language.report import closest
+from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
 from amqtt_rest_bridge.placeholders import MessageValues
 
@@ -198,8 +198,8 @@ def test_positions_count_tabs_and_wide_characters_as_one() -> None:
     assert messages(text)[0].startswith("t.lot:7:21: error: METHOD must be ")
 
 
-def test_ten_thousand_faults_are_all_reported() -> None:
-    assert len(load_text(BASIC + "WITH NOTHING '1'\n" * 10_000).faults) == 10_000
+def test_a_thousand_faults_are_all_reported() -> None:
+    assert len(load_text(BASIC + "WITH NOTHING '1'\n" * 1000).faults) == 1000
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.reload import Fingerprint, Reloader, fingerprint, load_apart
+from amqtt_rest_bridge.broker.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from tests.bridge.host import SECONDS
 from tests.bridge.recorder import recording
 from tests.bridge.reload_support import Reloading, client_route, server_route
@@ -183,7 +184,32 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
 
 def test_a_loader_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
-        asyncio.run(load_apart([str(tmp_path / "nowhere")], str(tmp_path)))
+        asyncio.run(SubprocessLoader([str(tmp_path / "nowhere")], str(tmp_path)).load())
+
+
+def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parser that refuses to work shows it: what was parsed before needs none."""
+    (tmp_path / "a.lot").write_text(server_route("/a").replace('"/a"', 'GET ENV "RELOADED"', 1))
+    monkeypatch.setenv("RELOADED", "/first")
+    tatsu = tmp_path / "shadow" / "tatsu"
+    tatsu.mkdir(parents=True)
+
+    async def scenario() -> tuple[list[LoadResult], str]:
+        loader = SubprocessLoader([str(tmp_path)], str(tmp_path))
+        loaded = [await loader.load()]
+        (tatsu / "__init__.py").write_text("def compile(*_, **__):\n    raise SystemExit('tatsu was asked')")
+        (tatsu / "buffering.py").write_text("class Buffer: pass")
+        monkeypatch.syspath_prepend(tatsu.parent)
+        monkeypatch.setenv("RELOADED", "/second")
+        loaded.append(await loader.load())
+        (tmp_path / "b.lot").write_text("DEFINE MODEL M")
+        with pytest.raises(ConfigurationError) as raised:
+            await loader.load()
+        return loaded, str(raised.value)
+
+    loaded, error = asyncio.run(scenario())
+    assert [result.routes[0].server_events[0].endpoint for result in loaded] == ["/first", "/second"]
+    assert error == "tatsu was asked"
 
 
 def test_the_fingerprint_changes_with_every_change(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from amqtt_rest_bridge.broker import reload as module
 from amqtt_rest_bridge.broker.reload import Reloader
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from tests.bridge.broker_process import eventually
 from tests.bridge.launcher_support import Workplace
 from tests.bridge.reload_support import Reloading, server_route
@@ -85,13 +86,13 @@ class Looks:
                 self._loop.call_soon_threadsafe(self._over.set)
             return look(paths)
 
-        async def loaded(_paths: list[str], _secrets: str) -> LoadResult:
+        async def loaded(_loader: SubprocessLoader) -> LoadResult:
             self.log.append("try")
             return load()
 
         self.reloader = Reloader([str(folder)], str(folder), lambda _: None, lambda _: None)
         monkeypatch.setattr(module, "fingerprint", looked)
-        monkeypatch.setattr(module, "load_apart", loaded)
+        monkeypatch.setattr(SubprocessLoader, "load", loaded)
 
     async def run(self, looks: int) -> list[str]:
         """Look so many times and return for each try how many looks came before it."""

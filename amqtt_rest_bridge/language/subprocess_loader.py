@@ -1,0 +1,84 @@
+"""Load route files in a process of its own, so that parsing never takes the interpreter of the broker.
+
+`SubprocessLoader` starts `python -m` with this module: paths as an argument, on standard input the texts that were
+parsed before, on standard output the result and the texts now in use, pickled.
+"""
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.loader import LoadResult
+
+
+class SubprocessLoader:
+    """Loads route files; a text that was there the last time is not parsed again.
+
+    Args:
+        paths: Files and folders, as configured.
+        secrets_dir: Where GET SECRET reads.
+    """
+
+    def __init__(self, paths: Sequence[str], secrets_dir: str) -> None:
+        self._arguments = json.dumps({"paths": list(paths), "secrets_dir": secrets_dir})
+        self._parsed = b""
+
+    def remember(self, parsed: ParsedTexts) -> None:
+        """Take over what was parsed at the start."""
+        self._parsed = parsed.dump()
+
+    async def load(self) -> LoadResult:
+        """Load the files as they are now, with variables and secrets as they are now.
+
+        Raises:
+            ConfigurationError: The process failed; the message is the end of what it said.
+        """
+        running = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "amqtt_rest_bridge.language.subprocess_loader",
+            self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
+        )
+        try:
+            output, errors = await running.communicate(self._parsed)
+        finally:
+            if running.returncode is None:  # the broker stops
+                running.kill()
+                await running.communicate()  # asyncio complains of pipes that outlive their loop
+        if running.returncode:
+            reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ConfigurationError(reason or "the loader failed")
+        result: LoadResult
+        result, self._parsed = pickle.loads(output)  # noqa: S301  # our own process
+        return result
+
+
+def main() -> int:
+    """Load what the argument names and write the pickled result; on an error say why on stderr, status 1."""
+    wanted = json.loads(sys.argv[1])
+    parsed = ParsedTexts(sys.stdin.buffer.read())
+    try:
+        texts = sources.read(wanted["paths"])
+    except BridgeError as error:
+        print(error, file=sys.stderr)  # noqa: T201  # read by the broker
+        return 1
+    secrets_dir = Path(wanted["secrets_dir"])
+    result = loader.load(texts, environment=os.environ, secrets_dir=secrets_dir, parsed=parsed)
+    sys.stdout.buffer.write(pickle.dumps((result, parsed.dump())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
