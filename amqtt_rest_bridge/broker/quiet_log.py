@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amqtt_rest_bridge.language.masking import mask
+from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import ClientEvent, Route
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from amqtt_rest_bridge.commands.check import add_secrets_dir
 from amqtt_rest_bridge.commands.parsers import Subparsers
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.masking import is_credential, mask, mask_header
+from amqtt_rest_bridge.masking import is_credential, mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 

@@ -6,18 +6,20 @@ from dataclasses import dataclass, field
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language import grammar
 from amqtt_rest_bridge.language.grammar import BlockNode, Headers, Junk, Line, OpenComment, Piece, RouteNode
-from amqtt_rest_bridge.language.mistakes import (
+from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.report import (
     NO_COMMA,
     STRAIGHT,
     TYPOGRAPHIC_QUOTES,
+    Report,
     Statement,
+    closest,
+    did_you_mean,
     explain,
     hint_at,
     is_name,
-    open_string,
+    report_open_strings,
 )
-from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.report import Report, closest, did_you_mean
 
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
 _JUNK = Statement("", ())
@@ -85,13 +87,13 @@ class _Reader:
 
     def read(self, node: BlockNode | Line) -> None:
         if isinstance(node, BlockNode):
-            self._report_open_strings(node.pieces)
+            report_open_strings(node.pieces, self._report)
             self._open_block(node)
             self._last = Statement(node.name.text, node.pieces, node.known and node.name.text == BlockKind.EVENT)
             for line in node.lines:
                 self.read(line)
         elif isinstance(node, Junk):
-            self._report_open_strings(node.open_strings)
+            report_open_strings(node.open_strings, self._report)
             if not self._skipping:
                 self._read_junk(node)
             self._last = _JUNK
@@ -100,13 +102,9 @@ class _Reader:
         elif isinstance(node, Headers):
             self._read_headers(node)
         else:
-            self._report_open_strings((node.name, *node.pieces))
+            report_open_strings((node.name, *node.pieces), self._report)
             self._read_setting(node)
             self._last = Statement(node.name.text, node.pieces)
-
-    def _report_open_strings(self, pieces: tuple[Piece, ...]) -> None:
-        for piece in pieces:
-            open_string(piece, self._report)
 
     def _read_junk(self, junk: Junk) -> None:
         if self._forgot_get(junk.text) or self._is_in_comment():
@@ -148,14 +146,14 @@ class _Reader:
         return True
 
     def _read_headers(self, node: Headers) -> None:
-        self._report_open_strings(node.pieces)
+        report_open_strings(node.pieces, self._report)
         name = Piece(Kind.HEADERS.name, node.offset)
         self._read_setting(grammar.Setting(name, node.pieces, node.offset))
         self._last = Statement(name.text, node.pieces)
         self._in_headers = True
         for line in node.lines:
             if isinstance(line, grammar.Setting):
-                self._report_open_strings((line.name, *line.pieces))
+                report_open_strings((line.name, *line.pieces), self._report)
                 if not self._skipping and self._block is not None:
                     self._read_header(line, self._block)
                 self._last = Statement(line.name.text, line.pieces)

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable
 
-from amqtt_rest_bridge.language import syntax
-from amqtt_rest_bridge.language.masking import is_credential
-from amqtt_rest_bridge.language.syntax import Refused
+from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.forms import Refused
+from amqtt_rest_bridge.language.settings import TypedBlock, Value
 from amqtt_rest_bridge.language.templates import warn_of_dot_segments
-from amqtt_rest_bridge.language.typed import TypedBlock
-from amqtt_rest_bridge.language.values import Value
+from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
 from amqtt_rest_bridge.placeholders import Fixed
 
@@ -73,7 +72,7 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
     if name in block.values:
         try:
             use_ssl = bool(block.values.get("USE_SSL", False))
-            block.values[name] = syntax.read_address(block.values[name].strip(), use_ssl=use_ssl)
+            block.values[name] = forms.read_address(block.values[name].strip(), use_ssl=use_ssl)
             warn_of_dot_segments(name, block.values[name], block.offset(name), block.report)
         except Refused as refused:
             shown = _USER_INFO.sub("***@", block.texts[name].shown)
@@ -82,11 +81,11 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
 
 def _check_texts(block: TypedBlock) -> None:
     content_type = block.texts.get("DEFAULT_CONTENT_TYPE")
-    if content_type is not None and not syntax.is_media_type(content_type.text):
+    if content_type is not None and not forms.is_media_type(content_type.text):
         message = f'DEFAULT_CONTENT_TYPE "{content_type.shown}" is no media type'
         block.error("DEFAULT_CONTENT_TYPE", message, "as in application/json or text/plain; charset=utf-8")
     for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD"):
-        if name in block.texts and syntax.has_control(block.texts[name].text):
+        if name in block.texts and forms.has_control(block.texts[name].text):
             block.error(name, f"{name} holds a control character, which a header cannot carry")
     for name in ("USERNAME", "SERVER_USERNAME"):
         if ":" in block.values.get(name, ""):  # RFC 7617 section 2

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.language.blocks import Blocks, read_blocks
 from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, Tree, parse
-from amqtt_rest_bridge.language.mistakes import COMMENT_HINT, is_name, open_string
-from amqtt_rest_bridge.language.report import Report, closest, did_you_mean
+from amqtt_rest_bridge.language.report import COMMENT_HINT, Report, closest, did_you_mean, is_name, report_open_strings
 
 ROUTE_TYPE = "REST_API"
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
@@ -40,7 +39,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """What a text says without its surroundings: definitions of ours, faults (of no path), routes without DEFINE."""
+    """What a text says without its environment: definitions of ours, faults (of no path), routes without DEFINE."""
 
     definitions: tuple[Definition, ...]
     faults: tuple[Fault, ...]
@@ -94,8 +93,7 @@ def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:
         else:
             before = report.errors
             name = _read_name(node, report)
-            for piece in node.open_strings:
-                open_string(piece, report)
+            report_open_strings(node.open_strings, report)
             blocks = read_blocks(node, report)
             yield Definition(name, node.offset, blocks, report.errors > before)
 

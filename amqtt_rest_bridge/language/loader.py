@@ -3,27 +3,28 @@
 It takes 0.5 ms for a line, so it must not run on the broker's loop once the broker serves.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
-from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Blocks
-from amqtt_rest_bridge.language.client_events import read_client_event
 from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, ParsedTexts
-from amqtt_rest_bridge.language.events import mode_of
-from amqtt_rest_bridge.language.loops import cycles, may_match, topics_of
+from amqtt_rest_bridge.language.events import mode_of, read_client_event, read_server_event
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.report import Report, in_order
-from amqtt_rest_bridge.language.server_events import read_server_event
-from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.language.surroundings import Surroundings
-from amqtt_rest_bridge.language.typed import TypedBlock
+from amqtt_rest_bridge.language.settings import TypedBlock
+from amqtt_rest_bridge.language.sources import Environment, Source
 from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
-from amqtt_rest_bridge.placeholders import Mode
+from amqtt_rest_bridge.placeholders import Mode, may_match, pattern
+from amqtt_rest_bridge.topics import TopicIndex
+
+_MAX_CYCLES: Final = 50
+_MAX_EDGES: Final = 20_000  # where everything triggers everything, each event's own loop is warned of anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def load(
         secrets_dir: The folder that GET SECRET reads.
         parsed: Texts that need not be parsed again.
     """
-    loader = _Loader(Surroundings(environment, secrets_dir), parsed or ParsedTexts())
+    loader = _Loader(Environment(environment, secrets_dir), parsed or ParsedTexts())
     for source in sources:
         loader.read(source)
     loader.finish()
@@ -79,10 +80,10 @@ def load(
 class _Loader:
     """What is known over all files: routes by name, endpoints by port."""
 
-    def __init__(self, surroundings: Surroundings, parsed: ParsedTexts) -> None:
+    def __init__(self, environment: Environment, parsed: ParsedTexts) -> None:
         self.routes: list[Route] = []
         self.faults: list[Fault] = []
-        self._surroundings = surroundings
+        self._environment = environment
         self._parsed = parsed
         self._names: dict[str, tuple[str, Position]] = {}
         self._endpoints: dict[tuple[int, str, str], tuple[str, Position]] = {}
@@ -111,9 +112,9 @@ class _Loader:
             message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
             hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
             self.faults.append(Fault(path, position, severity, message, hint))
-        for cycle in cycles([placed.event for placed in self._events]):
+        for cycle in _loops([placed.event for placed in self._events]):
             first, second = self._events[cycle[0]], self._events[cycle[1]]
-            topics = topics_of(first.event)
+            topics = _topics_of(first.event)
             name = next(name for name in topics if may_match(second.event.source_topic, topics[name]))
             through = ", ".join(self._events[number].title for number in cycle[1:])
             message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
@@ -126,7 +127,7 @@ class _Loader:
         blocks = definition.blocks
         config_block = None
         if blocks.config is not None:
-            config_block = TypedBlock(blocks.config, report, self._surroundings)
+            config_block = TypedBlock(blocks.config, report, self._environment)
         elif BlockKind.CONFIG not in blocks.broken:
             hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
             report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
@@ -139,10 +140,10 @@ class _Loader:
         secrets = set(config_block.secrets) if config_block else set()
         route_config = RouteConfig()
         if blocks.route_config is not None:
-            route_config = read_route_config(TypedBlock(blocks.route_config, report, self._surroundings))
+            route_config = read_route_config(TypedBlock(blocks.route_config, report, self._environment))
         client_events: list[ClientEvent] = []
         server_events: list[ServerEvent] = []
-        events = [TypedBlock(block, report, self._surroundings) for block in blocks.events]
+        events = [TypedBlock(block, report, self._environment) for block in blocks.events]
         for event in events:
             secrets |= event.secrets
             built = _build_event(event, config) if config is not None else None
@@ -179,7 +180,7 @@ class _Loader:
     def _note_endpoint(self, port: int, event: ServerEvent, typed: TypedBlock, report: Report) -> None:
         offset = typed.block.offset
         here = report.position(offset)
-        key = (port, event.method, syntax.endpoint_shape(event.endpoint))
+        key = (port, event.method, forms.endpoint_shape(event.endpoint))
         path, first = self._endpoints.setdefault(key, (report.path, here))
         if (path, first) != (report.path, here):
             message = f"{event.method} {typed.texts['ENDPOINT'].shown} on port {port} is exposed twice"
@@ -200,3 +201,41 @@ def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig,
     elif not blocks.events:
         message = f"{definition.title} does nothing: it has no event"
         report.warning(definition.offset, message, "write ADD EVENT <name>")
+
+
+def _loops(events: Sequence[ClientEvent]) -> list[list[int]]:
+    """Return loops through several events, each as their numbers in turn, at most 50.
+
+    Only what surely matches counts: a level that a message fills in is taken for one that no filter names.
+    """
+    index = TopicIndex([(event.source_topic, number) for number, event in enumerate(events)])
+    followers: dict[int, set[int]] = {}
+    edges = 0
+    for number, event in enumerate(events):
+        found = {other for topic in _topics_of(event).values() for other in index.find(topic)} - {number}
+        edges += len(found)
+        if edges > _MAX_EDGES:
+            return []
+        followers[number] = found
+    return list(_cycles(followers))
+
+
+def _topics_of(event: ClientEvent) -> dict[str, str]:
+    """Return what an event publishes to, by the setting that says so, as `pattern` makes it."""
+    topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
+    return {name: pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
+
+
+def _cycles(followers: dict[int, set[int]]) -> list[list[int]]:
+    found: list[list[int]] = []
+    while len(found) < _MAX_CYCLES:
+        try:
+            TopologicalSorter(followers).prepare()
+        except CycleError as error:
+            cycle: list[int] = error.args[1][:0:-1]  # prepare() names predecessors: turn it round
+            first = cycle.index(min(cycle))
+            found.append(cycle[first:] + cycle[:first])
+            del followers[min(cycle)]
+        else:
+            break
+    return found

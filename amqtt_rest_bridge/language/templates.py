@@ -4,10 +4,10 @@ import json
 import re
 
 from amqtt_rest_bridge.errors import CallFailed
-from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.forms import Refused
 from amqtt_rest_bridge.language.report import Report, closest
-from amqtt_rest_bridge.language.syntax import Refused
-from amqtt_rest_bridge.language.values import Value
+from amqtt_rest_bridge.language.settings import Value
 from amqtt_rest_bridge.placeholders import (
     PLACEHOLDERS,
     LoneBackslash,
@@ -65,8 +65,8 @@ def _sample(template: PlaceholderText) -> str:
 def _check_literal(template: PlaceholderText, value: Value) -> None:
     sample = _sample(template)
     if template.place is Place.ENDPOINT:
-        syntax.check_client_endpoint(sample)
-    elif template.place is Place.HEADER and syntax.has_control(sample):
+        forms.check_client_endpoint(sample)
+    elif template.place is Place.HEADER and forms.has_control(sample):
         raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
     elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
         raise Refused(f'"{value.shown}" {reason}')

@@ -4,10 +4,9 @@ import pytest
 
 from amqtt_rest_bridge.errors import Position, Severity
 from amqtt_rest_bridge.language.loader import LoadResult, load
-from amqtt_rest_bridge.language.masking import mask, mask_header
 from amqtt_rest_bridge.language.report import closest
-from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.language.surroundings import NotAvailable, Surroundings
+from amqtt_rest_bridge.language.sources import Environment, NotAvailable, Source
+from amqtt_rest_bridge.masking import mask, mask_header
 from amqtt_rest_bridge.placeholders import MessageValues
 
 from .language_support import BASIC, load_text, messages, write_secrets
@@ -163,7 +162,7 @@ def test_route_collects_what_must_be_masked(tmp_path: Path) -> None:
 )
 def test_line_break_at_the_end_of_a_secret_is_no_part_of_it(content: bytes, read: str, tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(content)
-    assert Surroundings({}, tmp_path).secret("s") == read
+    assert Environment({}, tmp_path).secret("s") == read
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ def test_secret_that_cannot_be_had_is_refused_with_what_to_do(name: str, hint: s
     (tmp_path / "big").write_bytes(b"x" * 65_537)
     (tmp_path / "s").write_bytes(b"x")
     with pytest.raises(NotAvailable) as raised:
-        Surroundings({}, tmp_path).secret(name)
+        Environment({}, tmp_path).secret(name)
     assert raised.value.hint.startswith(hint)
 
 

@@ -34,7 +34,7 @@ from amqtt_rest_bridge.bridge.server.http_errors import (
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.responders import JSON, Answer, MustWait, responder_for
 from amqtt_rest_bridge.bridge.server.server_request import CODE, EVENT, REFUSAL, REQUEST_ID, ROUTE, Request
-from amqtt_rest_bridge.language.masking import mask
+from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import Route, ServerEvent
 
 __all__ = ["MustWait", "Outlet", "Overloaded", "Reply", "ShuttingDown", "create_app", "new_request_id"]

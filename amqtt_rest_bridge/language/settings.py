@@ -1,19 +1,111 @@
-"""The settings of a block to typed values: one converter for each kind of parameter, faults for what does not fit."""
+"""The settings of a block: their values put together, then converted, with faults for what does not fit.
+
+A value is pieces joined by +: strings with escapes, words, GET ENV, GET SECRET; `{env.X}` and `{secret.X}` are put in
+here too. There is one converter for each kind of parameter.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from amqtt_rest_bridge.language import syntax
+from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Setting
-from amqtt_rest_bridge.language.masking import is_credential
+from amqtt_rest_bridge.language.forms import Refused
+from amqtt_rest_bridge.language.grammar import Piece
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
 from amqtt_rest_bridge.language.report import Report, did_you_mean
-from amqtt_rest_bridge.language.surroundings import Surroundings
-from amqtt_rest_bridge.language.syntax import Refused
-from amqtt_rest_bridge.language.values import Value, evaluate
-from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.language.sources import Environment, NotAvailable
+from amqtt_rest_bridge.masking import is_credential
+from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
+
+_ESCAPE = re.compile(r"\\([\"'\\nt])")
+_ESCAPED = {"n": "\n", "t": "\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
+
+    `pieces` is how it was written; `secrets` are the texts in it that nobody may see: secrets, and what comes from
+    environment variables that are called like one.
+    """
+
+    pieces: tuple[Piece, ...]
+    parts: tuple[str | Fixed, ...]
+    secrets: frozenset[str] = frozenset()
+
+    @property
+    def offset(self) -> int:
+        """Give where the value begins in its file."""
+        return self.pieces[0].offset
+
+    @property
+    def text(self) -> str:
+        """Give the whole text, with what came from outside."""
+        return "".join([part if isinstance(part, str) else part.text for part in self.parts])
+
+    @property
+    def brought_in(self) -> frozenset[str]:
+        """Give the texts that came from outside."""
+        return frozenset(part.text for part in self.parts if isinstance(part, Fixed) and part.text)
+
+    @property
+    def shown(self) -> str:
+        """Give the text as a fault may show it: on one line, what came from outside by its name only."""
+        return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
+
+    def hide(self, message: str) -> str:
+        """Put names for what came from outside into a message that was made from the text."""
+        for part in self.parts:
+            if isinstance(part, Fixed) and len(part.text) > 1:
+                message = message.replace(part.text, part.label)
+        return message
+
+
+def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
+    """Put a value together, or report what is missing and give None."""
+    parts: list[str | Fixed] = []
+    secrets = set()
+    complete = True
+    for piece in pieces:
+        try:
+            for part in _parts(piece, environment):
+                parts.append(part)
+                if isinstance(part, Fixed) and (part.label.startswith("{secret.") or is_credential(part.label)):
+                    secrets.add(part.text)
+        except NotAvailable as error:
+            report.error(piece.offset, str(error), error.hint)
+            complete = False
+    return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
+
+
+def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
+    if piece.source:
+        yield _fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False)
+        return
+    raw = piece.text[1:-1] if piece.is_string else piece.text
+    end = 0
+    for start, stop, what, name in constants(raw):
+        yield _unescape(raw[end:start])
+        yield _fixed(what, name, environment, escaped=True)
+        end = stop
+    yield _unescape(raw[end:])
+
+
+def _fixed(what: str, name: str, environment: Environment, *, escaped: bool) -> Fixed:
+    text = environment.secret(name) if what == "secret" else environment.variable(name)
+    return Fixed(text, f"{{{what}.{name}}}", escaped)
+
+
+def _unescape(raw: str) -> str:
+    """Resolve escapes; a line break in a string is LF whatever the file uses."""
+    if "\\" in raw:
+        raw = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), raw)
+    return raw.replace("\r\n", "\n") if "\r" in raw else raw
+
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")
 
@@ -25,7 +117,7 @@ class TypedBlock:
     the settings that are there but have no usable value, or that an unknown name may have meant.
     """
 
-    def __init__(self, block: Block, report: Report, surroundings: Surroundings) -> None:
+    def __init__(self, block: Block, report: Report, environment: Environment) -> None:
         self.block = block
         self.report = report
         self.failed = block.broken | block.guessed
@@ -35,17 +127,17 @@ class TypedBlock:
         self.headers: list[tuple[Value, Value]] = []
         for setting in block.settings.values():
             if setting.parameter.kind is not Kind.HEADERS:
-                self._read(setting, surroundings)
+                self._read(setting, environment)
         for line in block.headers:
-            name = evaluate((line.name,), surroundings, report)
-            value = evaluate(line.pieces, surroundings, report)
+            name = evaluate((line.name,), environment, report)
+            value = evaluate(line.pieces, environment, report)
             if name is not None and value is not None:
                 self.secrets |= value.secrets | (value.brought_in if is_credential(name.text) else frozenset())
                 self.headers.append((name, value))
 
-    def _read(self, setting: Setting, surroundings: Surroundings) -> None:
+    def _read(self, setting: Setting, environment: Environment) -> None:
         parameter = setting.parameter
-        value = evaluate(setting.pieces, surroundings, self.report)
+        value = evaluate(setting.pieces, environment, self.report)
         if value is None:
             self.failed.add(parameter.name)
             return
@@ -144,25 +236,25 @@ def _filter(_: Parameter, value: Value) -> str:
 
 
 def _origins(_: Parameter, value: Value) -> tuple[str, ...]:
-    return syntax.read_origins(value.text)
+    return forms.read_origins(value.text)
 
 
 def _header_name(_: Parameter, value: Value) -> str:
-    if not syntax.is_token(value.text):
+    if not forms.is_token(value.text):
         raise Refused(f'"{value.shown}" is no header name', "letters, digits and - are safe")
-    if value.text.lower() in syntax.OWN_HEADERS:
+    if value.text.lower() in forms.OWN_HEADERS:
         raise Refused(f'"{value.shown}" is a header that belongs to the connection', "choose another name")
     return value.text
 
 
 def _header_value(_: Parameter, value: Value) -> str:
-    if syntax.has_control(value.text):
+    if forms.has_control(value.text):
         raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
     return value.text
 
 
 def _file(_: Parameter, value: Value) -> str:
-    if not Surroundings.has_file(value.text):
+    if not Environment.has_file(value.text):
         raise Refused(f'"{value.shown}" is no file', "relative paths begin at the working directory")
     return value.text
 

@@ -1,22 +1,18 @@
-"""Topics that lead back to the event that publishes on them, found at load. Pure text in, text out.
+"""Whether a topic with placeholders can match a topic filter. Pure text in, text out.
 
 A placeholder counts as exactly one level whose text is unknown; `{topic}` and `{source_topic}` as the topics that the
 event's own SOURCE_TOPIC matches, `{topic.N}` as their Nth level.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterator
 from typing import Final
 
-from amqtt_rest_bridge.model import ClientEvent
-from amqtt_rest_bridge.placeholders import Placeholder, PlaceholderText
-from amqtt_rest_bridge.topics import TopicIndex
+from amqtt_rest_bridge.placeholders.names import Placeholder
+from amqtt_rest_bridge.placeholders.text import PlaceholderText
 
 _ONE: Final = "\x01"  # any text within a level; no topic holds control characters
 _MANY: Final = "\x02"  # any number of levels, none too
-_MAX_CYCLES: Final = 50
-_MAX_EDGES: Final = 20_000  # where everything triggers everything, each event's own loop is warned of anyway
 
 
 def pattern(topic: PlaceholderText | str, source: str) -> str:
@@ -36,44 +32,6 @@ def may_match(topic_filter: str, topic: str) -> bool:
     if topic.startswith("$") and topic_filter[0] in "+#":
         return False
     return _levels_match(topic_filter.split("/"), list(_levels(topic)))
-
-
-def cycles(events: Sequence[ClientEvent]) -> list[list[int]]:
-    """Return loops through several events, each as their numbers in turn, at most 50.
-
-    Only what surely matches counts: a level that a message fills in is taken for one that no filter names.
-    """
-    index = TopicIndex([(event.source_topic, number) for number, event in enumerate(events)])
-    followers: dict[int, set[int]] = {}
-    edges = 0
-    for number, event in enumerate(events):
-        found = {other for topic in topics_of(event).values() for other in index.find(topic)} - {number}
-        edges += len(found)
-        if edges > _MAX_EDGES:
-            return []
-        followers[number] = found
-    return list(_cycles(followers))
-
-
-def topics_of(event: ClientEvent) -> dict[str, str]:
-    """Return what an event publishes to, by the setting that says so, as `pattern` makes it."""
-    topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
-    return {name: pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
-
-
-def _cycles(followers: dict[int, set[int]]) -> list[list[int]]:
-    found: list[list[int]] = []
-    while len(found) < _MAX_CYCLES:
-        try:
-            TopologicalSorter(followers).prepare()
-        except CycleError as error:
-            cycle: list[int] = error.args[1][:0:-1]  # prepare() names predecessors: turn it round
-            first = cycle.index(min(cycle))
-            found.append(cycle[first:] + cycle[:first])
-            del followers[min(cycle)]
-        else:
-            break
-    return found
 
 
 def _mark(placeholder: Placeholder, source: str) -> str:
