@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.forms import Refused
+from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.settings import TypedBlock, Value
 from amqtt_rest_bridge.language.templates import warn_of_dot_segments
 from amqtt_rest_bridge.masking import is_credential
@@ -44,7 +44,7 @@ def warn_of_cleartext(block: TypedBlock, events: Iterable[TypedBlock]) -> None:
 
 
 def _is_on(block: TypedBlock, name: str) -> bool:
-    """Tell whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
+    """Return whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
     if name not in block.failed:
         return bool(block.values.get(name, False))
     setting = block.block.settings.get(name)
@@ -52,7 +52,7 @@ def _is_on(block: TypedBlock, name: str) -> bool:
 
 
 def read_route_config(block: TypedBlock) -> RouteConfig:
-    """Give the capacity and policy of a route, the defaults for what is missing or at fault."""
+    """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
     known = {name.lower(): value for name, value in block.values.items()}
     if "overload_policy" in known:
         known["overload_policy"] = policy = OverloadPolicy(known["overload_policy"])
@@ -74,7 +74,7 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
             use_ssl = bool(block.values.get("USE_SSL", False))
             block.values[name] = forms.read_address(block.values[name].strip(), use_ssl=use_ssl)
             warn_of_dot_segments(name, block.values[name], block.offset(name), block.report)
-        except Refused as refused:
+        except FormError as refused:
             shown = _USER_INFO.sub("***@", block.texts[name].shown)
             block.error(name, f'BASE_ADDRESS "{shown}" {refused.message}', refused.hint)
 

@@ -1,7 +1,7 @@
 """EVENT blocks to events: in client mode they send requests, in server mode they publish, read or wait for a reply."""
 
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.forms import Refused
+from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind
 from amqtt_rest_bridge.language.report import closest
 from amqtt_rest_bridge.language.settings import TypedBlock
@@ -11,7 +11,7 @@ from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, may_mat
 
 
 def mode_of(block: TypedBlock, config: RestApiConfig) -> Mode | None:
-    """Tell in which mode an event runs; None when its route has neither."""
+    """Return the mode in which an event runs, None when its route has neither."""
     if config.enable_client and config.enable_server:
         return Mode.CLIENT if "SOURCE_TOPIC" in block else Mode.SERVER
     if config.enable_client:
@@ -208,7 +208,7 @@ def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent |
 
 
 def _hint(block: TypedBlock, config: RestApiConfig) -> str | None:
-    """Say why an event without DESTINATION_TOPIC is taken for one that publishes."""
+    """Return why an event without DESTINATION_TOPIC is taken for one that publishes."""
     if "SOURCE_TOPIC" in block:
         return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
     return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None
@@ -223,13 +223,13 @@ def _warn_of_unused(block: TypedBlock, *, reads: bool) -> None:
 
 
 def _read_segments(block: TypedBlock) -> tuple[str, ...] | None:
-    """Give the names of ENDPOINT's `{name}` segments; None when they cannot be known."""
+    """Return the names of ENDPOINT's `{name}` segments; None when they cannot be known."""
     endpoint = block.texts.get("ENDPOINT")
     if endpoint is None:
         return None
     try:
         return forms.read_server_endpoint(endpoint.text)
-    except Refused as refused:
+    except FormError as refused:
         block.error("ENDPOINT", f'ENDPOINT "{endpoint.shown}" {refused.message}', refused.hint)
         return None
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from amqtt_rest_bridge.errors import BridgeError
 
 
-class Refused(BridgeError):  # noqa: N818  # says what happened, as CallFailed does
+class FormError(BridgeError):
     """A text has not the form it needs; `hint` says what to do."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
@@ -31,39 +31,39 @@ OWN_HEADERS = ("connection", "content-length", "expect", "keep-alive", "te", "tr
 
 
 def read_address(text: str, *, use_ssl: bool) -> str:
-    """Give a BASE_ADDRESS its scheme and no slash at its end.
+    """Return a BASE_ADDRESS its scheme and no slash at its end.
 
     Raises:
-        Refused: it is no http or https address of a server.
+        FormError: it is no http or https address of a server.
     """
     scheme = _SCHEME.match(text)
     name = scheme[1].lower() if scheme else ("https" if use_ssl else "http")
     if name not in _DEFAULT_PORTS:
-        raise Refused(f"has the scheme {name}; allowed are http and https", None)
+        raise FormError(f"has the scheme {name}; allowed are http and https", None)
     if name == "http" and use_ssl:
-        raise Refused("begins with http:// while USE_SSL is true", "write https:// or leave USE_SSL out")
+        raise FormError("begins with http:// while USE_SSL is true", "write https:// or leave USE_SSL out")
     authority, slash, path = (text[scheme.end() :] if scheme else text).partition("/")
     if "?" in text or "#" in text:
-        raise Refused("has a query or fragment", "the query belongs to ENDPOINT")
+        raise FormError("has a query or fragment", "the query belongs to ENDPOINT")
     _check_authority(authority)
     if found := _NOT_IN_URL.search(path):
-        raise Refused(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
+        raise FormError(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
     return f"{name}://{authority}{slash}{path}".rstrip("/")
 
 
 def _check_authority(authority: str) -> None:
     found = _AUTHORITY.fullmatch(authority)
     if "@" in authority:
-        raise Refused("holds credentials", "set USERNAME and PASSWORD instead")
+        raise FormError("holds credentials", "set USERNAME and PASSWORD instead")
     if found is None or not _is_host(found["host"]):
         hint = "as in http://127.0.0.1:8000, https://api.example.com/v1 or http://[::1]:8000"
         if authority in ("http:", "https:"):
             hint = "quote it: outside of quotes, // begins a comment"
         if not authority.isascii():
             hint = "write the host in ASCII, a name with other letters in its xn-- form"
-        raise Refused("has no valid host" if authority else "names no host", hint)
+        raise FormError("has no valid host" if authority else "names no host", hint)
     if found["port"] is not None and not 0 < int(found["port"]) <= 65535:
-        raise Refused(f"has the port {found['port']}; allowed are 1 to 65535", None)
+        raise FormError(f"has the port {found['port']}; allowed are 1 to 65535", None)
 
 
 def _is_host(host: str) -> bool:
@@ -80,34 +80,34 @@ def check_client_endpoint(text: str) -> None:
     """Refuse what is no path (and query) below BASE_ADDRESS; `text` has any word for each placeholder.
 
     Raises:
-        Refused: it cannot be appended to BASE_ADDRESS.
+        FormError: it cannot be appended to BASE_ADDRESS.
     """
     if _SCHEME.match(text) or text.startswith("//"):
-        raise Refused("is a whole address", "the scheme and host belong in BASE_ADDRESS")
+        raise FormError("is a whole address", "the scheme and host belong in BASE_ADDRESS")
     if "#" in text:
-        raise Refused("holds a fragment, which is never sent to a server", "write %23 if the character is meant")
+        raise FormError("holds a fragment, which is never sent to a server", "write %23 if the character is meant")
     if found := _NOT_IN_URL.search(text):
-        raise Refused(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
+        raise FormError(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
 
 
 def read_server_endpoint(text: str) -> tuple[str, ...]:
-    """Give the names of the `{name}` segments of a path that server mode exposes.
+    """Return the names of the `{name}` segments of a path that server mode exposes.
 
     Raises:
-        Refused: it is no path, or its segments cannot be told apart.
+        FormError: it is no path, or its segments cannot be told apart.
     """
     if not text.startswith("/"):
-        raise Refused("does not begin with /", "only the path is given" if _SCHEME.match(text) else f"write /{text}")
+        raise FormError("does not begin with /", "only the path is given" if _SCHEME.match(text) else f"write /{text}")
     if "?" in text or "#" in text:
-        raise Refused("has a query or fragment", "the query never takes part in matching; read it with {query.x}")
+        raise FormError("has a query or fragment", "the query never takes part in matching; read it with {query.x}")
     if found := _CONTROL.search(text):
-        raise Refused(f"holds {found[0]!r}", "write a path on one line")
+        raise FormError(f"holds {found[0]!r}", "write a path on one line")
     if re.search(r"%[0-9A-Fa-f]{2}", text):
-        raise Refused("is percent-encoded", "write the character itself: requests are decoded before they are matched")
+        raise FormError("is percent-encoded", "write the character itself: requests are decoded before they are matched")
     names: list[str] = []
     for segment in text.split("/"):
         if segment in (".", ".."):
-            raise Refused(f"has the segment {segment}", "clients resolve it before they send")
+            raise FormError(f"has the segment {segment}", "clients resolve it before they send")
         if "{" in segment or "}" in segment:
             names.append(_segment_name(segment, names))
     return tuple(names)
@@ -116,14 +116,14 @@ def read_server_endpoint(text: str) -> tuple[str, ...]:
 def _segment_name(segment: str, names: list[str]) -> str:
     found = _SEGMENT_NAME.fullmatch(segment)
     if found is None:
-        raise Refused(f"has the segment {segment}", "{name} fills its segment alone: letters, digits and _")
+        raise FormError(f"has the segment {segment}", "{name} fills its segment alone: letters, digits and _")
     if found[1] in names:
-        raise Refused(f"has two segments {segment}", "give them different names")
+        raise FormError(f"has two segments {segment}", "give them different names")
     return found[1]
 
 
 def endpoint_shape(endpoint: str) -> str:
-    """Give a path in which all `{name}` segments look alike: two of one shape match the same requests."""
+    """Return a path in which all `{name}` segments look alike: two of one shape match the same requests."""
     return _SEGMENT_NAME.sub("{}", endpoint)
 
 
@@ -131,11 +131,11 @@ def read_origins(text: str) -> tuple[str, ...]:
     """Split CORS_ORIGINS; each comes in the form in which browsers send it (RFC 6454 section 6.2).
 
     Raises:
-        Refused: one is no origin, or there is none.
+        FormError: one is no origin, or there is none.
     """
     origins = [item.strip() for item in text.split(",") if item.strip()]
     if not origins:
-        raise Refused("names no origin", "write * for all")
+        raise FormError("names no origin", "write * for all")
     return tuple(dict.fromkeys(_read_origin(origin) for origin in origins))
 
 
@@ -146,23 +146,23 @@ def _read_origin(origin: str) -> str:
     authority = origin[found.end() :] if found else ""
     if found is None or _AUTHORITY.fullmatch(authority) is None:
         hint = f"write {origin.rstrip('/')}" if origin.endswith("/") else "scheme://host or scheme://host:port, no path"
-        raise Refused(f"holds {origin!r}, which is no origin", hint)
+        raise FormError(f"holds {origin!r}, which is no origin", hint)
     scheme = found[1].lower()
     return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"
 
 
 def is_token(text: str) -> bool:
-    """Tell whether a text can name a header (RFC 9110 section 5.1)."""
+    """Return whether a text can name a header (RFC 9110 section 5.1)."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def is_media_type(text: str) -> bool:
-    """Tell whether a text can be a Content-Type (RFC 9110 section 8.3.1)."""
+    """Return whether a text can be a Content-Type (RFC 9110 section 8.3.1)."""
     return _MEDIA_TYPE.fullmatch(text) is not None
 
 
 def has_control(text: str) -> bool:
-    """Tell whether a text holds a character that cannot stand in a header value."""
+    """Return whether a text holds a character that cannot stand in a header value."""
     return _CONTROL.search(text) is not None
 
 

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import tatsu
 from tatsu.buffering import Buffer
 
+_COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -195,7 +197,9 @@ class _Nodes:
     def fault(self, ast: Any) -> Junk | OpenComment:
         if isinstance(ast, OpenComment):
             return ast
-        text = ast.parseinfo.tokenizer.text[ast.parseinfo.pos : ast.parseinfo.endpos].rstrip()
+        whole, end = ast.parseinfo.tokenizer.text, ast.parseinfo.endpos
+        comment = _COMMENT_BEHIND.match(whole, end)  # shown too: an address without quotes is cut by its //
+        text = whole[ast.parseinfo.pos : comment.end() if comment else end].rstrip()
         open_strings = tuple(word for word in ast["words"] if word.open_at is not None)
         if open_strings:
             last = open_strings[0]

@@ -36,7 +36,7 @@ class LoadResult:
 
     @property
     def has_errors(self) -> bool:
-        """Tell whether anything keeps a route from working."""
+        """Return whether anything keeps a route from working."""
         return any(fault.severity is Severity.ERROR for fault in self.faults)
 
 

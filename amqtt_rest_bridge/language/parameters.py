@@ -68,7 +68,7 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """Say what the value may be, for messages and tables."""
+        """Return what the value may be, for messages and tables."""
         if self.kind is Kind.BOOLEAN:
             return "true or false"
         if self.kind is Kind.INTEGER:

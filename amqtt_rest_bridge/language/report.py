@@ -102,7 +102,7 @@ def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | No
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:
-    """Make the hint of a fault, or None when nothing comes close."""
+    """Return the hint of a fault, or None when nothing comes close."""
     found = closest(name, names)
     return f"did you mean {found}?" if found else None
 

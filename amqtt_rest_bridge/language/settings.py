@@ -12,11 +12,11 @@ from typing import Any
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Setting
-from amqtt_rest_bridge.language.forms import Refused
+from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import Piece
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
 from amqtt_rest_bridge.language.report import Report, did_you_mean
-from amqtt_rest_bridge.language.sources import Environment, NotAvailable
+from amqtt_rest_bridge.language.sources import Environment, NotAvailableError
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
@@ -39,22 +39,22 @@ class Value:
 
     @property
     def offset(self) -> int:
-        """Give where the value begins in its file."""
+        """Return where the value begins in its file."""
         return self.pieces[0].offset
 
     @property
     def text(self) -> str:
-        """Give the whole text, with what came from outside."""
+        """Return the whole text, with what came from outside."""
         return "".join([part if isinstance(part, str) else part.text for part in self.parts])
 
     @property
     def brought_in(self) -> frozenset[str]:
-        """Give the texts that came from outside."""
+        """Return the texts that came from outside."""
         return frozenset(part.text for part in self.parts if isinstance(part, Fixed) and part.text)
 
     @property
     def shown(self) -> str:
-        """Give the text as a fault may show it: on one line, what came from outside by its name only."""
+        """Return the text as a fault may show it: on one line, what came from outside by its name only."""
         return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
 
     def hide(self, message: str) -> str:
@@ -76,7 +76,7 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
                 parts.append(part)
                 if isinstance(part, Fixed) and (part.label.startswith("{secret.") or is_credential(part.label)):
                     secrets.add(part.text)
-        except NotAvailable as error:
+        except NotAvailableError as error:
             report.error(piece.offset, str(error), error.hint)
             complete = False
     return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
@@ -147,7 +147,7 @@ class TypedBlock:
         try:
             self.values[parameter.name] = _convert(parameter, value)
             self.texts[parameter.name] = value
-        except Refused as refused:
+        except FormError as refused:
             self.failed.add(parameter.name)
             hint = refused.hint and value.hide(refused.hint)
             self.report.error(value.offset, value.hide(f"{parameter.name} {refused.message}"), hint)
@@ -161,7 +161,7 @@ class TypedBlock:
         return name in self.block.settings or name in self.block.broken
 
     def offset(self, name: str) -> int:
-        """Give where a setting's value stands; the block's own place when it has none."""
+        """Return where a setting's value stands; the block's own place when it has none."""
         return self.texts[name].offset if name in self.texts else self.block.offset
 
     def error(self, name: str, message: str, hint: str | None = None) -> None:
@@ -190,13 +190,13 @@ def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
     names = parse(value.parts, Place.TEXT, Mode.CLIENT).names
     if names:
         hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
-        raise Refused(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
+        raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
 
 
-def _wrong(parameter: Parameter, value: Value, hint: str | None = None) -> Refused:
+def _wrong(parameter: Parameter, value: Value, hint: str | None = None) -> FormError:
     if hint is None and value.shown.endswith(","):
         hint = "leave the comma out"
-    return Refused(f'must be {parameter.allowed}, not "{value.shown}"', hint)
+    return FormError(f'must be {parameter.allowed}, not "{value.shown}"', hint)
 
 
 def _boolean(parameter: Parameter, value: Value) -> bool:
@@ -223,15 +223,15 @@ def _choice(parameter: Parameter, value: Value) -> str:
 
 def _topic(_: Parameter, value: Value) -> str:
     if reason := check_topic_name(value.text):
-        raise Refused(f'"{value.shown}" {reason}', None)
+        raise FormError(f'"{value.shown}" {reason}', None)
     return value.text
 
 
 def _filter(_: Parameter, value: Value) -> str:
     if reason := check_topic_filter(value.text):
-        raise Refused(f'"{value.shown}" {reason}', None)
+        raise FormError(f'"{value.shown}" {reason}', None)
     if value.text.startswith("$share/"):
-        raise Refused(f'"{value.shown}" is a shared subscription, which never matches here', "write the filter alone")
+        raise FormError(f'"{value.shown}" is a shared subscription, which never matches here', "write the filter alone")
     return value.text
 
 
@@ -241,21 +241,21 @@ def _origins(_: Parameter, value: Value) -> tuple[str, ...]:
 
 def _header_name(_: Parameter, value: Value) -> str:
     if not forms.is_token(value.text):
-        raise Refused(f'"{value.shown}" is no header name', "letters, digits and - are safe")
+        raise FormError(f'"{value.shown}" is no header name', "letters, digits and - are safe")
     if value.text.lower() in forms.OWN_HEADERS:
-        raise Refused(f'"{value.shown}" is a header that belongs to the connection', "choose another name")
+        raise FormError(f'"{value.shown}" is a header that belongs to the connection', "choose another name")
     return value.text
 
 
 def _header_value(_: Parameter, value: Value) -> str:
     if forms.has_control(value.text):
-        raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
+        raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
     return value.text
 
 
 def _file(_: Parameter, value: Value) -> str:
     if not Environment.has_file(value.text):
-        raise Refused(f'"{value.shown}" is no file', "relative paths begin at the working directory")
+        raise FormError(f'"{value.shown}" is no file', "relative paths begin at the working directory")
     return value.text
 
 

@@ -155,7 +155,7 @@ MAX_SECRET_BYTES = 65_536
 _ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
 
 
-class NotAvailable(BridgeError):  # noqa: N818  # says what is the case, as CallFailed does
+class NotAvailableError(BridgeError):
     """A variable or secret cannot be had; the message says why and never holds a value, `hint` what to do next."""
 
     def __init__(self, message: str, hint: str) -> None:
@@ -171,28 +171,28 @@ class Environment:
     secrets_dir: Path
 
     def variable(self, name: str) -> str:
-        """Give the value of an environment variable.
+        """Return the value of an environment variable.
 
         Raises:
-            NotAvailable: it is not set or is no text.
+            NotAvailableError: it is not set or is no text.
         """
         value = self.environment.get(name)
         if value is None:
             hint = "set it in the environment of the broker (or of this command)"
-            raise NotAvailable(f"the environment variable {name} is not set", hint)
+            raise NotAvailableError(f"the environment variable {name} is not set", hint)
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-            raise NotAvailable(f"the environment variable {name} is not UTF-8 text", "set it to text in UTF-8")
+            raise NotAvailableError(f"the environment variable {name} is not UTF-8 text", "set it to text in UTF-8")
         return value
 
     def secret(self, name: str) -> str:
         """Read a secret; the line break at its end is no part of it. Blocks for one small file.
 
         Raises:
-            NotAvailable: it cannot be read, or its name would leave the folder.
+            NotAvailableError: it cannot be read, or its name would leave the folder.
         """
         if "/" in name or "\\" in name or "\0" in name or name in ("", ".", ".."):
             message = "the name of a secret is the name of a file, without a path"
-            raise NotAvailable(message, f"write the name alone; the folder is {_ELSEWHERE}")
+            raise NotAvailableError(message, f"write the name alone; the folder is {_ELSEWHERE}")
         try:
             with (self.secrets_dir / name).open("rb") as file:
                 content = file.read(MAX_SECRET_BYTES + 1)
@@ -200,15 +200,15 @@ class Environment:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             message = f"the secret {name} cannot be read from {self.secrets_dir}: {reason}"
-            raise NotAvailable(message, _way_out(error)) from None
+            raise NotAvailableError(message, _way_out(error)) from None
         if len(content) > MAX_SECRET_BYTES:
             message = f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes"
-            raise NotAvailable(message, "put the secret alone into the file")
+            raise NotAvailableError(message, "put the secret alone into the file")
         return text.removesuffix("\n").removesuffix("\r")
 
     @staticmethod
     def has_file(path: str) -> bool:
-        """Tell whether a file is there to be read; relative paths begin at the working directory."""
+        """Return whether a file is there to be read; relative paths begin at the working directory."""
         try:
             return Path(path).is_file()
         except OSError:  # a name that is too long for the file system

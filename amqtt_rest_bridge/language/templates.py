@@ -5,7 +5,7 @@ import re
 
 from amqtt_rest_bridge.errors import CallFailed
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.forms import Refused
+from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.report import Report, closest
 from amqtt_rest_bridge.language.settings import Value
 from amqtt_rest_bridge.placeholders import (
@@ -47,7 +47,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
         hint = r"write \\\\ in the file: a backslash of JSON is two, and each of them is two in a string of the file"
         report.error(value.offset, f"{name} {error}", hint)
         return None
-    except Refused as refused:
+    except FormError as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
         return None
     if place is Place.ENDPOINT:  # in server mode it is no template
@@ -67,9 +67,9 @@ def _check_literal(template: PlaceholderText, value: Value) -> None:
     if template.place is Place.ENDPOINT:
         forms.check_client_endpoint(sample)
     elif template.place is Place.HEADER and forms.has_control(sample):
-        raise Refused("holds a control character, which a header cannot carry", "write the value on one line")
+        raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
     elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
-        raise Refused(f'"{value.shown}" {reason}')
+        raise FormError(f'"{value.shown}" {reason}')
 
 
 def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> None:

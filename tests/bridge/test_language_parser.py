@@ -59,7 +59,7 @@ def body(text: str) -> list[object]:
         ('WITH "A" "b"', [['"A"', '"b"']]),
         ("WITH A + b", ["? WITH A + b"]),
         ("WITH A b +", ["? WITH A b +"]),
-        ("x 'ADD y' // ADD z\nADD B", ["? x 'ADD y'", {"B": []}]),
+        ("x 'ADD y' // ADD z\nADD B", ["? x 'ADD y' // ADD z", {"B": []}]),
         ("ADD X WITH A 'b\nWITH C 'd'", [{"X": [["A", "'b'"], ["C", "'d'"]]}]),
         ("ADD X WITH A 'b\nc'", [{"X": [["A", "'b\nc'"]]}]),
         ("ADD X WITH A b /* c\nWITH D e", [{"X": [["A", "b"], "/*", ["D", "e"]]}]),
