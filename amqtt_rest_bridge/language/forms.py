@@ -103,7 +103,8 @@ def read_server_endpoint(text: str) -> tuple[str, ...]:
     if found := _CONTROL.search(text):
         raise FormError(f"holds {found[0]!r}", "write a path on one line")
     if re.search(r"%[0-9A-Fa-f]{2}", text):
-        raise FormError("is percent-encoded", "write the character itself: requests are decoded before they are matched")
+        hint = "write the character itself: requests are decoded before they are matched"
+        raise FormError("is percent-encoded", hint)
     names: list[str] = []
     for segment in text.split("/"):
         if segment in (".", ".."):

@@ -5,7 +5,7 @@ import pytest
 from amqtt_rest_bridge.errors import Position, Severity
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.report import closest
-from amqtt_rest_bridge.language.sources import Environment, NotAvailable, Source
+from amqtt_rest_bridge.language.sources import Environment, NotAvailableError, Source
 from amqtt_rest_bridge.masking import mask, mask_header
 from amqtt_rest_bridge.placeholders import MessageValues
 
@@ -180,7 +180,7 @@ def test_secret_that_cannot_be_had_is_refused_with_what_to_do(name: str, hint: s
     (tmp_path / "binary").write_bytes(b"\xff")
     (tmp_path / "big").write_bytes(b"x" * 65_537)
     (tmp_path / "s").write_bytes(b"x")
-    with pytest.raises(NotAvailable) as raised:
+    with pytest.raises(NotAvailableError) as raised:
         Environment({}, tmp_path).secret(name)
     assert raised.value.hint.startswith(hint)
 
