@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from amqtt_rest_bridge.commands import check, dry_run, serve, status
+from amqtt_rest_bridge.cli import check, dry_run, status
+from amqtt_rest_bridge.cli.serve import command as serve
 from amqtt_rest_bridge.errors import BridgeError
 
 COMMANDS = (check, dry_run, serve, status)

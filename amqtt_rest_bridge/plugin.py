@@ -5,10 +5,10 @@
 | broker loop | amqtt | hooks, publishing | plugin state; never blocks |
 | reload | plugin | reading and parsing changed route files | what it reads |
 | link readers, two in turn | bridge process | frames in, a lone call | queues |
-| client workers | bridge process, engine | `build`, `send` | message in, payload out |
-| timers | bridge process, engine | retries, idle workers | queues |
-| one per port | bridge process, http_listener | waitress I/O and responders | `Outlet` only |
-| waiters | bridge process, http_listener | responders that wait for a reply or for room | `Outlet` only |
+| client workers | bridge main, engine | `build`, `send` | message in, payload out |
+| timers | bridge main, engine | retries, idle workers | queues |
+| one per port | bridge main, http_listener | waitress I/O and responders | `Outlet` only |
+| waiters | bridge main, http_listener | responders that wait for a reply or for room | `Outlet` only |
 
 What crosses threads or processes is immutable.
 """
@@ -30,27 +30,13 @@ from amqtt.events import MQTTEvents
 from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage, Session
 
-from amqtt_rest_bridge.bridge import process
-from amqtt_rest_bridge.broker.bridge_process import spawn_process
-from amqtt_rest_bridge.broker.bridges import Bridges
+from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.broker.connections import Connections
-from amqtt_rest_bridge.broker.dispatch import Dispatcher
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.observing import observe
-from amqtt_rest_bridge.broker.ports import Ports
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.broker.quiet_log import QuietLog
 from amqtt_rest_bridge.broker.reload import Reloader
-from amqtt_rest_bridge.broker.settings import (
-    Settings,
-    bridge_settings,
-    check_settings,
-    route_paths,
-    server_ports,
-    usable_routes,
-)
-from amqtt_rest_bridge.broker.spool import Spool
-from amqtt_rest_bridge.broker.status import StatusReporter, status_topic
 from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
@@ -58,7 +44,21 @@ from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import NumberedRoute, Publication, Route
+from amqtt_rest_bridge.processes.bridge_pool import Bridges
+from amqtt_rest_bridge.processes.bridge_process import spawn_process
+from amqtt_rest_bridge.processes.listening_sockets import Ports
+from amqtt_rest_bridge.processes.settings import (
+    Settings,
+    bridge_settings,
+    check_settings,
+    route_paths,
+    server_ports,
+    usable_routes,
+)
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.status import StatusReporter, status_topic
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ _FLUSHES: Final = 100  # between two checkpoints of the spool
 class RestBridgePlugin(BasePlugin[BrokerContext]):
     """Run REST_API routes beside an amqtt broker.
 
-    The constructor loads the routes, binds the server ports and starts the bridge process, so whatever is wrong stops
+    The constructor loads the routes, binds the server ports and starts the bridge main, so whatever is wrong stops
     the broker's start; it blocks for ten seconds at most.
 
     Raises:
@@ -92,7 +92,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             check_settings(settings)
             self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._reload, self._check)
             routes = usable_routes(self._load(), settings)
-            process.check_routes(routes, bridge_settings(settings))
+            main.check_routes(routes, bridge_settings(settings))
             self._ports.open(server_ports(routes))
             self._spool = Spool(Path(settings.spool)) if settings.spool is not None else None
             self._wire(settings)
@@ -210,7 +210,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     def _check(self, routes: Sequence[Route]) -> None:
         known = {numbered.route for numbered in self._numbered}
-        process.check_routes([route for route in routes if route not in known], bridge_settings(self.config))
+        main.check_routes([route for route in routes if route not in known], bridge_settings(self.config))
 
     def _reload(self, loaded: LoadResult) -> None:
         """Use changed route files; on an error everything stays as it was."""
@@ -285,6 +285,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
 def spawn_thread(sock: socket.socket) -> tuple[int, Callable[[], None]]:
     """Run the bridge in a thread of this process (`processes: 0`): the same code behind the same link."""
-    thread = threading.Thread(target=process.run, args=(sock,), name="bridge", daemon=True)
+    thread = threading.Thread(target=main.run, args=(sock,), name="bridge", daemon=True)
     thread.start()
     return os.getpid(), lambda: thread.join(timeout=GRACE_SECONDS)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from amqtt.client import MQTTClient
 
-from amqtt_rest_bridge.broker.spool import Spool
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from tests.bridge.launcher_support import SERVER_ROUTE, Workplace
 

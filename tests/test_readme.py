@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.http_errors import STATUS_LINES, ErrorCode
-from amqtt_rest_bridge.broker.account import RouteAccount
-from amqtt_rest_bridge.broker.settings import Settings
+from amqtt_rest_bridge.bridge.server.refusals import STATUS_LINES, ErrorCode
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
+from amqtt_rest_bridge.processes.settings import Settings
+from amqtt_rest_bridge.routing.statistics import RouteAccount
 from template_api import config
 from template_api.errors import ApiError
 

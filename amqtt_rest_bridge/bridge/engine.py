@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-from amqtt_rest_bridge.bridge.client.lanes import Lanes
-from amqtt_rest_bridge.bridge.client.runner import CallItem, Runner, Sender, Ways
+from amqtt_rest_bridge.bridge.broker_port import Outlet, Overloaded, Served, ShuttingDown
+from amqtt_rest_bridge.bridge.client.keyed_queue import Lanes
+from amqtt_rest_bridge.bridge.client.route_runner import CallItem, Runner, Sender, Ways
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
-from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, Served, ShuttingDown
-from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
+from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.port_watch import PortWatch, Turning
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError

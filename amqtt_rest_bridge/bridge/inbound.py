@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
+from amqtt_rest_bridge.bridge.payloads import TopicPayload
 
 
 class Inbound:

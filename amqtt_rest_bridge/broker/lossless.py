@@ -17,12 +17,12 @@ from typing import Any, Final
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.calls import EventName, Listening
-from amqtt_rest_bridge.broker.dispatch import Dispatcher
-from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
-from amqtt_rest_bridge.broker.spool_rows import Kept, Unreadable
+from amqtt_rest_bridge.broker.disk.spool import Spool, SpoolFull
+from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import EventName, Listening
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

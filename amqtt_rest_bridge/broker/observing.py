@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.dispatch import Dispatcher
 from amqtt_rest_bridge.broker.lossless import taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.broker.status import STATUS_TOPICS
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.status import STATUS_TOPICS
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from typing import Any
 import falcon
 import waitress
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits, Listener, TlsFiles
-from amqtt_rest_bridge.bridge.outlet import Served
-from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
-from amqtt_rest_bridge.bridge.server.server_mode import create_app
+from amqtt_rest_bridge.bridge.broker_port import Served
+from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.server.app import create_app
+from amqtt_rest_bridge.http_server.server import Limits, Listener, TlsFiles
 from amqtt_rest_bridge.link import BridgeEnd, Op
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse

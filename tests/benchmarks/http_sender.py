@@ -17,9 +17,9 @@ from contextlib import contextmanager
 import urllib3
 import urllib3.connection
 
-from amqtt_rest_bridge.bridge.client import client_results
-from amqtt_rest_bridge.bridge.client.client_mode import PreparedEvent
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.client import results
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent
+from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 
@@ -94,8 +94,8 @@ def whole_call(prepared: PreparedEvent, event: ClientEvent, sender: HttpSender) 
     def call() -> object:
         built = prepared.build(MESSAGE)
         response = sender.send(built.request)
-        assert client_results.failure_of(built.request, response) is None
-        return client_results.result(event, built.destination, response)
+        assert results.failure_of(built.request, response) is None
+        return results.result(event, built.destination, response)
 
     return call
 

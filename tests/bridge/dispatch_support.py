@@ -2,9 +2,6 @@
 
 from collections.abc import Callable
 
-from amqtt_rest_bridge.broker.account import RouteAccount
-from amqtt_rest_bridge.broker.calls import Call
-from amqtt_rest_bridge.broker.dispatch import Dispatcher
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -16,6 +13,9 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
+from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.statistics import RouteAccount
 
 
 class Bridge:

@@ -14,9 +14,9 @@ from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from amqtt_rest_bridge.bridge.listener.access_log import AccessLog
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits, Listener, TlsFiles
-from amqtt_rest_bridge.bridge.server.server_mode import create_app
+from amqtt_rest_bridge.bridge.server.app import create_app
+from amqtt_rest_bridge.http_server.access_log import AccessLog
+from amqtt_rest_bridge.http_server.server import Limits, Listener, TlsFiles
 from amqtt_rest_bridge.model import Route, ServerEvent
 from tests.bridge.server_mode_support import FakeOutlet, event, route
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_resolver import Resolver
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client.resolver import Resolver
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import (
     Target,

@@ -8,9 +8,9 @@ from typing import Any
 
 import falcon.testing
 
-from amqtt_rest_bridge.bridge.outlet import Served
-from amqtt_rest_bridge.bridge.payload_answers import TopicPayload
-from amqtt_rest_bridge.bridge.server.server_mode import create_app
+from amqtt_rest_bridge.bridge.broker_port import Served
+from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.server.app import create_app
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 

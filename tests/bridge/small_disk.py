@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.broker.spool import Spool, SpoolFull
-from amqtt_rest_bridge.broker.spool_rows import Kept
+from amqtt_rest_bridge.broker.disk.spool import Spool, SpoolFull
+from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.model import Message
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting

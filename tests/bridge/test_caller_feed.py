@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge import payload_answers
-from amqtt_rest_bridge.broker.bridge_process import Bridge
+from amqtt_rest_bridge.bridge import payloads
+from amqtt_rest_bridge.processes.bridge_process import Bridge
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import SECONDS, Host, hosting
 
@@ -122,13 +122,13 @@ def test_type_and_entity_tag_of_a_message_are_worked_out_once(monkeypatch: pytes
     worked: list[str] = []
 
     def counted(name: str) -> None:
-        original = getattr(payload_answers, name)
+        original = getattr(payloads, name)
 
         def count(payload: bytes) -> str:
             worked.append(name)
             return str(original(payload))
 
-        monkeypatch.setattr(payload_answers, name, count)
+        monkeypatch.setattr(payloads, name, count)
 
     counted("content_type_of")
     counted("entity_tag_of")

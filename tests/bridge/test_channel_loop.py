@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.channel_loop import ChannelLoop
+from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 
 
 class Fake:

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client import client_mode
-from amqtt_rest_bridge.bridge.client.client_mode import Call, PreparedEvent, build_request
+from amqtt_rest_bridge.bridge.client import requests
+from amqtt_rest_bridge.bridge.client.requests import Call, PreparedEvent, build_request
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -279,5 +279,5 @@ def test_version_is_0_where_the_project_is_not_installed(monkeypatch: pytest.Mon
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(client_mode, "version", missing)
+    monkeypatch.setattr(requests, "version", missing)
     assert values(build(event()), "User-Agent") == ["amqtt-rest-bridge/0"]

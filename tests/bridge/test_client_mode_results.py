@@ -7,7 +7,7 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client import client_results, client_retries
+from amqtt_rest_bridge.bridge.client import results, retries
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -49,17 +49,17 @@ FAILED = CallFailed(FailureCode.TIMEOUT, "too slow", "wait")
 @pytest.mark.parametrize("body", [b"", b"text", b"\x00\xff"])
 @pytest.mark.parametrize("retain", [False, True])
 def test_result_is_the_body_byte_for_byte(body: bytes, retain: bool) -> None:
-    made = client_results.result(event("out", retain=retain), "out", response(200, body))
+    made = results.result(event("out", retain=retain), "out", response(200, body))
     assert made == Publication("out", body, retain)
 
 
 def test_no_destination_publishes_no_result() -> None:
-    assert client_results.result(event(), None, response()) is None
+    assert results.result(event(), None, response()) is None
 
 
 def test_envelope_holds_all_of_the_response() -> None:
     answer = response(201, "grüß".encode(), ("X-B", "1"), ("Set-Cookie", "a"), ("x-b", "2"))
-    made = client_results.result(event("out", response_format=ResponseFormat.ENVELOPE), "out", answer)
+    made = results.result(event("out", response_format=ResponseFormat.ENVELOPE), "out", answer)
     assert made is not None
     assert (
         made.payload
@@ -71,13 +71,13 @@ def test_envelope_holds_all_of_the_response() -> None:
 
 
 def test_envelope_of_binary_is_base64() -> None:
-    members = json.loads(client_results.envelope(response(200, b"\xff\x00")))
+    members = json.loads(results.envelope(response(200, b"\xff\x00")))
     assert members["body_encoding"] == "base64"
     assert base64.b64decode(members["body"]) == b"\xff\x00"
 
 
 def test_failure_payload_tells_what_where_and_for_which_message() -> None:
-    made = client_results.failure("route", event("out"), MESSAGE, FAILED)
+    made = results.failure("route", event("out"), MESSAGE, FAILED)
     assert made is not None
     assert made.topic == "out"
     assert made.payload == (
@@ -95,14 +95,14 @@ def test_failure_payload_tells_what_where_and_for_which_message() -> None:
     ],
 )
 def test_failure_payload_holds_the_response_when_there_was_one(body: bytes, members: dict[str, object]) -> None:
-    made = client_results.failure("route", event("out"), MESSAGE, FAILED, response(500, body))
+    made = results.failure("route", event("out"), MESSAGE, FAILED, response(500, body))
     assert made is not None
     payload = json.loads(made.payload)
     assert {name: payload[name] for name in members} == members
 
 
 def test_failure_is_not_retained() -> None:
-    made = client_results.failure("route", event("out", retain=True), MESSAGE, FAILED)
+    made = results.failure("route", event("out", retain=True), MESSAGE, FAILED)
     assert made is not None
     assert not made.retain
 
@@ -119,7 +119,7 @@ def test_failure_is_not_retained() -> None:
     ],
 )
 def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: str | None) -> None:
-    published = client_results.failure("route", made, MESSAGE, FAILED)
+    published = results.failure("route", made, MESSAGE, FAILED)
     assert (None if published is None else published.topic) == expected
 
 
@@ -128,12 +128,12 @@ def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: 
 
 @pytest.mark.parametrize("status", [200, 204, 300, 304, 302, 399])
 def test_status_below_400_without_location_is_no_failure(status: int) -> None:
-    assert client_results.failure_of(REQUEST, response(status)) is None
+    assert results.failure_of(REQUEST, response(status)) is None
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 407, 413, 415, 418, 421, 429, 500, 503, 599])
 def test_status_from_400_is_http_status_with_a_hint(status: int) -> None:
-    failure = client_results.failure_of(REQUEST, response(status, b"secret of the server"))
+    failure = results.failure_of(REQUEST, response(status, b"secret of the server"))
     assert failure is not None
     assert failure.code is FailureCode.HTTP_STATUS
     assert str(status) in failure.message
@@ -153,7 +153,7 @@ def test_status_from_400_is_http_status_with_a_hint(status: int) -> None:
 )
 def test_redirect_elsewhere_names_where_without_path_and_query(location: str, said: str) -> None:
     request = HttpRequest(Method.GET, REQUEST.url)
-    failure = client_results.failure_of(request, response(302, b"", ("location", location)))
+    failure = results.failure_of(request, response(302, b"", ("location", location)))
     assert failure is not None
     assert failure.code is FailureCode.REDIRECT_REFUSED
     assert said in failure.message
@@ -202,19 +202,19 @@ IDEMPOTENT = {GET, PUT, DELETE}
 def test_call_is_retried_only_where_it_helps_and_does_no_harm(
     outcome: CallFailed | HttpResponse, retried: set[Method], retried_lossless: set[Method]
 ) -> None:
-    assert {m for m in Method if client_retries.is_retryable(m, outcome, lossless=False)} == retried
-    assert {m for m in Method if client_retries.is_retryable(m, outcome, lossless=True)} == retried_lossless
+    assert {m for m in Method if retries.is_retryable(m, outcome, lossless=False)} == retried
+    assert {m for m in Method if retries.is_retryable(m, outcome, lossless=True)} == retried_lossless
 
 
 def test_delays_double_up_to_30_seconds() -> None:
-    assert [client_retries.backoff(n, lambda: 0.0) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert client_retries.backoff(10_000, lambda: 0.0) == 30
+    assert [retries.backoff(n, lambda: 0.0) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert retries.backoff(10_000, lambda: 0.0) == 30
 
 
 def test_jitter_adds_up_to_a_quarter_and_never_passes_30_seconds() -> None:
-    assert client_retries.backoff(1, lambda: 1.0) == 0.625
-    assert client_retries.backoff(3, lambda: 0.5) == 2.25
-    assert client_retries.backoff(7, lambda: 1.0) == 30
+    assert retries.backoff(1, lambda: 1.0) == 0.625
+    assert retries.backoff(3, lambda: 0.5) == 2.25
+    assert retries.backoff(7, lambda: 1.0) == 30
 
 
 @pytest.mark.parametrize(
@@ -244,11 +244,11 @@ def test_jitter_adds_up_to_a_quarter_and_never_passes_30_seconds() -> None:
     ],
 )
 def test_retry_after_is_read_as_seconds_or_date(value: str, seconds: float | None) -> None:
-    assert client_retries.retry_after(response(503, b"", ("retry-after", value)), NOW) == seconds
+    assert retries.retry_after(response(503, b"", ("retry-after", value)), NOW) == seconds
 
 
 def test_no_retry_after_asks_for_nothing() -> None:
-    assert client_retries.retry_after(response(503), NOW) is None
+    assert retries.retry_after(response(503), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -264,4 +264,4 @@ def test_no_retry_after_asks_for_nothing() -> None:
 def test_delay_is_the_backoff_but_never_less_than_the_server_asks_for(
     answer: HttpResponse | None, attempt: int, seconds: float
 ) -> None:
-    assert client_retries.delay(attempt, answer, now=NOW, random=lambda: 0.0) == seconds
+    assert retries.delay(attempt, answer, now=NOW, random=lambda: 0.0) == seconds

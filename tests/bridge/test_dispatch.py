@@ -3,11 +3,11 @@
 
 import pytest
 
-from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.model import (
     Message,
 )
+from amqtt_rest_bridge.routing.statistics import RouteAccount
 from tests.bridge.dispatch_support import Rig, route
 
 

@@ -11,9 +11,9 @@ from time import monotonic
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.runner import Sender
+from amqtt_rest_bridge.bridge.broker_port import Outlet
+from amqtt_rest_bridge.bridge.client.route_runner import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, Server
-from amqtt_rest_bridge.bridge.outlet import Outlet
 from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, BrokerEnd, Frame, Op
 from amqtt_rest_bridge.model import (
     BridgeSettings,

@@ -11,8 +11,8 @@ import pytest
 
 from amqtt_rest_bridge import plugin
 from amqtt_rest_bridge.bridge.server import responders
-from amqtt_rest_bridge.bridge.server.server_request import Request
-from amqtt_rest_bridge.broker.bridge_process import Bridge
+from amqtt_rest_bridge.bridge.server.request import Request
+from amqtt_rest_bridge.processes.bridge_process import Bridge
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.http_listener_support import Raw, get
@@ -20,7 +20,7 @@ from tests.bridge.test_caller_feed import ROUTE, ask, bridge_of, status
 
 HANGING = """
 import threading
-from amqtt_rest_bridge.bridge import process
+from amqtt_rest_bridge.bridge import main as process
 from amqtt_rest_bridge.bridge.server import responders
 
 def hang(self, request):
@@ -36,7 +36,7 @@ process.main()
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ping often enough for a test."""
-    monkeypatch.setattr("amqtt_rest_bridge.broker.bridge_process.PING_SECONDS", 0.2)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_process.PING_SECONDS", 0.2)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits
-from amqtt_rest_bridge.bridge.server.server_mode import Overloaded, create_app
+from amqtt_rest_bridge.bridge.server.app import Overloaded, create_app
+from amqtt_rest_bridge.http_server.server import Limits
 from tests.bridge.http_listener_support import PATIENCE, Raw, get, hook_route, post, served
 from tests.bridge.server_mode_support import FakeOutlet, event, route
 

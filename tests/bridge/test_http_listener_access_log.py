@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.access_log import AccessEntry, AccessLog
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
 from tests.bridge.http_listener_support import get, post, served
 
 ENTRY = AccessEntry(1_769_860_800.123, "id", "127.0.0.1", "GET", "/x", 200, None, None, None, 0, 2, 0.0015)
@@ -66,7 +66,7 @@ def test_a_line_holds_what_it_should() -> None:
 
 
 def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.bridge.listener.access_log._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("amqtt_rest_bridge.http_server.access_log._LOOK_SECONDS", 0.0)
     path = tmp_path / "access.log"
     log = AccessLog(str(path))
     log.write(ENTRY)

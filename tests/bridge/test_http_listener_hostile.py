@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits
+from amqtt_rest_bridge.http_server.server import Limits
 from amqtt_rest_bridge.model import Publication
 from tests.bridge.http_listener_support import (
     PATIENCE,
@@ -187,7 +187,7 @@ def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
 
 
 def test_a_caller_that_sends_on_after_the_refusal_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.bridge.listener.connection.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("amqtt_rest_bridge.http_server.connection.LINGER_SECONDS", 0.1)
     with served(limits=Limits(slow_seconds=1.0)) as hooks, hooks.connect() as raw:
         assert raw.ask(HEAD + b"Content-Length: 1000000\r\n\r\n").status == 413
         with pytest.raises((BrokenPipeError, ConnectionResetError)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits
+from amqtt_rest_bridge.http_server.server import Limits
 from tests.bridge.http_listener_support import Raw, error_code_of, eventually, post, served
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
@@ -45,7 +45,7 @@ def test_with_too_many_busy_connections_a_new_one_is_told_so() -> None:
 
 
 def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.bridge.listener.connection._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("amqtt_rest_bridge.http_server.connection._PATIENCE_SECONDS", 0.0)
     with served(limits=Limits(connections=2)) as hooks, hooks.connect() as slow, hooks.connect() as slower:
         slower.send(HEAD)
         slow.send(HEAD)
@@ -56,7 +56,7 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypa
 
 OUT_OF_DESCRIPTORS = """
 import resource, sys
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits
+from amqtt_rest_bridge.http_server.server import Limits
 from tests.bridge.http_listener_support import served
 with served(limits=Limits(connections=1000)) as hooks:
     print(hooks.port, flush=True)

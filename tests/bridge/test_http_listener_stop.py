@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Listener
-from amqtt_rest_bridge.bridge.server.server_mode import create_app
+from amqtt_rest_bridge.bridge.server.app import create_app
+from amqtt_rest_bridge.http_server.server import Listener
 from tests.bridge.http_listener_support import PATIENCE, Raw, hook_route, listening_socket, post, served
 from tests.bridge.server_mode_support import FakeOutlet
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits, TlsFiles
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_server.server import Limits, TlsFiles
 from tests.bridge.http_listener_support import Raw, certificate, get, post, served
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.http_listener import Limits, TlsFiles
+from amqtt_rest_bridge.http_server.server import Limits, TlsFiles
 from tests.bridge.http_listener_support import Raw, Served, error_code_of, eventually, get, post, served
 
 PAYLOAD = b'"' + b"x" * 36_000 + b'"'
@@ -109,7 +109,7 @@ def test_a_port_stops_although_a_caller_does_not_read() -> None:
 
 
 def test_with_too_many_connections_one_that_does_not_read_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.bridge.listener.connection._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("amqtt_rest_bridge.http_server.connection._PATIENCE_SECONDS", 0.0)
     with port(limits=Limits(connections=1)) as (hooks, _), hooks.connect() as unread:
         unread.send(get("/last") * BURST)
         eventually(lambda: hooks.ask(post()).status == 200)  # the system's buffers fill up before

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, closing, reply
 

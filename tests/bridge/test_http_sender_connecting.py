@@ -9,8 +9,8 @@ from time import monotonic
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_resolver import Resolver
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.http_client.resolver import Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method
 from tests.bridge.http_sender_support import base_of, sender_of
 from tests.bridge.http_target import Peer, Script, Target, closing, echo, reply

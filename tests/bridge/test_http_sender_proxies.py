@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_exchange import FinalResponse
-from amqtt_rest_bridge.bridge.http_client.http_origin import Origin
-from amqtt_rest_bridge.bridge.http_client.http_proxies import find_proxy
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
+from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client.exchange import FinalResponse
+from amqtt_rest_bridge.http_client.origin import Origin
+from amqtt_rest_bridge.http_client.proxies import find_proxy
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, sender_by
 from tests.bridge.http_target import (

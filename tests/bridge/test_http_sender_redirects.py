@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client import client_results
+from amqtt_rest_bridge.bridge.client import results
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import get, sender_by
@@ -52,7 +52,7 @@ def test_five_redirects_are_followed_and_the_sixth_is_refused() -> None:
         request = HttpRequest(Method.GET, f"http://127.0.0.1:{target.port}/a")
         response = get(RestApiConfig(base_address=f"http://127.0.0.1:{target.port}"), "/a")
         assert len(target.requests) == 6
-    failure = client_results.failure_of(request, response)
+    failure = results.failure_of(request, response)
     assert failure is not None
     assert failure.code is FailureCode.REDIRECT_REFUSED
     assert "circle" in failure.hint
@@ -76,7 +76,7 @@ def test_redirect_elsewhere_is_not_followed(location: str) -> None:
         response = get(RestApiConfig(base_address=base), "/a")
         assert len(target.requests) == 1
         assert not other.connections
-    failure = client_results.failure_of(HttpRequest(Method.GET, base + "/a"), response)
+    failure = results.failure_of(HttpRequest(Method.GET, base + "/a"), response)
     assert failure is not None
     assert (failure.code, response.status) == (FailureCode.REDIRECT_REFUSED, 302)
 
@@ -88,7 +88,7 @@ def test_redirect_of_another_method_is_not_followed(method: Method) -> None:
         with sender_by(RestApiConfig(base_address=base)) as sender:
             response = sender.send(HttpRequest(method, base + "/a"))
         assert len(target.requests) == 1
-    failure = client_results.failure_of(HttpRequest(method, base + "/a"), response)
+    failure = results.failure_of(HttpRequest(method, base + "/a"), response)
     assert failure is not None
     assert failure.code is FailureCode.REDIRECT_REFUSED
     assert f"{method} is not redirected" in failure.message

@@ -2,9 +2,9 @@
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_resolver import Resolver
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client.resolver import Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import base_of, sender_of
 from tests.bridge.http_target import Target, echo

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_connection import DeadlineSocket
-from amqtt_rest_bridge.bridge.http_client.http_exchange import Received, connect, exchange
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket
+from amqtt_rest_bridge.http_client.exchange import Received, connect, exchange
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, answering, closing, reply
 

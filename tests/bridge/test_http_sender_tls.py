@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client import client_results
-from amqtt_rest_bridge.bridge.http_client import http_failures
-from amqtt_rest_bridge.bridge.http_client.http_sender import HttpSender
+from amqtt_rest_bridge.bridge.client import results
 from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.http_client import failures
+from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, get, sender_by
 from tests.bridge.http_target import (
@@ -116,7 +116,7 @@ def test_server_without_a_common_tls_version_is_a_tls_failure() -> None:
 def test_reasons_of_openssl_become_hints(reason: str, hint: str) -> None:
     error = ssl.SSLError(1, "")
     error.reason = reason
-    failure = http_failures.tls_failed("https://host.test", error)
+    failure = failures.tls_failed("https://host.test", error)
     assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
     assert hint in failure.hint
 
@@ -169,7 +169,7 @@ def test_server_that_answers_plain_requests_on_its_tls_port_gets_the_same_hint()
     with Target(closing(reply(refusal, "400 Bad Request"))) as target:
         request = HttpRequest(Method.GET, f"http://127.0.0.1:{target.port}/")
         response = get(RestApiConfig(base_address=f"http://127.0.0.1:{target.port}"))
-    failure = client_results.failure_of(request, response)
+    failure = results.failure_of(request, response)
     assert failure is not None
     assert "USE_SSL" in failure.hint
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.http_client.http_tls import Contexts, FileCheck
-from amqtt_rest_bridge.bridge.process import Network, check_routes
+from amqtt_rest_bridge.bridge.main import Network, check_routes
 from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
+from amqtt_rest_bridge.http_client.tls import Contexts, FileCheck
 from amqtt_rest_bridge.model import BridgeSettings, ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.bridge.broker_process import eventually

@@ -34,7 +34,7 @@ NAMING_ITS_LOOP = """\
         log.info("loop %s", asyncio.get_running_loop())
 """
 SHORT_GRACE = """\
-import amqtt_rest_bridge.broker.signals as signals
+import amqtt_rest_bridge.cli.serve.signals as signals
 
 signals.Signals.__init__.__defaults__ = (0.3,)
 """
@@ -306,7 +306,7 @@ def test_json_log_takes_in_what_others_write_to_standard_error(place: Workplace)
     records = {record["message"]: record for record in map(json.loads, running.lines)}
     assert records["told by a child"]["level"] == "ERROR"
     assert records["[x] :: NOTHING - of ours"]["level"] == "WARNING"
-    assert records["caf\\xe9"]["logger"] == "amqtt_rest_bridge.broker.stray_output"
+    assert records["caf\\xe9"]["logger"] == "amqtt_rest_bridge.cli.serve.stray_output"
 
 
 def test_json_log_of_both_plugins_is_json_from_the_first_line_to_the_last(place: Workplace) -> None:

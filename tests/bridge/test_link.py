@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.broker.batcher import FRAME_BYTES, Batcher
 from amqtt_rest_bridge.link import BridgeEnd, BrokerEnd, Frame, Op, credits_for, encode
+from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
 
 
 @pytest.fixture

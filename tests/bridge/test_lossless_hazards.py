@@ -12,7 +12,7 @@ from amqtt.contexts import Action
 from amqtt.plugins.base import BaseTopicPlugin
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.spool import Spool
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import eventually

@@ -11,8 +11,8 @@ import pytest
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import IncomingApplicationMessage, Session
 
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless, MayPublish, taken_by
-from amqtt_rest_bridge.broker.spool import Spool
 from amqtt_rest_bridge.model import (
     OverloadPolicy,
     RouteConfig,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from amqtt_rest_bridge.broker import quiet_log
-from amqtt_rest_bridge.broker.quiet_log import QuietLog, described
 from amqtt_rest_bridge.model import ClientEvent, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.routing import quiet_log
+from amqtt_rest_bridge.routing.quiet_log import QuietLog, described
 
 NAME = ("R", "E")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.watching import Watching
+from amqtt_rest_bridge.routing.watching import Watching
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import SECONDS, Client
 from tests.bridge.launcher_support import accepts

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.bridge_process import Bridge
+from amqtt_rest_bridge.processes.bridge_process import Bridge
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.launcher_support import accepts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.bridge.server.callers import check_signature
-from amqtt_rest_bridge.bridge.server.http_errors import RequestRefused
+from amqtt_rest_bridge.bridge.server.refusals import RequestRefused
 from amqtt_rest_bridge.model import Signature
 from tests.bridge.server_mode_support import Port, error_code, event, port, route
 

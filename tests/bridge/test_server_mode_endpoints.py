@@ -6,9 +6,9 @@ import uuid
 import pytest
 
 from amqtt_rest_bridge.bridge.server import endpoints
+from amqtt_rest_bridge.bridge.server.app import create_app, new_request_id
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable
-from amqtt_rest_bridge.bridge.server.http_errors import RequestRefused
-from amqtt_rest_bridge.bridge.server.server_mode import create_app, new_request_id
+from amqtt_rest_bridge.bridge.server.refusals import RequestRefused
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.server_mode_support import REQUEST_ID, FakeOutlet, Port, error_code, event, payload, port, route
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from amqtt_rest_bridge.bridge.server.app import Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.server.request import NO_WAIT
 from amqtt_rest_bridge.bridge.server.responders import HOLD_SECONDS, MustWait
-from amqtt_rest_bridge.bridge.server.server_mode import Overloaded, ShuttingDown
-from amqtt_rest_bridge.bridge.server.server_request import NO_WAIT
 from amqtt_rest_bridge.placeholders import Place
 from tests.bridge.server_mode_support import NOW, REQUEST_ID, error_code, event, payload, port
 

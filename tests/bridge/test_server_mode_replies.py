@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amqtt_rest_bridge.bridge.payload_answers import content_type_of, entity_tag_of, is_not_modified
+from amqtt_rest_bridge.bridge.payloads import content_type_of, entity_tag_of, is_not_modified
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.server.request import NO_WAIT
 from amqtt_rest_bridge.bridge.server.responders import MustWait
-from amqtt_rest_bridge.bridge.server.server_request import NO_WAIT
 from tests.bridge.server_mode_support import REQUEST_ID, Port, error_code, event, payload, port
 
 

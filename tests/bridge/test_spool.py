@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.spool import SCHEMA_VERSION, Spool, SpoolFull
-from amqtt_rest_bridge.broker.spool_rows import Kept
+from amqtt_rest_bridge.broker.disk.spool import SCHEMA_VERSION, Spool, SpoolFull
+from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.spool_support import filled, left_over, message
 
@@ -144,7 +144,7 @@ def test_a_spool_with_two_names_is_refused_until_one_of_them_is_gone(tmp_path: P
 OPEN = """
 import sys
 from pathlib import Path
-from amqtt_rest_bridge.broker.spool import Spool
+from amqtt_rest_bridge.broker.disk.spool import Spool
 Spool(Path(sys.argv[1]))
 """
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_moves_what_was_committed_and_a_large_log_begins_anew(
     assert path.stat().st_size > 500 * 200
     spool.settle()
     assert log.stat().st_size > 0
-    monkeypatch.setattr("amqtt_rest_bridge.broker.spool._LARGE_LOG", 1)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.disk.spool._LARGE_LOG", 1)
     spool.settle()
     assert log.stat().st_size == 0
     spool.close()

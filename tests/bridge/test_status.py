@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.account import RouteAccount
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
+from amqtt_rest_bridge.routing.statistics import RouteAccount
 from tests.bridge.host import hosting
 from tests.bridge.recorder import Recorder, recording
 

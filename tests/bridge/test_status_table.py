@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.broker.status_table import in_order, read_status, summary, table
+from amqtt_rest_bridge.cli.status_table import in_order, read_status, summary, table
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:

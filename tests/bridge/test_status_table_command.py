@@ -22,8 +22,8 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.broker import status_client
-from amqtt_rest_bridge.broker.status_client import BrokerUnavailable, follow, parse_address, snapshot
+from amqtt_rest_bridge.cli import status_client
+from amqtt_rest_bridge.cli.status_client import BrokerUnavailable, follow, parse_address, snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.host import Host, hosting, plain_broker
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port

@@ -13,9 +13,9 @@ import pytest
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.reload import Reloader
-from amqtt_rest_bridge.broker.status import StatusReporter
 from amqtt_rest_bridge.broker.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.plugin import RestBridgePlugin
+from amqtt_rest_bridge.routing.status import StatusReporter
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.launcher_support import Workplace
@@ -204,7 +204,7 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
 def test_a_frame_that_cannot_be_taken_costs_the_bridge_process_and_not_its_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from amqtt_rest_bridge.broker.bridge_process import Bridge
+    from amqtt_rest_bridge.processes.bridge_process import Bridge
 
     take, taken = Bridge._take, [0]
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.broker.calls import Call
-from amqtt_rest_bridge.broker.dispatch import Dispatcher
-from amqtt_rest_bridge.broker.quiet_log import QuietLog
-from amqtt_rest_bridge.broker.room import Waiting, WaitingRoom
 from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.route_set import Numbering
+from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.room import Waiting, WaitingRoom
 
 from .dispatch_support import Bridge, Queue, route
 

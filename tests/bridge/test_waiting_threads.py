@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from amqtt_rest_bridge.bridge.listener.waiting_threads import WaitingThreads
+from amqtt_rest_bridge.http_server.waiting_threads import WaitingThreads
 
 PATIENCE = 20.0
 
@@ -40,7 +40,7 @@ def test_a_job_that_fails_is_logged_and_its_thread_serves_the_next(caplog: pytes
 
 
 def test_idle_threads_are_used_again_and_end_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.bridge.listener.waiting_threads._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("amqtt_rest_bridge.http_server.waiting_threads._IDLE_SECONDS", 0.05)
     threads = WaitingThreads("idle-test", 4)
 
     def alive() -> list[threading.Thread]:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.http_errors import ErrorCode, RequestRefused
+from amqtt_rest_bridge.bridge.server.refusals import ErrorCode, RequestRefused
 from amqtt_rest_bridge.model import RestApiConfig, Signature
 
 Headers = tuple[tuple[str, str], ...]

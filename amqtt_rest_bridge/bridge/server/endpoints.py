@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from amqtt_rest_bridge.bridge.server.http_errors import invalid_request
+from amqtt_rest_bridge.bridge.server.refusals import invalid_request
 from amqtt_rest_bridge.errors import ConfigurationError
 
 T = TypeVar("T")

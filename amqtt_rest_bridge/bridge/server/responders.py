@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.bridge.outlet import Outlet, Overloaded, ShuttingDown
-from amqtt_rest_bridge.bridge.payload_answers import TopicPayload, is_not_modified
+from amqtt_rest_bridge.bridge.broker_port import Outlet, Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.payloads import TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.callers import Headers, check_signature
-from amqtt_rest_bridge.bridge.server.http_errors import (
+from amqtt_rest_bridge.bridge.server.refusals import (
     ErrorCode,
     RequestRefused,
     invalid_request,
@@ -21,7 +21,7 @@ from amqtt_rest_bridge.bridge.server.http_errors import (
     too_large,
 )
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
-from amqtt_rest_bridge.bridge.server.server_request import Request
+from amqtt_rest_bridge.bridge.server.request import Request
 from amqtt_rest_bridge.errors import BridgeError, CallFailed
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Values

@@ -1,0 +1,183 @@
+"""Client mode without I/O: event and message to request, response or failure to publication, and what is tried again.
+
+Everything here is pure (time and randomness come in as parameters); the bridge process's client workers run it.
+"""
+
+import hashlib
+import hmac
+from base64 import b64encode
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
+from amqtt_rest_bridge.http_client.origin import printable, split_base_address
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
+from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
+
+_PROJECT = "amqtt-rest-bridge"
+_ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
+# Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request ready to be sent and the topic of its result; `destination` None publishes no result."""
+
+    request: HttpRequest
+    destination: str | None
+
+
+class PreparedEvent:
+    """A client event of a route, with all that no message changes put together once.
+
+    Made at load and never changed, so that any number of workers may call `build` at once.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
+    """
+
+    def __init__(self, route: Route, event: ClientEvent, *, max_body_bytes: int) -> None:
+        origin, path = split_base_address(route.config.base_address or "")
+        self._base = f"{origin}{path}/"
+        self._method = event.method
+        self._max_body_bytes = max_body_bytes
+        self._endpoint = _Text(event.endpoint)
+        source = event.endpoint.source
+        self._slashes = len(source) - len(source.lstrip("/"))
+        self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
+        self._destination = _Text(event.destination_topic) if event.destination_topic else None
+        self._body = event.body
+        self._signature = event.signature
+        self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
+        given = frozenset(name.lower() for name, _ in event.headers)
+        self._takes_idempotency_key = "idempotency-key" not in given
+        own = [(name, _Text(value)) for name, value in event.headers if name.lower() not in _FRAMING]
+        leading = _leading(origin.authority, given)
+        trailing = _trailing(route.config, given, has_body=event.body is not None)
+        self._headers: Headers | None = None
+        if all(text.constant is not None for _, text in own):
+            self._headers = (*leading, *((name, text.constant or "") for name, text in own), *trailing)
+        self._leading, self._own, self._trailing = leading, own, trailing
+        self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
+
+    def build(self, message: Message, *, idempotency_key: str | None = None) -> Call:
+        """Build the request of a message, complete with every header that is sent.
+
+        An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`.
+
+        Raises:
+            CallFailed: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
+        """
+        values = MessageValues(message.topic, message.payload, message.timestamp)
+        url = self._base + printable(self._path(values).partition("#")[0])
+        body = None if self._body is None else self._fill_body(self._body, values)
+        headers = self._headers
+        if headers is None:
+            filled = [(name, text.fill(values)) for name, text in self._own]
+            if self._escaped is not None:
+                _check_type(filled, self._escaped)
+            headers = (*self._leading, *filled, *self._trailing)
+        if self._has_length:
+            headers = (*headers, ("Content-Length", str(len(body or b""))))
+        if self._signature is not None:
+            headers = (*headers, _sign(self._signature, body or b""))
+        if idempotency_key is not None and self._takes_idempotency_key:
+            headers = (*headers, ("Idempotency-Key", idempotency_key))
+        destination = None if self._destination is None else self._destination.fill(values)
+        return Call(HttpRequest(self._method, url, headers, body), destination)
+
+    def _path(self, values: MessageValues) -> str:
+        """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS stands for.
+
+        Those are the literal ones, or a topic's own; an empty value must not make a segment disappear.
+        """
+        filled = self._endpoint.fill(values)
+        return filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
+
+    def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
+        body = text.fill_bytes(values)
+        if len(body) > self._max_body_bytes:
+            raise CallFailed(
+                FailureCode.PAYLOAD_TOO_LARGE,
+                f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}",
+                "Send a smaller payload, or raise max_body_bytes of the plugin.",
+                unsent=True,
+            )
+        return body
+
+
+def build_request(
+    route: Route, event: ClientEvent, message: Message, *, max_body_bytes: int, idempotency_key: str | None = None
+) -> Call:
+    """Build one request, for callers with a single message; raises what `PreparedEvent` and `build` raise."""
+    return PreparedEvent(route, event, max_body_bytes=max_body_bytes).build(message, idempotency_key=idempotency_key)
+
+
+class _Text:
+    """A text with placeholders, filled once when it has none."""
+
+    __slots__ = ("_text", "constant")
+
+    def __init__(self, text: PlaceholderText) -> None:
+        self._text = text
+        self.constant = text.fill(MessageValues("", b"", 0.0)) if text.is_constant else None
+
+    def fill(self, values: MessageValues) -> str:
+        return self._text.fill(values) if self.constant is None else self.constant
+
+
+def _leading(authority: str, given: frozenset[str]) -> Headers:
+    """Give what comes before HEADERS; Host stands first (RFC 9110 section 7.2)."""
+    offered = (("Host", authority), ("User-Agent", f"{_PROJECT}/{_version()}"), ("Accept-Encoding", "gzip, deflate"))
+    return tuple((name, value) for name, value in offered if name.lower() not in given)
+
+
+def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Headers:
+    """Give what follows HEADERS: content type and credentials, unless HEADERS has its own."""
+    headers: list[tuple[str, str]] = []
+    if has_body and "content-type" not in given:
+        headers.append(("Content-Type", config.default_content_type))
+    authorization = _authorization(config)
+    if authorization is not None and "authorization" not in given:
+        headers.append(("Authorization", authorization))
+    return tuple(headers)
+
+
+def _authorization(config: RestApiConfig) -> str | None:
+    """Give the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2)."""
+    if config.authorization is not None:
+        return config.authorization
+    if config.username is None or config.password is None:
+        return None
+    if ":" in config.username:
+        raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
+    return "Basic " + b64encode(f"{config.username}:{config.password}".encode()).decode()
+
+
+def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
+    """Refuse a body whose values were escaped for another kind of body than the Content-Type filled in announces.
+
+    Else a value could end the JSON string or the form field that it is in.
+    """
+    for name, value in filled:
+        if name.lower() == "content-type" and place_of(value) is not escaped:
+            raise CallFailed(
+                FailureCode.INVALID_VALUE,
+                f"a value makes {name} a type under which BODY would have to be escaped in another way",
+                "Write the type in the route file, in an event for each type, or make {payload} alone the BODY.",
+                unsent=True,
+            )
+
+
+def _sign(signature: Signature, body: bytes) -> tuple[str, str]:
+    return signature.header, "sha256=" + hmac.new(signature.secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version(_PROJECT)
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"

@@ -1,0 +1,116 @@
+"""What becomes of a response or failure: the payload that is published, and where. Pure; client workers run it."""
+
+import json
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic
+from amqtt_rest_bridge.http_client.failures import describe_status
+from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Method,
+    Publication,
+    ResponseFormat,
+)
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+_STATUS_HINTS: Mapping[int, str] = {
+    400: "Check BODY, HEADERS and ENDPOINT of the event against what the server expects.",
+    401: "Check USERNAME and PASSWORD, AUTHORIZATION, or the Authorization header of the event.",
+    403: "The server knows the caller and refuses it: check the rights of these credentials.",
+    404: "Check BASE_ADDRESS and ENDPOINT.",
+    405: "Check METHOD: the server does not take it at this ENDPOINT.",
+    407: "The proxy asks for credentials: put them into HTTP_PROXY as http://user:password@proxy:port.",
+    413: "The server takes no body of this size.",
+    415: "Check DEFAULT_CONTENT_TYPE or the Content-Type header of the event.",
+    421: "Check BASE_ADDRESS and the Host header of the event.",
+    429: "The server takes fewer requests than arrive: slow the publishers down.",
+}
+
+
+def failure_of(request: HttpRequest, response: HttpResponse) -> CallFailed | None:
+    """Say why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
+    status = response.status
+    if status >= 400:
+        return CallFailed(
+            FailureCode.HTTP_STATUS, f"the server answered {describe_status(status)}", _status_hint(status, response)
+        )
+    location = header(response, "location") if status in REDIRECTS else None
+    return None if location is None else _redirect_refused(request, status, location)
+
+
+def result(event: ClientEvent, destination: str | None, response: HttpResponse) -> Publication | None:
+    """Give what a successful response publishes, or None when the event has no DESTINATION_TOPIC."""
+    if destination is None:
+        return None
+    payload = response.body if event.response_format is ResponseFormat.BODY else envelope(response)
+    return Publication(destination, payload, event.retain)
+
+
+def envelope(response: HttpResponse) -> bytes:
+    """Put a response into one JSON object (RESPONSE_FORMAT "envelope"), as UTF-8."""
+    headers: dict[str, str] = {}
+    for name, value in response.headers:
+        lower = name.lower()
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    return _to_json(
+        {
+            "status": response.status,
+            "reason": response.reason,
+            "headers": headers,
+            **body_members(response.body),
+            "elapsed_ms": round(response.elapsed * 1000, 1),
+        }
+    ).encode("utf-8", "replace")
+
+
+def failure(
+    route: str, event: ClientEvent, message: Message, error: CallFailed, response: HttpResponse | None = None
+) -> Publication | None:
+    """Give what a failed call publishes, or None when the event names no topic for it (the log tells then).
+
+    Decision: a failure is not retained, even with RETAIN: the last good value stays.
+    """
+    topic = failure_topic(event, message)
+    if topic is None:
+        return None
+    payload = failure_payload(route, event.name, message.topic, message.timestamp, error, response)
+    return Publication(topic, payload)
+
+
+def header(response: HttpResponse, name: str) -> str | None:
+    """Give the first value of a header, its name in lower case; None when there is none."""
+    return next((value for key, value in response.headers if key.lower() == name), None)
+
+
+def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallFailed:
+    target = resolve(request.url, location)
+    where = "an address that cannot be used" if target is None else str(target[0])
+    may = target is not None and may_follow(origin_of(urlsplit(request.url)), target[0])
+    if request.method is not Method.GET:
+        reason, hint = f"{request.method} is not redirected", "Write the final address into BASE_ADDRESS and ENDPOINT."
+    elif may:
+        reason = f"this was redirect {MOST_REDIRECTS + 1}, {MOST_REDIRECTS} are followed"
+        hint = "The server redirects in a circle, or ENDPOINT should name the final path."
+    else:
+        reason = "only the same host and port is followed"
+        hint = "If that server is meant, write it into BASE_ADDRESS; its credentials would go there too."
+    return CallFailed(
+        FailureCode.REDIRECT_REFUSED, f"the server answered {describe_status(status)} to {where}; {reason}", hint
+    )
+
+
+def _status_hint(status: int, response: HttpResponse) -> str:
+    if status == 400 and b"HTTPS" in response.body:
+        return "The server expects TLS on this port: set USE_SSL or write https:// into BASE_ADDRESS."
+    if status in _STATUS_HINTS:
+        return _STATUS_HINTS[status]
+    if status >= 500:
+        return "The server has a problem of its own: look into its log."
+    return "The response body may tell what the server expects."

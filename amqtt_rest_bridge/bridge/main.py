@@ -1,0 +1,147 @@
+"""The bridge process's main: one link, one engine. The plugin starts it as `python -m`, or as a thread of the broker.
+
+The link is all it knows of the broker: when it closes, the process ends, so a killed broker leaves none behind.
+"""
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from wsgiref.types import WSGIApplication
+
+from amqtt_rest_bridge.bridge.broker_port import Outlet
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent
+from amqtt_rest_bridge.bridge.client.route_runner import Sender
+from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.server.app import create_app
+from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client.tls import Contexts, FileCheck
+from amqtt_rest_bridge.http_server.access_log import AccessLog
+from amqtt_rest_bridge.http_server.server import Listener, TlsFiles
+from amqtt_rest_bridge.link import BridgeEnd, Op
+from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+
+log = logging.getLogger(__name__)
+
+
+def run(sock: socket.socket) -> None:
+    """Serve the broker at the other end of a socket until it closes it; blocks."""
+    Engine(BridgeEnd(sock), Network()).run()
+
+
+def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
+    """Raise `ConfigurationError` for the first route that a bridge process could not run; reads its TLS files."""
+    files = FileCheck()
+    for route in routes:
+        if route.client_events:
+            try:
+                PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
+                Network().sender(route.config, settings).close()
+                files.look(route.config)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"route {route.name}: {error}") from error
+
+
+class Network:
+    """Real senders and listeners."""
+
+    def __init__(self) -> None:
+        self._turns = ReplyTurns()
+        self._contexts = Contexts()
+
+    def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
+        """Make what sends the requests of a route; its TLS files are read when it connects."""
+        limit = settings.max_response_bytes
+        return HttpSender(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
+
+    def server(
+        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+    ) -> "Port":
+        """Serve routes on a listening socket."""
+        return Port(sock, routes, outlet, settings, self._turns)
+
+
+class Port:
+    """A running listener whose routes can be replaced."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        routes: tuple[Route, ...],
+        outlet: Outlet,
+        settings: BridgeSettings,
+        turns: ReplyTurns,
+    ) -> None:
+        self._outlet = outlet
+        self._turns = turns
+        self._settings = settings
+        tls = None
+        if settings.server_certfile is not None and settings.server_keyfile is not None:
+            tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        self._listener = Listener(
+            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=self._access_log
+        )
+        self._listener.start()
+
+    def replace_routes(self, routes: tuple[Route, ...]) -> None:
+        """Serve these routes from the next request on; certificate files are read again."""
+        self._listener.replace_app(self._app(routes))
+        try:
+            self._listener.reload_tls()
+        except ConfigurationError as error:
+            log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
+
+    @property
+    def bound_port(self) -> int:
+        """Return the port number that callers connect to."""
+        return self._listener.bound_port
+
+    def on_turn(self, action: Callable[[], None]) -> None:
+        """Run something on the port's thread, in its next turn."""
+        self._listener.on_turn(action)
+
+    def stop(self, grace: float) -> None:
+        """Refuse new requests, let running ones finish, close."""
+        self._listener.stop(grace)
+
+    def _app(self, routes: tuple[Route, ...]) -> WSGIApplication:
+        return create_app(routes, self._outlet, max_body_bytes=self._settings.max_body_bytes, turns=self._turns)
+
+
+class LinkHandler(logging.Handler):
+    """Send log records to the broker, whose logging decides where they go; the broker says which levels it wants."""
+
+    def __init__(self, link: BridgeEnd) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        self._link.send((Op.LOG, record.levelno, record.name, self.format(record)))
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many file descriptors as the system gives: every caller of server mode needs one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def main() -> None:
+    """Run as a process: `python -m amqtt_rest_bridge.bridge.main DESCRIPTOR LEVEL`."""
+    # Ctrl-C, a hang-up and a supervisor's SIGTERM reach the whole group; the broker says when to stop.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _raise_descriptor_limit()
+    link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
+    logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")
+    Engine(link, Network()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""The spool of lossless routes: one SQLite file that holds every accepted message until its call has ended.
+
+`keep` is the one thing of ours that writes to disk on the broker's loop: it has to be done before the publisher's
+PUBACK. In WAL mode with `synchronous=NORMAL` a commit is a write without a flush, which a killed process survives and a
+power cut may not. Removals are gathered and committed together; one that a kill prevents makes the call run again, with
+the same key. Flushing to disk happens at checkpoints, on another thread: at SQLite's own, every 1,000 pages, the loop
+waited up to 15 ms and each commit took twice as long on average (53 us, not 23; a table without an index of keys).
+"""
+
+import contextlib
+import itertools
+import logging
+import re
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from amqtt_rest_bridge.broker.disk.spool_files import Reserve, SpoolLock
+from amqtt_rest_bridge.broker.disk.spool_room import Room, is_lack_of_room, size_on_disk
+from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, row, rows
+from amqtt_rest_bridge.broker.disk.spool_salvage import salvage
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.model import Message
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,  -- in order of arrival: each commit writes one page, an index of keys would add others
+    key TEXT NOT NULL,
+    route TEXT NOT NULL,
+    event TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    timestamp REAL NOT NULL,
+    hops INTEGER NOT NULL,
+    client_id TEXT,          -- who published, while the ACL has not decided; NULL afterwards
+    username TEXT
+) STRICT
+"""
+_UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
+_INSERT: Final = f"INSERT INTO calls ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
+_ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `spool_rows`
+_REPAIRS: Final = 4  # tries to open a file: as it is, in the reserve, salvaged, once more
+_PART: Final = 10  # removals in one commit while the disk is full
+_SQLITE_BUSY, _SQLITE_READONLY, _SQLITE_CORRUPT = 5, 8, 11
+_MAKE_ROOM: Final = "make room on its disk, then start again; what the spool holds is kept"
+_LARGE_LOG: Final = 64 << 20  # bytes
+_BUSY_SECONDS: Final = 0.1  # somebody else's transaction may keep the broker's loop this long at most
+
+
+class SpoolFull(BridgeError):  # noqa: N818  # a state of the disk
+    """The disk did not take a message."""
+
+
+class Spool:
+    """The open file. Every method blocks for one small disk operation at most.
+
+    Raises:
+        ConfigurationError: The file is damaged, cannot be written, is used by another broker, or comes from a newer
+            version of this package.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._ids: dict[str, int] = {}  # of the calls on disk, by key
+        self._forgotten: dict[str, None] = {}
+        self._permitted: dict[str, None] = {}
+        self._failing = False
+        self._checkpointed = True  # completely, the last time
+        self._replayed = 0  # the last row that `left_over` has yielded
+        # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
+        self._run = str(uuid.uuid4())[:24]
+        self._number = itertools.count()
+        self._path = path.resolve()  # SQLite's other files lie beside the file itself, not beside a link
+        self._lock = SpoolLock(self._path)
+        try:
+            self._reserve = Reserve(Path(f"{self._path}-reserve"))
+        except OSError as error:
+            self._lock.close()
+            raise ConfigurationError(f"cannot open the spool {path}: {error}; {_MAKE_ROOM}") from error
+        try:
+            self._open()
+        except (sqlite3.Error, OSError) as error:
+            self._reserve.close()
+            self._lock.close()
+            raise ConfigurationError(f"cannot use the spool {path}: {error}; {_hint(error)}") from error
+        except ConfigurationError:
+            self._reserve.close()
+            self._lock.close()
+            raise
+
+    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+        """Write a call to disk and give its key.
+
+        `client` is the publisher's client id and user name while the ACL has not decided.
+
+        Raises:
+            SpoolFull: The disk did not take it.
+        """
+        key = f"{self._run}{next(self._number):012x}"
+        client_id, username = client or (None, None)
+        row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
+        size = size_on_disk(message.payload, message.topic)
+        try:
+            self._room.cover(size)
+            self._insert(row, size)
+        except (sqlite3.Error, OSError) as error:
+            raise SpoolFull(str(error)) from error
+        self._ids[key] = self._cursor.lastrowid or 0
+        return key
+
+    def permit(self, key: str) -> None:
+        """Note that the ACL let a call pass, with the next `flush`; after a kill before that it is asked again."""
+        self._permitted[key] = None
+
+    def forget(self, key: str) -> None:
+        """Remove a call that has ended, with the next `flush`."""
+        self._forgotten[key] = None
+
+    def flush(self) -> None:
+        """Write down, in one commit, what was permitted and forgotten; on a full disk in several small ones."""
+        if not self._forgotten and not self._permitted:
+            return
+        try:
+            self._flush()
+        except (sqlite3.Error, OSError) as error:
+            if not self._failing:  # said once, since it is tried again all the time
+                log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+            self._failing = True
+            return
+        if self._failing:
+            log.warning("the spool %s can be written again", self._path)
+        self._failing = False
+
+    def checkpoint(self) -> None:
+        """Move what was committed from the write-ahead log into the database file; blocks while the disk works.
+
+        Runs on a thread of its own, with a connection of its own, so that the loop's commits never wait for the disk.
+        """
+        self._checkpointed = False
+        with (
+            contextlib.suppress(sqlite3.Error),
+            closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as connection,
+        ):
+            _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._checkpointed = pages == moved
+
+    def settle(self) -> None:
+        """Go on after a checkpoint: begin a large log anew, and see how much room the disk has."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._room.settle(checkpointed=self._checkpointed)
+
+    def left_over(self) -> Iterator[Kept | Unreadable]:
+        """Yield each call that an earlier run left on disk once, the oldest first; a second iterator goes on there."""
+        for number, kept in rows(self._connection, self._replayed, self._left_over):
+            self._replayed = number
+            if isinstance(kept, Kept):
+                self._ids[kept.key] = number
+            yield kept
+
+    def find(self, keys: Iterable[str]) -> Iterator[Kept | Unreadable]:
+        """Yield the calls with these keys, as far as they are on disk; what was permitted since is permitted."""
+        for key in keys:
+            for _, kept in row(self._connection, self._ids.get(key, 0)):
+                yield replace(kept, client_id=None) if isinstance(kept, Kept) and key in self._permitted else kept
+
+    def close(self) -> None:
+        """Write what is left to write and close the file."""
+        self.flush()
+        self._room.give_back()
+        self._connection.close()
+        self._room.hold_for_next_start()
+        self._lock.close()
+
+    def _open(self) -> None:
+        for _ in range(_REPAIRS):
+            # Made by whoever makes the broker, used by its loop: one thread at a time.
+            self._connection = sqlite3.connect(
+                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare()
+            except sqlite3.Error as error:
+                self._connection.close()
+                if is_lack_of_room(error) and self._reserve.size:
+                    self._reserve.trim(0)
+                elif isinstance(error, _DamagedError) or _code(error) == _SQLITE_CORRUPT:
+                    salvage(self._path, _SCHEMA, _INSERT, str(error))
+                    self._lock.renew()
+                else:
+                    raise
+            except ConfigurationError:
+                self._connection.close()
+                raise
+            else:
+                return
+        raise sqlite3.OperationalError("it could not be repaired")
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        connection.text_factory = bytes  # of what is read; see `rows`
+        connection.execute("PRAGMA page_size = 1024")  # of a new file; each commit writes a page
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "
+                f"this one knows {SCHEMA_VERSION}); install that version again, it sends what the file holds"
+            )
+        check = [line.decode() for (line,) in connection.execute("PRAGMA quick_check").fetchall()]
+        damage = [line for line in check if line != "ok" and _ROW_FAULT.search(line) is None]
+        if damage:
+            raise _DamagedError(" ".join(damage[0].split()))
+        connection.execute("BEGIN IMMEDIATE")  # finds a file that cannot be written, and needs no room on the disk
+        for step in range(version, SCHEMA_VERSION):
+            connection.execute(_UPGRADES[step])
+            connection.execute(f"PRAGMA user_version = {step + 1}")
+        connection.execute("COMMIT")
+        self._cursor = connection.cursor()
+        self._left_over: int = connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
+        self._room = Room(self._path, self._reserve, connection)
+
+    def _insert(self, row: tuple[object, ...], size: int) -> None:
+        try:
+            self._cursor.execute(_INSERT, row)
+        except sqlite3.Error as error:
+            if not is_lack_of_room(error) or not self._room.make(size):
+                raise
+            self._cursor.execute(_INSERT, row)
+
+    def _flush(self) -> None:
+        gone, passed = list(self._forgotten), [key for key in self._permitted if key not in self._forgotten]
+        if self._room.tight and not gone:
+            return  # see below
+        try:
+            self._write(gone, passed)
+        except sqlite3.Error as error:
+            if not is_lack_of_room(error):
+                raise
+            self._room.make()
+            for start in range(0, len(gone), _PART):
+                self._remove(gone[start : start + _PART])
+            # A change of a row needs as much room as the row. What is not noted is asked for again after a restart.
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._write([], passed)
+
+    def _remove(self, gone: list[str]) -> None:
+        try:
+            self._write(gone, [])
+        except sqlite3.Error as error:
+            if not is_lack_of_room(error) or not self._room.make():
+                raise
+            self._write(gone, [])
+
+    def _write(self, gone: list[str], passed: list[str]) -> None:
+        connection, ids = self._connection, self._ids
+        try:
+            connection.execute("BEGIN")
+            connection.executemany("DELETE FROM calls WHERE id = ?", [(ids[key],) for key in gone if key in ids])
+            connection.executemany(
+                "UPDATE calls SET client_id = NULL, username = NULL WHERE id = ?",
+                [(ids[key],) for key in passed if key in ids],
+            )
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        for key in gone:  # at once: SQLite may give the id to the next message
+            ids.pop(key, None)
+            del self._forgotten[key]
+            self._permitted.pop(key, None)
+        for key in passed:
+            del self._permitted[key]
+
+
+class _DamagedError(sqlite3.DatabaseError):
+    """SQLite's check has found a page that is not as it should be."""
+
+
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _hint(error: Exception) -> str:
+    """Say what to do about a spool that cannot be used; never to do without the messages in it."""
+    if isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and is_lack_of_room(error)):
+        return _MAKE_ROOM
+    if _code(error) == _SQLITE_BUSY:
+        return "another program has it open"
+    if _code(error) == _SQLITE_READONLY:
+        return "the broker's user has to be allowed to write it, and its folder"
+    return "if it is not a spool name another file; if it was one restore it from a backup. It is left as it is"

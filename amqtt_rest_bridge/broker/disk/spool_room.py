@@ -1,0 +1,159 @@
+"""Room on the spool's disk, so that a full one is not a dead end: removing a message needs room too.
+
+SQLite writes each commit behind the last one into its log; a checkpoint carries the log's pages into the database file,
+and only then is the log begun anew. So two things have to be true at any time: the database file can grow by what the
+log holds, and the log can take one more removal. Both are held in the reserve, a file beside the spool.
+
+When the disk has no room for a larger reserve the spool is *tight*: the reserve is given back, the database may not
+grow any more, so a checkpoint needs no room and the log can always be begun anew. New messages then take the place of
+removed ones. Once there is room again the reserve is held again.
+
+The broker's loop alone, but for checkpoints.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import resource
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from amqtt_rest_bridge.broker.disk.spool_files import Reserve
+
+log = logging.getLogger(__name__)
+
+_LEAST_STEP: Final = 128 << 10
+_MOST_STEP: Final = 1 << 20
+_SHARE: Final = 16  # of the file system
+_LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
+_SMALL_LOG: Final = 4 << 20  # bytes that a checkpoint on the loop may carry; the thread does others
+_LARGE_RESERVE: Final = 64  # steps
+_MOST_PAGES: Final = (1 << 30) - 1
+_NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
+
+
+def is_lack_of_room(error: sqlite3.Error) -> bool:
+    """Tell a failure that a full disk may be the cause of."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM
+
+
+def size_on_disk(payload: bytes, topic: str) -> int:
+    """Return an upper bound of the bytes by which a message makes the database grow."""
+    return len(payload) + len(payload) // 64 + 4 * len(topic) + 4096
+
+
+class Room:
+    """The reserve and the database's size; `connection` is the loop's."""
+
+    def __init__(self, path: Path, reserve: Reserve, connection: sqlite3.Connection) -> None:
+        self.tight = False
+        """No reserve is held, and the database does not grow."""
+        self._path = path
+        self._reserve = reserve
+        self._connection = connection
+        self._page = self._pragma("page_size")
+        disk, limit = os.statvfs(path), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        total = disk.f_blocks * disk.f_frsize
+        self._step = min(_MOST_STEP, max(_LEAST_STEP, (total if limit < 0 else min(limit, total)) // _SHARE))
+        self._least = self._step  # enough for the log to take one message or some removals
+        self._budget = 0.0  # bytes that may be kept before the reserve is looked at
+        self._told = False
+        self._most_pages = _MOST_PAGES if limit < 0 else max(64, limit // self._page - 64)
+        self._pragma(f"max_page_count = {self._most_pages}")
+        if not self._reserve.hold(self._growth() + self._least + self._step):
+            self._tighten()
+
+    def cover(self, size: int) -> None:
+        """See to it that a message of this size can be carried into the database and removed again."""
+        self._budget -= size
+        if self._budget >= 0:
+            return
+        self._least = max(self._least, min(size, _LARGEST) + self._step)
+        if self._reserve.hold(self._growth() + self._least + size + self._step):
+            self._budget = self._step
+        else:
+            self._tighten()
+
+    def make(self, size: int = 0) -> bool:
+        """Make room after a write has found none; return whether another try is worth it.
+
+        `size` is how much the database has to take up; 0 for a removal.
+        """
+        if size > self._page * (self._pragma("freelist_count") + self._pragma("max_page_count") - self._pages()):
+            return False
+        if not self.tight:
+            self._tighten()
+            return True
+        return self._begin_log_anew(_SMALL_LOG)
+
+    def settle(self, *, checkpointed: bool) -> None:
+        """Go on after a checkpoint on the thread, complete or not: be tight, or no longer, as the disk allows."""
+        if not checkpointed:
+            if not self.tight and not self._disk_has(self._growth() + self._step):
+                self._tighten()
+        elif self.tight:
+            self._begin_log_anew(math.inf)
+            self._loosen()
+        elif self._reserve.size > _LARGE_RESERVE * self._step:
+            self._reserve.trim(self._least + self._step)
+            self._budget = 0
+
+    def give_back(self) -> None:
+        """Give the reserve back for SQLite's last checkpoint, before the connection is closed."""
+        self._reserve.trim(0)
+
+    def hold_for_next_start(self) -> None:
+        """Hold the reserve again, after the connection was closed."""
+        self._reserve.hold(self._least)
+        self._reserve.close()
+
+    def _tighten(self) -> None:
+        self.tight, self._budget = True, math.inf
+        self._most_pages = self._pragma("max_page_count")
+        self._pragma(f"max_page_count = {self._pages()}")
+        self._reserve.trim(0)
+        self._begin_log_anew(_SMALL_LOG)
+        self._loosen()
+        if self.tight and not self._told:
+            self._told = True
+            log.error(
+                "the disk of the spool %s is full: what it holds is safe and is sent; a new message is kept only where "
+                "a sent one has left room. Make room on the disk",
+                self._path,
+            )
+
+    def _loosen(self) -> None:
+        """Hold the reserve again if that leaves room for the log."""
+        held = self._growth() + self._least + self._step
+        if not self._reserve.hold(held + self._least):
+            return
+        self._reserve.trim(held)
+        self._pragma(f"max_page_count = {self._most_pages}")
+        self.tight, self._budget = False, 0.0
+        if self._told:
+            self._told = False
+            log.warning("the disk of the spool %s has room again", self._path)
+
+    def _begin_log_anew(self, most: float) -> bool:
+        """Carry the log into the database, and give its room back; False when that gained nothing."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            if 0 < Path(f"{self._path}-wal").stat().st_size <= most:
+                (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                return not busy
+        return False
+
+    def _growth(self) -> int:
+        """Return by how many bytes the next checkpoint makes the database file grow."""
+        return max(0, self._pages() * self._page - self._path.stat().st_size)
+
+    def _disk_has(self, size: int) -> bool:
+        disk = os.statvfs(self._path)
+        return disk.f_bavail * disk.f_frsize >= size
+
+    def _pages(self) -> int:
+        return self._pragma("page_count")
+
+    def _pragma(self, text: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {text}").fetchone()[0])

@@ -1,0 +1,99 @@
+"""`rest-bridge check`: everything that is wrong with route files, without a broker."""
+
+import argparse
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+from amqtt_rest_bridge.cli.parsers import Subparsers
+from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.language import loader, sources
+
+SECRETS_DIR = "/run/secrets"
+
+_DESCRIPTION = """\
+Read route files and say everything that is wrong with them, as the broker would at its start:
+
+  path:line:column: error: message      keeps the broker from starting
+  path:line:column: warning: message    works, but hardly as it was meant
+  path:line:column: notice: message     worth knowing, such as a definition that is skipped
+
+It knows nothing of the plugin's settings, such as the spool of lossless routes: rest-bridge serve -c FILE --check does.
+Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column, cells counted from 1.
+"""
+_EPILOG = """\
+exit status:
+  0  no errors (warnings and notices do not count)
+  1  at least one error
+  2  a path is missing or cannot be read, or the command is used wrongly
+
+examples:
+  rest-bridge check conf/routes
+  rest-bridge check --json routes/a.lot notebooks/ | jq '.[] | select(.severity == "error")'
+  API_KEY=x rest-bridge check --secrets-dir ./secrets routes   (what GET ENV and GET SECRET read must be there)
+"""
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "check",
+        help="say what is wrong with route files",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", nargs="+", metavar="PATH", help="route file, notebook or folder")
+    parser.add_argument("--json", action="store_true", help="print a JSON array of faults instead of lines")
+    add_secrets_dir(parser)
+    parser.set_defaults(run=run)
+
+
+def add_secrets_dir(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where secrets are; `try` has it as well."""
+    parser.add_argument(
+        "--secrets-dir", type=Path, default=Path(SECRETS_DIR), metavar="DIR",
+        help=f'folder in which GET SECRET "X" reads the file X (default: {SECRETS_DIR})',
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the faults of all files, sorted.
+
+    Raises:
+        ConfigurationError: a path cannot be read.
+    """
+    loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
+    faults = loaded.faults
+    if not loaded.routes and not loaded.has_errors:
+        message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
+        faults += (Fault(arguments.path[0], Position(1, 1), Severity.WARNING, message, hint),)
+    if arguments.json:
+        print(json.dumps([_as_object(fault) for fault in faults], indent=2, ensure_ascii=False))
+    else:
+        for fault in faults:
+            print(fault)
+        print(_summary(len(loaded.routes), faults))
+    return 1 if loaded.has_errors else 0
+
+
+def _as_object(fault: Fault) -> dict[str, str | int | None]:
+    return {
+        "path": fault.path,
+        "line": fault.position.line,
+        "column": fault.position.column,
+        "severity": fault.severity,
+        "message": fault.message,
+        "hint": fault.hint,
+    }
+
+
+def _summary(routes: int, faults: tuple[Fault, ...]) -> str:
+    counts = Counter(fault.severity for fault in faults)
+    found = [_count(counts[severity], severity) for severity in Severity if counts[severity]]
+    return f"{_count(routes, 'usable route')}, {', '.join(found) or 'no faults'}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -1,0 +1,196 @@
+"""`rest-bridge try`: the requests that one message would send, with or without sending them."""
+
+import argparse
+import base64
+import contextlib
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from amqtt_rest_bridge.bridge.client.requests import build_request
+from amqtt_rest_bridge.bridge.client.results import failure_of
+from amqtt_rest_bridge.cli.check import add_secrets_dir
+from amqtt_rest_bridge.cli.parsers import Subparsers
+from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity
+from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.masking import is_credential, mask, mask_header
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
+from amqtt_rest_bridge.topics import check_topic_name, filter_matches
+
+MAX_BYTES = 262_144
+"""The plugin's defaults of max_body_bytes and max_response_bytes."""
+
+ANY_KEY = "<a UUID, the same for every try>"
+"""What stands for the Idempotency-Key of a request that is only shown."""
+
+_DESCRIPTION = """\
+Show the exact requests that a message on a topic would send, for every client event of the routes that it triggers:
+method, URL, headers and body, with credentials masked. Nothing is sent unless --send is given; nothing is published.
+"""
+_EPILOG = """\
+exit status:
+  0  every request could be built (and, with --send, was answered with a status below 400)
+  1  the route files have errors, or a request failed
+  2  a path cannot be read, or the command is used wrongly
+
+examples:
+  rest-bridge try conf/routes --topic templates/search --payload webhook
+  rest-bridge try conf/routes --topic sensors/7 --payload '{"temperature": 21.5}' --send
+  rest-bridge try conf/routes --topic images/new --payload-file photo.jpg
+"""
+
+
+def add_to(subparsers: Subparsers) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "try",
+        help="show what a message would send",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", nargs="+", metavar="PATH", help="route file, notebook or folder")
+    parser.add_argument("--topic", required=True, metavar="T", help="topic of the message")
+    payload = parser.add_mutually_exclusive_group()
+    payload.add_argument("--payload", default="", metavar="P", help="payload of the message (default: empty)")
+    payload.add_argument("--payload-file", type=Path, metavar="FILE", help="file that holds the payload")
+    parser.add_argument("--send", action="store_true", help="send the requests and show the responses")
+    add_secrets_dir(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show, and with --send send, what a message triggers; faults of the route files go to standard error.
+
+    Raises:
+        ConfigurationError: a path cannot be read, or the topic is no topic name.
+    """
+    message = Message(arguments.topic, _payload(arguments), time.time())
+    if reason := check_topic_name(message.topic):
+        raise ConfigurationError(f"--topic {message.topic!r} {reason}")
+    loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
+    for fault in loaded.faults:
+        if fault.severity is not Severity.NOTICE:
+            print(fault, file=sys.stderr)
+    if loaded.has_errors:
+        return 1
+    triggered = [
+        (route, event)
+        for route in loaded.routes
+        for event in route.client_events
+        if filter_matches(event.source_topic, message.topic)
+    ]
+    if not triggered:
+        print(_nothing(loaded.routes, message.topic))
+    outcomes = [_show(route, event, message, send=arguments.send) for route, event in triggered]
+    return 0 if all(outcomes) else 1
+
+
+def _payload(arguments: argparse.Namespace) -> bytes:
+    path: Path | None = arguments.payload_file
+    if path is None:
+        text: str = arguments.payload
+        return os.fsencode(text)  # the bytes as they were typed, whatever the terminal's encoding
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _nothing(routes: tuple[Route, ...], topic: str) -> str:
+    filters = sorted({event.source_topic for route in routes for event in route.client_events})
+    return f"a message on {topic} triggers no client event; they listen on: {', '.join(filters) or '(there is none)'}"
+
+
+def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
+    """Print one event's request and what became of it; tell whether all went well."""
+    print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
+    secrets = route.secrets
+    try:
+        call = build_request(route, event, message, max_body_bytes=MAX_BYTES, idempotency_key=_key(route, send=send))
+        secrets |= credentials_of(call.request)
+        goes_to = mask(call.destination or "no topic", route.secrets)
+        print("\n".join(request_lines(call.request, route.secrets)))
+        if not send:
+            print(f"# nothing was sent; the response would go to {goes_to}\n")
+            return True
+        response, failure = _send(route, call.request)
+        print("\n".join(response_lines(response, secrets)))
+        if failure is None:
+            print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
+            return True
+    except CallFailed as failed:
+        failure = failed
+    where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
+    print(f"# fails with {failure.code}: {mask(failure.message, secrets)}")
+    print(f"# hint: {failure.hint}\n# the failure would go to {mask(where, route.secrets)}\n")
+    return False
+
+
+def _key(route: Route, *, send: bool) -> str | None:
+    """Give the Idempotency-Key that the broker would give a call; only lossless ones have one."""
+    if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS:
+        return None
+    return str(uuid.uuid4()) if send else ANY_KEY
+
+
+def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallFailed | None]:
+    sender = HttpSender(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
+    try:
+        response = sender.send(request)
+    finally:
+        sender.close()
+    return response, failure_of(request, response)
+
+
+def credentials_of(request: HttpRequest) -> frozenset[str]:
+    """Return what headers carry that are masked by their name, whole and in parts: a server may send any of it back."""
+    found: set[str] = set()
+    for name, value in request.headers:
+        if is_credential(name):
+            scheme, _, rest = value.partition(" ")
+            credentials = rest.strip() or scheme
+            found |= {value, credentials, *re.findall(r"""=\s*"?([^\s;,"=]+)""", credentials)}
+            if scheme.lower() == "basic":
+                with contextlib.suppress(ValueError):
+                    found.add(base64.b64decode(rest).decode().partition(":")[2])
+    return frozenset(found)
+
+
+def request_lines(request: HttpRequest, secrets: frozenset[str]) -> Iterator[str]:
+    """Write a request as it is sent, but with the whole URL and with credentials masked."""
+    yield f"{request.method} {mask(request.url, secrets)}"
+    yield from _headers_and_body(request.headers, request.body or b"", secrets)
+
+
+def response_lines(response: HttpResponse, secrets: frozenset[str]) -> Iterator[str]:
+    """Write a response as it came, after content decoding, with secrets masked in every form that servers send back."""
+    yield f"{response.status} {_printable(mask(response.reason, secrets))}"
+    yield from _headers_and_body(response.headers, response.body, secrets)
+
+
+def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, secrets: frozenset[str]) -> Iterator[str]:
+    for name, value in headers:
+        yield f"{mask(name, secrets)}: {_printable(mask_header(name, value, secrets))}"
+    yield ""
+    if body:
+        yield _body_text(body, secrets)
+        yield ""
+
+
+def _body_text(body: bytes, secrets: frozenset[str]) -> str:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"({len(body)} bytes that are not text)"
+    return "".join([char if char in "\n\t" or char.isprintable() else "\ufffd" for char in mask(text, secrets)])
+
+
+def _printable(text: str) -> str:
+    """Keep what a server sent from steering the terminal."""
+    return "".join([char if char.isprintable() else "\ufffd" for char in text])

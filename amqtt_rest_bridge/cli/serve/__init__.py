@@ -1,0 +1,1 @@
+"""`rest-bridge serve`: run a broker with its plugins from one configuration file."""

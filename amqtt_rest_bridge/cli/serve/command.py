@@ -1,0 +1,154 @@
+"""`rest-bridge serve`: the broker with its plugins, run as a service."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
+from amqtt_rest_bridge.cli.serve.signals import Signals
+from amqtt_rest_bridge.cli.serve.stray_output import StrayOutput
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.cli.parsers import Subparsers
+
+log = logging.getLogger(__name__)
+
+_LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
+
+_DESCRIPTION = """\
+Run an MQTT broker with the plugins of a configuration file, the same file as for `amqtt -c`.
+
+What cannot work keeps the broker from starting, with one line that says why: a file that is missing or malformed, an
+unknown key or setting, a plugin that cannot be imported or started, errors in route files (each on a line of its own
+before), a port that is taken. Nothing is left running then.
+
+SIGTERM and SIGINT (Ctrl-C) shut down in good order: requests under way get 5 s to finish, the whole takes 10 s at most.
+A second signal ends the process at once. SIGHUP reads the route files again.
+
+Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message, exception).
+Level info has a line for each message and request that a route handled, at most one a second for each event; debug
+has the connections of clients too.
+uvloop is used when it is installed: pip install 'amqtt-rest-bridge[fast]'.
+"""
+_EPILOG = """\
+exit status:
+  0        stopped by a signal, in good order (--check: the configuration is fine)
+  1        cannot start, failed while running, or was not shut down within 10 s (--check: there are errors)
+  2        the command is used wrongly
+  130,143  a second SIGINT or SIGTERM ended the process
+
+examples:
+  rest-bridge serve -c conf/broker.yaml
+  rest-bridge serve -c conf/broker.yaml --check        (before a restart, or in a pipeline)
+  rest-bridge serve -c conf/broker.yaml --log-format json 2>>broker.jsonl
+"""
+
+
+def add_to(subparsers: "Subparsers") -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="run the broker with its plugins",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="the broker's configuration")
+    parser.add_argument(
+        "--check", action="store_true",
+        help="look at configuration, plugins' settings and route files, print ok or what is wrong, and start nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT,
+        help="how log records are written (default: text)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-level", type=str.lower, choices=list(LogLevel), default=LogLevel.INFO, metavar="LEVEL",
+        help="debug, info (the default), warning or error; debug slows the broker down",
+    )  # fmt: skip
+    parser.add_argument(
+        "-d", "--debug", action="store_const", const=LogLevel.DEBUG, dest="log_level", help="same as --log-level debug"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal, or check; whatever is wrong ends as one line."""
+    log_format, level, path = arguments.log_format, LogLevel(arguments.log_level), arguments.config
+    if arguments.check:
+        told = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
+        logs = configure(log_format, sys.stdout, level=told, only_messages=True)
+        return _told(lambda: _check(path), logs)
+    stray = StrayOutput() if log_format is LogFormat.JSON else None
+    logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
+    signals = Signals(logs.write_last)
+    signals.install()
+
+    def work() -> int:
+        try:
+            return _serve(path, signals, logs)
+        finally:
+            if stray is not None:
+                stray.end()
+
+    return _told(work, logs)
+
+
+def _told(work: Callable[[], int], logs: Handler) -> int:
+    """Do the work; what keeps it from being done is told in one line."""
+    try:
+        status = work()
+    except BridgeError as error:
+        line = f"rest-bridge: error: {' '.join(str(error).split())}"
+        logs.write_held(line)
+        logs.write_last(line)
+        return 1
+    logs.write_held()  # a level above INFO leaves no later record that would bring it out
+    return status
+
+
+def _serve(path: Path, signals: Signals, logs: Handler) -> int:
+    # amqtt takes a second to import: after the signals are ours, and only for those who serve.
+    from amqtt_rest_bridge.cli.serve import configuration, launcher, plugin_classes
+
+    read = configuration.read(path)
+    faults = [*configuration.broker_faults(read), *plugin_classes.listed_plugins(read)[1]]
+    errors = [fault for fault in faults if fault.severity is Severity.ERROR]
+    if errors:
+        raise ConfigurationError(_in_one_line(errors))
+    for warning in faults:
+        log.warning("%s", warning)
+    launcher.run(configuration.broker_config(read), signals, logs.stop_holding)
+    return 0
+
+
+def _check(path: Path) -> int:
+    from amqtt_rest_bridge.cli.serve import bridge_check, configuration, plugin_classes
+    from amqtt_rest_bridge.processes.settings import Settings
+
+    read = configuration.read(path)
+    plugins, plugin_faults = plugin_classes.listed_plugins(read)
+    faults = [*configuration.broker_faults(read), *plugin_faults]
+    for fault in faults:
+        log.log(_LEVELS[fault.severity], "%s", fault)
+    sound = [
+        bridge_check.is_sound(plugin.settings, read.place(plugin.keys))
+        for plugin in plugins
+        if isinstance(plugin.settings, Settings)
+    ]
+    if not all(sound) or any(fault.severity is Severity.ERROR for fault in faults):
+        return 1
+    log.info("ok")
+    return 0
+
+
+def _in_one_line(errors: list[Fault]) -> str:
+    first, *others = errors
+    place = f"{first.path}:{first.position.line}:{first.position.column}"
+    hint = f" ({first.hint})" if first.hint else ""
+    more = f"; {len(others)} more, see --check" if others else ""
+    return f"{place}: {first.message}{hint}{more}"

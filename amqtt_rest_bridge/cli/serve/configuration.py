@@ -1,0 +1,178 @@
+"""The broker's configuration file: reading it, and what can be wrong with it beside its plugins. Main thread."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from amqtt.broker import DEFAULT_PORTS, Broker
+from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
+from amqtt.errors import BrokerError
+
+from amqtt_rest_bridge.cli.serve.validation import Misfit, fit, reason
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity
+from amqtt_rest_bridge.language.report import did_you_mean
+
+_HIGHEST_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A configuration file as it was read; `root` knows where everything stands in it."""
+
+    path: str
+    values: dict[str, Any]
+    root: yaml.MappingNode
+
+    def fault(self, keys: tuple[Any, ...], message: str, hint: str | None = None) -> Fault:
+        """Make an error at the value that these keys lead to, or as near to it as the file goes."""
+        return self._fault(Severity.ERROR, keys, message, hint)
+
+    def warning(self, keys: tuple[Any, ...], message: str, hint: str | None = None) -> Fault:
+        """Make a warning in the same way."""
+        return self._fault(Severity.WARNING, keys, message, hint)
+
+    def misfit(self, keys: tuple[Any, ...], misfit: Misfit) -> Fault:
+        """Make an error of a value that does not fit the dataclass that is found under these keys."""
+        return self.fault(keys if misfit.key is None else (*keys, misfit.key), misfit.message, misfit.hint)
+
+    def place(self, keys: tuple[Any, ...]) -> str:
+        """Give `path:line:column` of what these keys lead to."""
+        position = self._position(keys)
+        return f"{self.path}:{position.line}:{position.column}"
+
+    def _fault(self, severity: Severity, keys: tuple[Any, ...], message: str, hint: str | None) -> Fault:
+        return Fault(self.path, self._position(keys), severity, message, hint)
+
+    def _position(self, keys: tuple[Any, ...]) -> Position:
+        node: yaml.Node | None = self.root
+        mark = self.root.start_mark
+        for key in keys:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else []
+            found, node = next(((name, value) for name, value in pairs if name.value == str(key)), (None, None))
+            mark = found.start_mark if found is not None else mark
+        return Position(mark.line + 1, mark.column + 1)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuse a key that stands twice in one mapping: the first of two plugins would silently be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands here twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def read(path: Path) -> Configuration:
+    """Read a configuration file.
+
+    Raises:
+        ConfigurationError: It cannot be read, is not YAML or holds no mapping; the message says where.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the configuration {path} is not UTF-8 text") from error
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        values: Any = None if root is None else loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
+        raise ConfigurationError(f"{path}{where}: {error.problem or reason(error)}") from error
+    except (yaml.YAMLError, ValueError) as error:  # a control character; a date such as 2026-13-45
+        raise ConfigurationError(f"{path}: {reason(error)}") from error
+    if not isinstance(root, yaml.MappingNode):
+        kind = "is empty" if values is None else f"holds {'a list' if isinstance(values, list) else 'a single value'}"
+        raise ConfigurationError(
+            f"{path} {kind}; a configuration is a mapping with the keys listeners and plugins (see conf/broker.yaml)"
+        )
+    return Configuration(str(path), values, root)
+
+
+def broker_faults(configuration: Configuration) -> list[Fault]:
+    """Find what is wrong with the configuration, but for the settings of its plugins."""
+    values = configuration.values
+    known = [*(field.name for field in fields(BrokerConfig)), "topic-check"]
+    faults = [
+        configuration.fault((key,), f"unknown key {key}", did_you_mean(str(key), known) or f"known: {', '.join(known)}")
+        for key in values
+        if key not in known
+    ]
+    faults += _listener_shapes(configuration)
+    if not faults:
+        faults += [configuration.misfit((), misfit) for misfit in fit(BrokerConfig, _plain(values), (ListenerType,))[1]]
+    if not faults:
+        faults += _listener_contents(configuration)
+    return faults
+
+
+def broker_config(configuration: Configuration) -> BrokerConfig:
+    """Give what amqtt makes of a configuration without faults; every call gives a new one."""
+    return BrokerConfig.from_dict(dict(configuration.values))
+
+
+def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
+    """Give the host (None for all interfaces) and port that a listener binds.
+
+    amqtt 0.12.1 keeps the brackets of an IPv6 address, with which nothing can be bound.
+    """
+    host, port = Broker._split_bindaddr_port(str(listener.bind), DEFAULT_PORTS[listener.type])
+    return (host.strip("[]") or None if host is not None else None), port
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"topic_check" if key == "topic-check" else key: value for key, value in values.items()}
+
+
+def _listener_shapes(configuration: Configuration) -> Iterator[Fault]:
+    """Fit each listener by itself, so that the fault can name it."""
+    listeners = configuration.values.get("listeners", {"default": {}})
+    if not isinstance(listeners, dict) or not listeners:
+        yield configuration.fault(("listeners",), "listeners must be a mapping of names to listeners")
+        return
+    if "default" not in listeners:
+        hint = did_you_mean(str(next(iter(listeners))), ["default"]) or "its settings are the defaults of the others"
+        yield configuration.fault(("listeners",), "no listener is named default", hint)
+    for name, listener in listeners.items():
+        keys = ("listeners", name)
+        if not isinstance(listener, dict):
+            yield configuration.fault(keys, f"listener {name} must be a mapping", "for example bind: 127.0.0.1:1883")
+            continue
+        for misfit in fit(ListenerConfig, listener, (ListenerType,))[1]:
+            advice = "write an address and a port: 127.0.0.1:1883" if misfit.key == "bind" else misfit.hint
+            yield configuration.misfit(keys, Misfit(misfit.key, f"listener {name}: {misfit.message}", advice))
+
+
+def _listener_contents(configuration: Configuration) -> Iterator[Fault]:
+    """Look at addresses and certificates, with what listeners take over from the one named default."""
+    for name, listener in broker_config(configuration).listeners.items():
+        if listener.type is ListenerType.EXTERNAL or listener.bind is None:
+            continue
+        try:
+            port = address_of(listener)[1]
+        except ValueError:
+            port = -1
+        if not 0 <= port <= _HIGHEST_PORT:
+            message = f"listener {name}: {listener.bind} is no address and port"
+            yield configuration.fault(("listeners", name, "bind"), message, "for example 127.0.0.1:1883")
+        if listener.ssl:
+            yield from _tls_faults(configuration, name, listener)
+
+
+def _tls_faults(configuration: Configuration, name: str, listener: ListenerConfig) -> Iterator[Fault]:
+    keys = ("listeners", name, "ssl")
+    if listener.certfile is None or listener.keyfile is None:
+        yield configuration.fault(keys, f"listener {name}: ssl needs certfile and keyfile")
+        return
+    try:
+        Broker._create_ssl_context(listener)
+    except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        message = f"listener {name}: certfile {listener.certfile} and keyfile {listener.keyfile} cannot be used"
+        yield configuration.fault(keys, f"{message}: {reason(error)}")

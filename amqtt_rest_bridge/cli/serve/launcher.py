@@ -1,0 +1,201 @@
+"""A broker run as a service: started with clear reasons when it cannot, stopped in good order. Main thread.
+
+amqtt's own command leaves a broker without a listener running when a port is taken, hides why a plugin could not start,
+starts a default broker for a malformed file and dies of SIGTERM; see `rest-bridge serve --help` for what is done here.
+"""
+
+import asyncio
+import logging
+import ssl
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import websockets.asyncio.server
+from amqtt.broker import Broker
+from amqtt.contexts import BrokerConfig, ListenerType
+from amqtt.errors import BrokerError, PluginInitError
+from amqtt.events import BrokerEvents
+from amqtt.plugins.manager import PluginManager
+
+from amqtt_rest_bridge.broker.supervisor import Supervisor
+from amqtt_rest_bridge.broker.transports import look_after_transports
+from amqtt_rest_bridge.cli.serve import listeners
+from amqtt_rest_bridge.cli.serve.signals import Signals
+from amqtt_rest_bridge.cli.serve.validation import reason
+from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
+
+log = logging.getLogger(__name__)
+
+
+class CannotStart(BridgeError):  # noqa: N818  # what has happened, in the words of the message
+    """A plugin, or the broker, cannot start; the message says which and why."""
+
+
+class BrokerFailed(BridgeError):  # noqa: N818  # as above
+    """The broker ended by itself, or not in good order."""
+
+
+class _Broker(Broker):
+    """amqtt's broker, but its errors say which listener and which address, and IPv6 addresses work."""
+
+    async def _create_server_instance(
+        self, listener_name: str, listener_type: ListenerType, address: str | None, port: int,
+        ssl_context: ssl.SSLContext | None,
+    ) -> "asyncio.Server | websockets.asyncio.server.Server":  # fmt: skip
+        host = address.strip("[]") if address is not None else None
+        try:
+            return await super()._create_server_instance(listener_name, listener_type, host, port, ssl_context)
+        except OSError as error:
+            raise listeners.CannotListen(listener_name, host, port, error) from error
+
+
+def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) -> None:
+    """Run a broker until a signal; blocks.
+
+    Args:
+        config: What amqtt gets, without faults.
+        signals: When to stop; installed already.
+        on_ready: Called once clients can connect.
+
+    Raises:
+        CannotListen: An address of a listener cannot be bound; nothing is left running.
+        CannotStart: A plugin could not start; nothing is left running.
+        BrokerFailed: The broker ended without a signal, or its shutdown failed.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        loop = runner.get_loop()
+        asyncio.set_event_loop(loop)  # plugins' constructors may look for it, as under the amqtt command
+        signals.attach(loop)
+        listeners.probe(config.listeners)  # before plugins start processes and fill databases
+        try:
+            broker = _Broker(config, loop=loop)
+            look_after_transports(broker)
+        except Exception as error:
+            _close_plugins_behind(error, runner)
+            if signals.received is not None:  # whatever it was, we were told to stop
+                log.info("%s: stopped before the start", signals.received.name)
+                return
+            raise CannotStart(_plugin_reason(error)) from error
+        runner.run(_serve(broker, signals, on_ready))
+
+
+async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None]) -> None:
+    failed = _watch_hooks(broker.plugins_manager)
+    try:
+        if signals.received is None:
+            await broker.start()
+    except BrokerError as error:
+        await _give_back(broker)
+        if isinstance(error.__cause__, listeners.CannotListen):
+            raise error.__cause__ from error
+        raise CannotStart(reason(error.__cause__ or error)) from error
+    if signals.received is not None and broker.transitions.state == "new":
+        log.info("%s: stopped before the start", signals.received.name)
+        await _give_back(broker)
+        return
+    broken = ""
+    if not failed and signals.received is None:
+        log.info("ready: MQTT on %s", ", ".join(listeners.addresses(broker)) or "no listener")
+        on_ready()
+        broken = await _until_told(broker, signals)
+    await _shut_down(broker, signals)
+    if failed:
+        raise CannotStart(failed[0])
+    if signals.received is None:
+        raise BrokerFailed(broken)
+
+
+async def _until_told(broker: Broker, signals: Signals) -> str:
+    """Wait for a signal, or until the broker only seems to live, and return why that is."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(signals.wait())]
+    supervisors = [getattr(plugin, "supervisor", None) for plugin in broker.plugins_manager.plugins]
+    breaks = [asyncio.ensure_future(one.broken()) for one in supervisors if isinstance(one, Supervisor)]
+    forwarding = [broker._broadcast_task] if broker._broadcast_task is not None else []
+    await asyncio.wait([*waits, *breaks, *forwarding], return_when=asyncio.FIRST_COMPLETED)
+    reasons = [one.result() for one in breaks if one.done()]
+    for one in (*waits, *breaks):
+        one.cancel()
+    return reasons[0] if reasons else "the broker has ceased to forward messages; the log says why"
+
+
+async def _shut_down(broker: Broker, signals: Signals) -> None:
+    if signals.received is not None:
+        log.info("%s: shutting down", signals.received.name)
+    else:
+        signals.begin_shutdown()
+    try:
+        await broker.shutdown()
+    except Exception as error:
+        raise BrokerFailed(f"the shutdown failed: {reason(error)}") from error
+
+
+async def _give_back(broker: Broker) -> None:
+    """Close what a broker holds that never came to serve; amqtt's `shutdown` is for one that did."""
+    for server in broker._servers.values():
+        await server.close_instance()
+    await broker.plugins_manager.close()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        log.debug("event loop: asyncio; the extra [fast] installs uvloop")
+        return asyncio.new_event_loop
+    log.info("event loop: uvloop %s", version("uvloop"))
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _plugin_reason(error: Exception) -> str:
+    """Say which plugin's constructor failed and why; amqtt keeps the reason behind its own exception."""
+    if not isinstance(error, PluginInitError) or error.__cause__ is None:
+        return reason(error)
+    name = str(error).rpartition("<class '")[2].partition("'")[0].rpartition(".")[2]
+    cause = error.__cause__
+    if isinstance(cause, RouteFilesError):
+        count = len(cause.faults)
+        return f"{name} cannot start: the route files have {count} error{'s' if count != 1 else ''}, listed above"
+    return f"{name} cannot start: {reason(cause)}"
+
+
+def _close_plugins_behind(error: Exception, runner: asyncio.Runner) -> None:
+    """Close the plugins that were constructed before the one that failed; only the traceback still knows them."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        manager = frame.f_locals.get("self")
+        if isinstance(manager, PluginManager):
+            runner.run(_close(manager.plugins))
+            return
+
+
+async def _close(plugins: list[Any]) -> None:
+    for plugin in plugins:
+        try:
+            await plugin.close()
+        except Exception:
+            log.exception("plugin %s did not close", type(plugin).__name__)
+
+
+def _watch_hooks(manager: Any) -> list[str]:
+    """Have failures of the start hooks noted, which amqtt runs and forgets; gives the list that they are added to."""
+    failed: list[str] = []
+    for event in (BrokerEvents.PRE_START, BrokerEvents.POST_START):
+        hooks = manager._event_plugin_callbacks
+        if event in hooks:
+            hooks[event] = [_noting(hook, failed) for hook in hooks[event]]
+    return failed
+
+
+def _noting(
+    hook: Callable[..., Coroutine[Any, Any, None]], failed: list[str]
+) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def noting(**arguments: Mapping[str, Any]) -> None:
+        try:
+            await hook(**arguments)
+        except Exception as error:  # noqa: BLE001  # any plugin's; it becomes the reason why the start failed
+            name = type(getattr(hook, "__self__", hook)).__name__
+            failed.append(f"{name} cannot start: {reason(error)}")
+
+    return noting

@@ -1,0 +1,169 @@
+"""What `rest-bridge serve` writes: log records as text or JSON, and the last line of its process. Any thread."""
+
+import json
+import logging
+import os
+import re
+import sys
+import threading
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, TextIO
+
+_TEXT: Final = "[%(asctime)s] :: %(levelname)s - %(message)s"  # as the amqtt command writes it
+_DEBUG_TEXT: Final = "[%(asctime)s] %(name)s:%(lineno)d :: %(levelname)s - %(message)s"
+_LOGGER: Final = "amqtt_rest_bridge.cli.serve.launcher"
+_CONNECTION: Final = re.compile(
+    r"Connection from |Listener '.*': \d+/\S+ connections acquired|### 'on_broker_client_(dis)?connected' EVENT FIRED"
+)
+
+
+class LogFormat(StrEnum):
+    """How log records are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least level that is written (`--log-level`)."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class TextFormatter(logging.Formatter):
+    """One record a line; what follows the first line is indented, so that no message can pass for another record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record; control characters that would steer a terminal are spelt out."""
+        lines = super().format(record).split("\n")
+        return "\n    ".join(line if line.isprintable() else _spelt_out(line) for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, and the exception if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        members = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            members["exception"] = self.formatException(record.exc_info)
+        return json.dumps(members, ensure_ascii=False)
+
+
+class Handler(logging.StreamHandler[TextIO]):
+    """Write records; while `holding`, an ERROR waits for the next record, so that the end can leave it out.
+
+    A plugin that cannot start logs its reason, which amqtt would swallow, and raises: the launcher's last line says the
+    same once more.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.holding = True
+        self._held: logging.LogRecord | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, after the one that waits."""
+        self.write_held()
+        if self.holding and record.levelno == logging.ERROR and not record.exc_info:
+            self._held = record
+        else:
+            super().emit(record)
+
+    def write_held(self, last_line: str | None = None) -> None:
+        """Write the record that waits, but not when the process's last line gives the same reason."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        message = " ".join(held.getMessage().split())
+        reason = message.partition(": ")[2] or message  # of "the template API cannot start: reason"
+        if last_line is None or not last_line.endswith(reason):
+            super().emit(held)
+
+    def stop_holding(self) -> None:
+        """Write every record at once from now on."""
+        self.holding = False
+        self.write_held()
+
+    def write_last(self, message: str) -> None:
+        """Write what ends the process: in text the message alone, in JSON a record as all others.
+
+        Needs no lock, since a signal may have come while its holder was writing.
+        """
+        line = message
+        if isinstance(self.formatter, JsonFormatter):
+            line = self.format(logging.LogRecord(_LOGGER, logging.CRITICAL, __file__, 0, message, None, None))
+        os.write(self.stream.fileno(), f"{line}\n".encode(errors="backslashreplace"))
+
+
+def configure(
+    log_format: LogFormat, stream: TextIO, *, level: LogLevel = LogLevel.INFO, only_messages: bool = False
+) -> Handler:
+    """Send all records of this process to a stream; exceptions that nobody caught and warnings become records.
+
+    Args:
+        log_format: How they are written.
+        stream: Where they go.
+        level: The least level that is written; text of `debug` has each record's place in the code.
+        only_messages: Whether text has neither time nor level: for a command whose output the messages are.
+    """
+    handler = Handler(stream)
+    debug = level is LogLevel.DEBUG
+    if log_format is LogFormat.JSON:
+        handler.setFormatter(JsonFormatter())
+    elif only_messages:
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler.setFormatter(TextFormatter(_DEBUG_TEXT if debug else _TEXT))
+    handler.holding = not only_messages
+    if not debug:
+        handler.addFilter(_is_no_connection)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("transitions").setLevel(logging.WARNING)
+    logging.getLogger("amqtt.broker").addFilter(_tells_something)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_thread
+    return handler
+
+
+def _is_no_connection(record: logging.LogRecord) -> bool:
+    """Leave out the three lines that amqtt 0.12.1 logs at INFO for each client that comes and goes.
+
+    One is enough to fill a log where devices connect, send and leave; those of its EventLoggerPlugin are two more.
+    """
+    return not (
+        record.levelno == logging.INFO and record.name.startswith("amqtt.") and _CONNECTION.match(record.getMessage())
+    )
+
+
+def _tells_something(record: logging.LogRecord) -> bool:
+    """Leave out the stack that amqtt 0.12.1 logs when a listener cannot bind: the launcher says it in one line."""
+    return record.msg != "Broker startup failed"
+
+
+def _spelt_out(line: str) -> str:
+    return "".join([char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line])
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger(_LOGGER).critical("ended by an exception", exc_info=(kind, error, traceback))
+
+
+def _log_thread(caught: threading.ExceptHookArgs) -> None:
+    if caught.exc_value is not None:
+        name = caught.thread.name if caught.thread is not None else "?"
+        logging.getLogger(_LOGGER).error(
+            "thread %s ended", name, exc_info=(caught.exc_type, caught.exc_value, caught.exc_traceback)
+        )

@@ -1,0 +1,217 @@
+"""The MQTT client of `rest-bridge status`: what a broker says of its routes. A loop of its own on the main thread."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from amqtt.client import MQTTClient
+from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError, NoDataError
+
+from amqtt_rest_bridge.cli.serve.validation import reason
+from amqtt_rest_bridge.cli.status_table import read_status
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.routing.status import status_topic
+
+CONNECT_SECONDS: Final = 10.0
+TOPIC_FILTER: Final = status_topic("+")
+_QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
+_REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
+_PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
+_REFUSED: Final = 0x80  # MQTT 3.1.1 section 3.9.3
+_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+_REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
+    1: "it does not speak MQTT 3.1.1",
+    2: "it does not take our client id",
+    3: "it is not available",
+    4: "wrong user name or password",
+    5: "not authorized: check user name and password, given as mqtt://USER:PASSWORD@HOST",
+}
+
+Status = dict[str, Any]
+
+
+class BrokerUnavailable(BridgeError):  # noqa: N818  # a state of the broker
+    """The broker cannot be asked; the message says why and holds no credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker is; `url` may hold credentials, `shown` does not."""
+
+    url: str = field(repr=False)
+    shown: str
+
+
+def parse_address(url: str) -> BrokerAddress:
+    """Read a broker's URL.
+
+    Raises:
+        ConfigurationError: It is none; the message does not repeat it, since it may hold a password.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme not in _PORTS or not host:
+        raise ConfigurationError(
+            f"--broker is no broker's address; write mqtt://[USER:PASSWORD@]HOST[:PORT], or {', '.join(_PORTS)[6:]}"
+        )
+    host = f"[{host}]" if ":" in host else host
+    return BrokerAddress(url, f"{parts.scheme}://{host}:{port if port is not None else _PORTS[parts.scheme]}")
+
+
+def snapshot(address: BrokerAddress, seconds: float | None = None) -> list[Status]:
+    """Give the status of every route that the broker has retained; blocks.
+
+    Args:
+        address: The broker.
+        seconds: How long to listen; None: until what is retained has come.
+
+    Raises:
+        BrokerUnavailable: It cannot be reached, refuses us, or closes the connection.
+    """
+    return asyncio.run(_snapshot(address, seconds))
+
+
+def follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
+    """Show the status of all routes again and again, for so many seconds or until interrupted; blocks.
+
+    Raises:
+        BrokerUnavailable: As `snapshot`.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    asyncio.run(_follow(address, seconds, show))
+
+
+class _Feed:
+    """A connected client and what it has heard."""
+
+    def __init__(self, client: MQTTClient, address: BrokerAddress) -> None:
+        self._client = client
+        self._address = address
+        self._statuses: dict[str, Status] = {}
+
+    @property
+    def statuses(self) -> list[Status]:
+        return list(self._statuses.values())
+
+    async def take(self, seconds: float) -> bool:
+        """Wait for one message; False when none came in time."""
+        session = self._client.session
+        try:
+            if session is None or not session.transitions.is_connected():
+                raise BrokerUnavailable(f"{self._address.shown} closed the connection")
+            message = await self._client.deliver_message(max(0.0, seconds))
+        except TimeoutError:
+            return False
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # amqtt 0.12.1 cancels what waits for a message when the connection ends
+            raise BrokerUnavailable(f"{self._address.shown} closed the connection") from None
+        if message is not None:
+            self._note(message.topic, bytes(message.data or b""))
+        return True
+
+    def _note(self, topic: str, payload: bytes) -> None:
+        status = read_status(payload)
+        if status is not None:
+            self._statuses[topic] = status
+        elif not payload:  # the route is gone
+            self._statuses.pop(topic, None)
+
+
+async def _snapshot(address: BrokerAddress, seconds: float | None) -> list[Status]:
+    async with _connected(address) as feed:
+        if seconds is None:
+            while await feed.take(_QUIET_SECONDS):
+                pass
+        else:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                await feed.take(end - time.monotonic())
+        return feed.statuses
+
+
+async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
+    end = None if seconds is None else time.monotonic() + seconds
+    async with _connected(address) as feed:
+        while await feed.take(_QUIET_SECONDS):
+            pass
+        while True:
+            show(feed.statuses)
+            left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
+            if left <= 0:
+                return
+            if await feed.take(left):
+                settled = time.monotonic() + _PAUSE_SECONDS
+                while await feed.take(settled - time.monotonic()):
+                    pass
+
+
+@contextlib.asynccontextmanager
+async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
+    logging.getLogger("amqtt").setLevel(logging.CRITICAL + 1)  # what goes wrong is said once, by us
+    client = MQTTClient(config={"auto_reconnect": False, "plugins": {}})
+    try:
+        await _connect(client, address)
+        yield _Feed(client, address)
+    finally:
+        with contextlib.suppress(Exception):
+            await client.disconnect()
+        await _close_connection(client)
+
+
+async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await client.connect(address.url)
+            granted = await client.subscribe([(TOPIC_FILTER, 0)])
+            # amqtt answers a second subscription after what was retained for the first one has been sent.
+            await client.subscribe([(TOPIC_FILTER.removesuffix("/+/status"), 0)])
+    except (ClientError, AMQTTError, MQTTError, NoDataError, OSError, TimeoutError) as error:
+        _raise_if_interrupted()
+        raise BrokerUnavailable(f"cannot connect to {address.shown}: {_why(error)}") from error
+    if _REFUSED in granted:
+        raise BrokerUnavailable(f"{address.shown} does not allow us to subscribe to {TOPIC_FILTER}")
+
+
+async def _close_connection(client: MQTTClient) -> None:
+    """Close what amqtt 0.12.1 leaves open when the broker refuses the connection or does not answer."""
+    writer = client._handler.writer if client._handler is not None else None
+    if writer is not None:
+        with contextlib.suppress(Exception):
+            await writer.close()
+
+
+def _raise_if_interrupted() -> None:
+    """Undo what amqtt 0.12.1 makes of Ctrl-C while it connects: an error like any other."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, ConnectError) and error.return_code is not None:
+        return _REASONS.get(error.return_code, f"it answers with code {error.return_code}")
+    cause = error.__cause__ if isinstance(error, ConnectError) and error.__cause__ is not None else error
+    match cause:
+        case TimeoutError() | asyncio.CancelledError():  # the latter is our time limit, as amqtt passes it on
+            return f"no answer within {CONNECT_SECONDS:.0f} s; is it an MQTT port, and mqtt or mqtts as it should be?"
+        case ssl.SSLError() | socket.gaierror():
+            return str(cause.strerror or cause)
+        case ConnectionRefusedError():
+            return "connection refused; is the broker running?"
+        case ConnectionError():
+            return "it closed the connection; is it an MQTT broker?"
+        case _:
+            return reason(cause)

@@ -1,0 +1,316 @@
+"""One connection of a port: requests in, one after the other, and their answers out. On the port's thread alone.
+
+A caller costs a bounded amount of memory whatever it sends or does not read: of what it sends at most one read is held
+unparsed and one request parsed, and the next request is served once the answer to the one before has left for the
+system's buffers. So a caller that sends thousands of requests in one piece and reads nothing holds one answer here,
+and the reading of its socket stops; `look_after` closes it when it takes nothing for `Limits.slow_seconds`.
+"""
+
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from waitress.task import WSGITask
+
+from amqtt_rest_bridge.bridge.server.app import MustWait, new_request_id
+from amqtt_rest_bridge.bridge.server.refusals import RequestRefused, internal_error, overloaded, shutting_down
+from amqtt_rest_bridge.bridge.server.request import NO_WAIT, REFUSAL, REQUEST_ID
+from amqtt_rest_bridge.http_server.output import Output
+from amqtt_rest_bridge.http_server.request_parser import RequestParser
+from amqtt_rest_bridge.http_server.responses import answer_pieces, call, made_of
+
+log = logging.getLogger(__name__)
+
+LINGER_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 1.0  # with who sends nothing or only a part, when connections are scarce
+_LINGER_BYTES: Final = 16 * 1024 * 1024
+_RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+# waitress comes without types; with the stubs of another package or without, its classes count as Any here.
+_Task: Any = WSGITask
+
+
+class Connection:
+    """A connection and the requests on it; a channel of the port's loop.
+
+    Args:
+        server: the port, an `HttpPort`.
+        sock: accepted, and with TLS put onto it where the port speaks HTTPS; the connection closes it.
+        addr: the peer's address.
+    """
+
+    accepting = False
+    connected = True
+
+    def __init__(self, server: Any, sock: socket.socket, addr: Any) -> None:
+        sock.setblocking(False)
+        self.server = server
+        self.addr = addr
+        self.request: Any = None  # the parser of the request that has come in part
+        self.began = time.monotonic()  # the handshake, then each request that came in part
+        self.active_at = self.began
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._unparsed = b""  # received behind the request that is being served; one read at most
+        self._serving: Any = None  # the request whose answer is being made
+        self._output = Output(sock)
+        self._continued = False  # the peer has been told to send the body of the request in part
+        self._closing = False  # once the output has left
+        self._has_served = False
+        self._handshaking = isinstance(sock, ssl.SSLSocket)
+        self._handshake_writes = False
+        self._linger = False
+        self._lingering_since: float | None = None
+        self._lingering_bytes = 0
+        server.active_channels[self._descriptor] = self
+        server.loop[self._descriptor] = self
+
+    @property
+    def is_idle(self) -> bool:
+        """Say that it has served its purpose and nothing is under way, so that closing it loses nothing."""
+        return self._has_served and not (self.is_busy or self.request)
+
+    @property
+    def is_late(self) -> bool:
+        """Say that a peer has kept us waiting for its handshake or request."""
+        return not self.is_busy and time.monotonic() - self.began > _PATIENCE_SECONDS
+
+    @property
+    def is_stalled(self) -> bool:
+        """Say that a peer has kept us waiting for room to send."""
+        return bool(self._output) and time.monotonic() - self.active_at > _PATIENCE_SECONDS
+
+    @property
+    def is_busy(self) -> bool:
+        """Say that a request is being served or its answer is on its way."""
+        return bool(self._serving or self._output or self._unparsed)
+
+    def readable(self) -> bool:
+        """Say whether to wait for bytes."""
+        if self._handshaking:
+            return not self._handshake_writes
+        return self._lingering_since is not None or not (self.is_busy or self._closing)
+
+    def writable(self) -> bool:
+        """Say whether to wait for room to send."""
+        return self._handshake_writes if self._handshaking else bool(self._output)
+
+    def handle_read_event(self) -> None:
+        """Read what is there and take it apart."""
+        if self._handshaking:
+            self._shake_hands()
+            return
+        if not self.readable():
+            return
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if self._lingering_since is not None:
+            self._lingering_bytes += len(data)
+            data = data if self._lingering_bytes < _LINGER_BYTES else b""
+        elif data:
+            self.active_at = time.monotonic()
+            self._unparsed = data
+            self._advance()
+        if not data:
+            self.abandon()
+
+    def handle_write_event(self) -> None:
+        """Send what waits, and then go on with what came behind it."""
+        if self._handshaking:
+            self._shake_hands()
+        elif self._output:
+            if self._output.flush():
+                self.active_at = time.monotonic()
+            if not self._output:
+                self._sent()
+
+    def handle_close(self) -> None:
+        """Close; after a refusal first only our side, so that a peer that still sends can read the answer."""
+        if self._linger and self.connected:
+            self._linger = False
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+                self._lingering_since = time.monotonic()
+                self._closing = False
+                return
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close at once."""
+        if self.connected:
+            self.connected = False
+            del self.server.active_channels[self._descriptor]
+            del self.server.loop[self._descriptor]
+            self._output.drop()
+            self._unparsed, self.request = b"", None
+            self._socket.close()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """Answer a request of which only a part has come, and close."""
+        request, self.request = self.request, None
+        request.error, request.completed = refusal, True
+        self._go_on(partial(self._serve, request))
+
+    def end(self) -> None:
+        """Close at once; a request of which a part has come is answered before."""
+        if self.request is not None and not self._serving:
+            self.refuse(shutting_down())
+        self.abandon()
+
+    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> bool:
+        """End what takes too long; `now` is monotonic. Called about once a second or more often.
+
+        Returns true when it closed a connection whose peer did not read.
+        """
+        if self._output:
+            # Decision: the time counts from the last byte that left, so one that reads slowly gets its answer.
+            is_unread = now - self.active_at > slow_seconds
+            if is_unread:
+                self.abandon()
+            return is_unread
+        if self._lingering_since is not None:
+            if now - self._lingering_since > LINGER_SECONDS:
+                self.abandon()
+        elif self._handshaking or self.request is not None:
+            if now - self.began > slow_seconds:
+                self._give_up(timeout)
+        elif not self._serving and now - self.active_at > idle_seconds:
+            self.abandon()
+        return False
+
+    def check_client_disconnected(self) -> bool:
+        """Say whether the connection has been closed; waitress puts this into the WSGI environment."""
+        return not self.connected
+
+    def _give_up(self, timeout: RequestRefused) -> None:
+        if self._handshaking:
+            self.abandon()
+        else:
+            self.refuse(timeout)
+
+    def _shake_hands(self) -> None:
+        """Go one step on with the TLS handshake."""
+        self._handshake_writes = False
+        assert isinstance(self._socket, ssl.SSLSocket)  # noqa: S101  # others have no handshake
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLWantWriteError:
+            self._handshake_writes = True
+        except OSError as error:
+            log.debug("A TLS handshake with %s failed: %s", self.addr[0], error)
+            self.abandon()
+        else:
+            self._handshaking = False
+            self.began = time.monotonic()
+
+    def _advance(self) -> None:
+        """Parse what was received up to the end of the next request, and serve that."""
+        while self._unparsed:
+            request = self.request
+            if request is None:
+                request = self.request = RequestParser(self.server.adj)
+                self.began = time.monotonic()
+                self._continued = False
+            self._unparsed = self._unparsed[request.received(self._unparsed) :]
+            if request.completed:
+                self.request = None
+                if not request.empty:
+                    self._serve(request)
+                    return
+            elif request.expect_continue and request.headers_finished and not self._continued:
+                self._continued = True
+                self._output.send(_CONTINUE)
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Take a step that is not an event of the loop, which would look after its end."""
+        if not self.connected:
+            return
+        try:
+            step()
+        except OSError as error:
+            log.debug("A connection broke: %s", error)
+            self.abandon()
+        except Exception:
+            log.exception("A connection is closed because serving it failed")
+            self.abandon()
+        if self.connected:
+            self.server.loop.refresh(self._descriptor)
+
+    def _serve(self, request: Any) -> None:
+        """Answer a request, unless its answer has to wait: then a thread of its own makes it."""
+        self._serving = request
+        if self._make(request, may_wait=False):
+            self._answer(request)
+
+    def _make(self, request: Any, *, may_wait: bool) -> bool:
+        """Have the application make the answer; False when a thread that may wait has been given the request."""
+        if not hasattr(request, "environ"):
+            request.served_at = time.monotonic()
+            request.request_id = new_request_id()
+            request.app = self.server.app  # the same one when it has to be asked again
+            request.environ = self._environ(request) if request.is_understood or request.error is None else {}
+        environ = request.environ
+        if not environ:
+            request.made = made_of(request.error, request.request_id)
+            return True
+        environ[NO_WAIT] = not may_wait
+        try:
+            request.made = call(request.app, environ)
+        except MustWait:
+            if self.server.waiting.run(partial(self._make_waiting, request)):
+                return False
+            environ[REFUSAL] = overloaded()
+            request.made = call(request.app, environ)
+        except Exception:
+            log.exception("The application failed on request %s", request.request_id)
+            request.made = made_of(internal_error(), request.request_id)
+        return True
+
+    def _environ(self, request: Any) -> dict[str, Any]:
+        environ: dict[str, Any] = _Task(self, request).get_environment()
+        environ[REQUEST_ID] = request.request_id
+        if request.error is not None:
+            environ[REFUSAL] = request.error
+        elif self.server.stopping:
+            environ[REFUSAL] = shutting_down()
+        return environ
+
+    def _make_waiting(self, request: Any) -> None:
+        """Make an answer that has to wait, on a thread that may, which is free again before the caller reads it."""
+        request.environ["wsgi.input"].seek(0)
+        self._make(request, may_wait=True)
+        self.server.do(partial(self._go_on, partial(self._answer, request)))
+
+    def _answer(self, request: Any) -> None:
+        """Send the answer that was made; raises `OSError` when the connection is broken."""
+        self._serving = None
+        self._has_served = True
+        self._linger = request.error is not None
+        self._closing = request.connection_close or request.error is not None or self.server.stopping
+        if self._closing:
+            self._unparsed = b""
+        self.server.log_access(self, request)
+        request.close()
+        self._output.send(*answer_pieces(request, close=self._closing))
+        self.active_at = time.monotonic()
+        if not self._output:
+            self._sent()
+
+    def _sent(self) -> None:
+        """Go on after an answer has left; its thread gives other connections their turn before."""
+        if self._closing:
+            self.handle_close()
+        elif self._unparsed:
+            self.server.loop.soon(partial(self._go_on, self._advance))

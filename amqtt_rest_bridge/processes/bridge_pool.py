@@ -1,0 +1,253 @@
+"""All bridge processes of a plugin: started, fed, watched and started again. The broker's loop alone.
+
+What a bridge process held when it died is told to the dispatcher, call by call, after everything it had sent has been
+read.
+"""
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.link import Op
+from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
+from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, Bridge, Reports, Spawn
+from amqtt_rest_bridge.route_set import exclusive_ports
+from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.slices import Slices
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
+_LONGEST_DELAY: Final = 30.0
+_STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
+_MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it is dealt more of what waited for it
+
+
+class Bridges:
+    """All bridge processes of a plugin; restarts those that die.
+
+    Args:
+        count: How many.
+        spawn: How one is started.
+        settings: What they need of the plugin's configuration.
+    """
+
+    def __init__(self, count: int, spawn: Spawn, settings: BridgeSettings) -> None:
+        self._count = count
+        self._spawn = spawn
+        self._settings = settings
+        self._bridges: list[Bridge] = []
+        # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
+        # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
+        self._held: deque[Call] = deque()
+        self._due: Slices[Call] = Slices(self._deal_again, _size, self._flush, self._is_choked)
+        self._lost: Slices[Call] = Slices(self._lose, _size)
+        self._listen: dict[int, socket.socket] = {}
+        self._exclusive: set[int] = set()
+        self._routes = b""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._delays = [0.0] * count
+        self._stopping = False
+        self.reports: Reports
+
+    def start(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
+        """Start all processes and wait until they serve; blocks for `READY_SECONDS` at most.
+
+        Raises:
+            ConfigurationError: One of them cannot start; none is left.
+        """
+        self._describe(routes, sockets)
+        deadline = time.monotonic() + READY_SECONDS
+        try:
+            for index in range(self._count):
+                bridge = Bridge(index, self._spawn, self.reports)
+                self._bridges.append(bridge)
+                bridge.configure_now(self._routes, self._ports_of(index))
+            for bridge in self._bridges:
+                bridge.await_ready(deadline)
+        except (ConfigurationError, OSError) as error:
+            self.close()
+            raise ConfigurationError(f"the bridge process cannot start: {error}") from error
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go over to the loop."""
+        self._loop = loop
+        self._due.attach(loop)
+        self._lost.attach(loop)
+        for bridge in self._bridges:
+            self._adopt(bridge, loop)
+
+    def replace_routes(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
+        """Send a new set of routes; new ports open before old ones close.
+
+        Raises:
+            OSError: There are too few file descriptors to pass the sockets on; nothing has changed.
+        """
+        with contextlib.ExitStack() as spare:
+            for sock in [*sockets.values()] * len(self._bridges):
+                spare.enter_context(sock.dup())
+        self._describe(routes, sockets)
+        for bridge in self._bridges:
+            bridge.configure(self._routes, self._ports_of(bridge.index))
+
+    def deal(self, call: Call) -> None:
+        """Hand a call to the least busy bridge; those of an ORDERED event to the same one for each topic.
+
+        While that one is being started again they wait for it: an earlier one may still be with no other.
+        """
+        if self._due.items and not self._due.working:
+            self._due.items.append(call)
+            return
+        bridges = self._bridges
+        if call.listening.event.ordered and len(bridges) > 1:
+            lane = (call.listening.route, call.listening.event.name, call.message.topic)
+            bridges = [bridges[hash(lane) % len(bridges)]]
+        ready = [bridge for bridge in bridges if bridge.ready]
+        if not ready or self._stopping:
+            self._held.append(call)
+        elif len(ready) == 1:
+            ready[0].deal(call)
+        else:
+            min(ready, key=lambda bridge: len(bridge.calls)).deal(call)
+
+    def hurry(self) -> None:
+        """Let what was dealt for a message leave now, where the link was quiet."""
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.hurry()
+
+    def forward(self, topic: str, payload: bytes) -> bool:
+        """Show a message that may be a reply to all bridges; False when one of them had no room for it."""
+        taken = [bridge.forward(topic, payload) for bridge in self._bridges if bridge.ready]
+        return all(taken)
+
+    def show(self, topic_filter: str, payload: bytes) -> None:
+        """Let the read events of all bridges answer with the newest message of a topic filter."""
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.show(topic_filter, payload)
+
+    async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
+        """Let running calls finish for `grace` seconds, and start no more.
+
+        Gives for each route how many had not ended by then: those that are lost, and lossless ones.
+        """
+        self._stopping = True
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.send((Op.STOP, grace))
+        deadline = time.monotonic() + grace + 0.5
+        while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
+            await asyncio.sleep(0.01)
+        left: dict[str, tuple[int, int]] = {}
+        dealt = (call for bridge in self._bridges for call in bridge.calls.values())
+        for call in [*self._due.items, *self._held, *dealt]:
+            lost, kept = left.get(call.listening.route, (0, 0))
+            left[call.listening.route] = (lost + 1, kept) if call.key is None else (lost, kept + 1)
+        return left
+
+    def disconnect(self) -> None:
+        """Close every link, so that the processes end."""
+        self._stopping = True
+        for bridge in self._bridges:
+            bridge.disconnect()
+
+    def close(self) -> None:
+        """End every bridge process; blocks for a second at most for each."""
+        self._stopping = True
+        for bridge in self._bridges:
+            bridge.close()
+        self._bridges.clear()
+
+    def _describe(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
+        self._listen = dict(sockets)
+        self._exclusive = exclusive_ports(numbered.route for numbered in routes)
+        self._routes = pickle.dumps((self._settings, tuple(routes)))
+
+    def _ports_of(self, index: int) -> dict[int, socket.socket]:
+        """Give the ports that a bridge serves: all, but the first one alone has those that cannot be shared."""
+        return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
+
+    def _adopt(self, bridge: Bridge, loop: asyncio.AbstractEventLoop) -> None:
+        bridge.attach(loop)
+        bridge.on_ready = lambda: self._became_ready(bridge)
+        bridge.on_closed = lambda: self._died(bridge)
+        if bridge.ready:
+            self._became_ready(bridge)
+
+    def _became_ready(self, bridge: Bridge) -> None:
+        for topic_filter, payload in self.reports.latest():
+            bridge.show(topic_filter, payload)
+        held, self._held = self._held, deque()
+        self._due.put_first(held)
+
+    def _lose(self, call: Call) -> None:
+        self.reports.lost(call)
+
+    def _deal_again(self, call: Call) -> None:
+        self.reports.again(call)  # a reload may have changed its route
+
+    def _flush(self) -> None:
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.flush()
+
+    def _is_choked(self) -> bool:
+        return any(bridge.ready and bridge.unread > _MOST_UNREAD for bridge in self._bridges)
+
+    def _died(self, bridge: Bridge) -> None:
+        if self._stopping:
+            return
+        calls, bridge.calls = list(bridge.calls.values()), {}
+        delay = self._delay(bridge)
+        log.error(
+            "bridge process %d (pid %d) ended%s; it held %d message(s); it is started again %s",
+            bridge.index,
+            bridge.pid,
+            f": {bridge.failure}" if bridge.failure else "",
+            len(calls),
+            f"in {delay:.0f} s" if delay else "at once",
+        )
+        self._due.put_first(call for call in calls if call.key is not None)
+        self._lost.put_last(call for call in calls if call.key is None)
+        if self._loop is not None:
+            self._loop.call_later(delay, self._restart, bridge)
+
+    def _delay(self, bridge: Bridge) -> float:
+        """Say how long to wait before this bridge is started again; longer from time to time."""
+        delay = self._delays[bridge.index]
+        self._delays[bridge.index] = min(_LONGEST_DELAY, delay * 2 or _FIRST_DELAY)
+        return delay
+
+    def _restart(self, old: Bridge) -> None:
+        if self._stopping or self._loop is None:
+            return
+        loop = self._loop
+        loop.run_in_executor(None, old.close)
+        bridge = old
+        try:
+            bridge = self._bridges[old.index] = Bridge(old.index, self._spawn, self.reports)
+            self._adopt(bridge, loop)
+            bridge.configure(self._routes, self._ports_of(bridge.index))
+        except OSError as error:  # processes or descriptors may have run out
+            bridge.disconnect()
+            delay = self._delay(old) or self._delay(old)
+            log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
+            loop.call_later(delay, self._restart, bridge)
+            return
+        loop.call_later(_STEADY_SECONDS, self._forgive, bridge)
+
+    def _forgive(self, bridge: Bridge) -> None:
+        if bridge in self._bridges:
+            self._delays[bridge.index] = 0.0
+
+
+def _size(call: Call) -> int:
+    return len(call.message.payload)

@@ -1,0 +1,298 @@
+"""One bridge process as the broker sees it: its link, and the calls that it holds. The broker's loop alone.
+
+A bridge process lives at the other end of a link and ends by itself when the link closes.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.link import INITIAL_CREDITS, BrokerEnd, Frame, Op
+from amqtt_rest_bridge.processes.batcher import Batcher
+from amqtt_rest_bridge.processes.caller_feed import CallerFeed
+from amqtt_rest_bridge.routing.calls import Call
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS: Final = 10.0
+_BUFFER: Final = 1 << 20  # bytes
+# Credits go back a quarter of the window at a time, or after a while: each frame wakes the bridge process, which took
+# 15 % of the loop's time under full load when 64 credits or 2 ms were the measure.
+_CREDIT_BATCH: Final = INITIAL_CREDITS // 4
+_CREDIT_SECONDS: Final = 0.05
+PING_SECONDS: Final = 5.0
+_MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
+
+Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
+"""Start a bridge at the other end of a socket; gives its process id and what waits for its end."""
+
+
+class Reports(Protocol):
+    """Who is told what the bridges say; `give` takes back the credits of a publication once it is out."""
+
+    def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
+        """Take a call's end: an item of a DONE frame."""
+
+    def lost(self, call: Call) -> None:
+        """End a call whose bridge died."""
+
+    def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
+        """Take a publication of server mode: an item of a PUBLISH frame."""
+
+    def again(self, call: Call) -> None:
+        """Take back a call that has not ended and may be dealt once more."""
+
+    def waiting(self, call: Call, change: int) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
+
+    def try_failed(self, call: Call, code: str, message: str) -> None:
+        """Note a failed try of a call that is tried until it succeeds."""
+
+    def served(
+        self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
+    ) -> None:
+        """Take what server mode answered since the last report: the items of a SERVED frame."""
+
+    def stalled(self, ports: Sequence[int]) -> None:
+        """Note ports that have stopped answering."""
+
+    def latest(self) -> list[tuple[str, bytes]]:
+        """Return the topic filters of read events with their newest message."""
+
+
+def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+    """Start a bridge process that owns the given end of a socket pair."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "amqtt_rest_bridge.bridge.main",
+            str(sock.fileno()),
+            str(logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()),
+        ],
+        pass_fds=[sock.fileno()],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    sock.close()
+
+    def end() -> None:
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.returncode < 0:
+            log.warning("the bridge process with pid %d was ended by signal %d", process.pid, -process.returncode)
+
+    return process.pid, end
+
+
+class Bridge:
+    """One bridge process, its link, and the calls that it holds."""
+
+    def __init__(self, index: int, spawn: Spawn, reports: Reports) -> None:
+        self.index = index
+        self.ready = False
+        self.calls: dict[int, Call] = {}
+        self.ports: frozenset[int] = frozenset()
+        self.failure: str | None = None
+        self.on_ready: Callable[[], None] = _nothing
+        self.on_closed: Callable[[], None] = _nothing
+        self.stopped = False
+        self._reports = reports
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # many small frames should fit while the other side is busy
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        self._link = BrokerEnd(ours)
+        try:
+            self.pid, self._end = spawn(theirs)
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        self._give_back = 0
+        self._unanswered = 0  # pings
+        self._stalled: tuple[tuple[int, int], ...] = ()  # ports, as configured and as bound
+        self._gone = False
+
+    def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
+        """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
+        self._link.send_now((Op.LISTEN, list(sockets)), list(sockets.values()))
+        self._link.send_now((Op.ROUTES, routes, list(sockets)))
+        self.ports = frozenset(sockets)
+
+    def configure(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
+        """Send routes, after what was dealt before, and the sockets of those of their ports that are new."""
+        opened = {port: sock for port, sock in sockets.items() if port not in self.ports}
+        self.send((Op.LISTEN, list(opened)), list(opened.values()))
+        self.send((Op.ROUTES, routes, list(sockets)))
+        self.ports = frozenset(sockets)
+
+    def await_ready(self, deadline: float) -> None:
+        """Wait until the bridge serves.
+
+        Raises:
+            ConfigurationError: It cannot start, or did not within the time; the message says why.
+        """
+        while not self.ready:
+            remaining = deadline - time.monotonic()
+            frames = self._link.receive_now(remaining) if remaining > 0 else []
+            for frame in frames or ():
+                self._take(frame)
+            if self.failure is not None:
+                raise ConfigurationError(self.failure)
+            if frames is None:
+                raise ConfigurationError("the bridge process ended while it started; its output says why")
+            if not frames and remaining <= 0:
+                raise ConfigurationError(f"the bridge process was not ready after {READY_SECONDS:.0f} s")
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go over to the loop."""
+        self._feed = CallerFeed(loop, self._link)
+        self._link.attach(loop, self._take, self._closed, self._feed.send_newest)
+        self._deals = Batcher(loop, lambda calls: self._link.send((Op.CALLS, calls)))
+        self._loop = loop
+        loop.call_later(PING_SECONDS, self._ping)
+
+    def send(self, frame: Frame, sockets: Sequence[socket.socket] = ()) -> None:
+        """Queue a frame, after what was dealt before it."""
+        self._deals.flush()
+        self._link.send(frame, sockets)
+
+    def deal(self, call: Call) -> None:
+        """Hand over a call."""
+        self.calls[call.id] = call
+        message = call.message
+        item = (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
+        self._deals.add(item, len(message.payload))
+
+    @property
+    def unread(self) -> int:
+        """Return the bytes on the link that the bridge has not read yet."""
+        return self._link.backlog
+
+    def flush(self) -> None:
+        """Send what was dealt."""
+        self._deals.flush()
+
+    def hurry(self) -> None:
+        """Let what was dealt leave now, if the link was quiet."""
+        self._deals.hurry()
+
+    def forward(self, topic: str, payload: bytes) -> bool:
+        """Show a message to requests that may wait for it; False when the bridge has too many to read already."""
+        return self._feed.reply(topic, payload)
+
+    def show(self, topic_filter: str, payload: bytes) -> None:
+        """Let a read event answer with its newest message."""
+        self._feed.newest(topic_filter, payload)
+
+    def disconnect(self) -> None:
+        """Close the link, so that the process ends."""
+        self._gone = True
+        self._link.close()
+
+    def close(self) -> None:
+        """Close the link and wait a moment for the process to end; blocks for a second at most."""
+        self.disconnect()
+        self._end()
+
+    def _ping(self) -> None:
+        """See whether the bridge still reads its link and its ports still turn; what hangs would do so for ever."""
+        if self._gone:
+            return
+        if self._unanswered >= _MOST_UNANSWERED:
+            self._reports.stalled([port for port, _ in self._stalled])
+            if self.pid != os.getpid():
+                log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, self._which())
+                os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
+                return
+            if self._unanswered == _MOST_UNANSWERED:
+                log.error("the bridge, a thread of this process, hangs%s: start the broker again", self._which())
+        if self._unanswered < _MOST_UNANSWERED or not self._link.backlog:
+            self._link.send((Op.PING,))
+        self._unanswered += 1
+        self._loop.call_later(PING_SECONDS, self._ping)
+
+    def _which(self) -> str:
+        return "".join(f", port {bound} answers nothing" for _, bound in self._stalled)
+
+    def _take_pong(self) -> None:
+        if self._unanswered > _MOST_UNANSWERED:
+            log.warning("the bridge answers again")
+        self._unanswered, self._stalled = 0, ()
+
+    def _take(self, frame: Frame) -> None:
+        op = frame[0]
+        if op == Op.DONE:
+            for item in frame[1]:
+                call = self.calls.pop(item[0], None)
+                if call is not None:
+                    self._reports.done(call, item, self._give)
+        elif op == Op.PUBLISH:
+            for item in frame[1]:
+                self._reports.request(item, self._give)
+        elif op in {Op.WAITING, Op.TRY_FAILED, Op.RETURNED}:
+            self._take_news(frame)
+        else:
+            self._take_rare(frame)
+
+    def _take_news(self, frame: Frame) -> None:
+        """Take what happened to a call that has not ended."""
+        match frame[0]:
+            case Op.WAITING:
+                self._reports.waiting(self.calls[frame[1]], frame[2])
+            case Op.TRY_FAILED:
+                self._reports.try_failed(self.calls[frame[1]], frame[2], frame[3])
+            case Op.RETURNED:
+                self._reports.again(self.calls.pop(frame[1]))
+
+    def _take_rare(self, frame: Frame) -> None:
+        match frame[0]:
+            case Op.SERVED:
+                self._reports.served(frame[1], frame[2])
+            case Op.LOG:
+                logging.getLogger(frame[2]).log(frame[1], "%s", frame[3])
+            case Op.READY:
+                self.ready = True
+                self.on_ready()
+            case Op.FAILED:
+                self.failure = frame[1]
+            case Op.STOPPED:
+                self.stopped = True
+            case Op.PONG:
+                self._take_pong()
+            case Op.STALLED:
+                self._stalled = tuple(frame[1])
+
+    def _give(self, count: int) -> None:
+        if not self._give_back:
+            self._loop.call_later(_CREDIT_SECONDS, self._send_credits)
+        self._give_back += count
+        if self._give_back >= _CREDIT_BATCH:
+            self._send_credits()
+
+    def _send_credits(self) -> None:
+        if self._give_back:
+            count, self._give_back = self._give_back, 0
+            self._link.send((Op.CREDIT, count))
+
+    def _closed(self) -> None:
+        self.ready = False
+        self._gone = True
+        self.on_closed()
+
+
+def _nothing() -> None:
+    """Nobody minds yet."""

@@ -1,0 +1,82 @@
+"""What the callers of one bridge process wait for: replies, and the newest messages of read events.
+
+Both travel on the link beside everything else, and the bridge process may be slow to read. A read event needs nothing
+but the newest message: while the one before has not left, a newer one takes the place of what waits, so a message of
+40 MB delays those of read events alone. Every reply is needed: each leaves at once, up to a bound. The broker's loop.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from amqtt_rest_bridge.link import BrokerEnd, Op
+from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
+
+# Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
+MOST_REPLY_BYTES: Final = 8 << 20  # of replies on their way to one bridge process, and one reply more
+_MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
+
+
+class _Underway:
+    """Bytes of one kind that wait on the link."""
+
+    def __init__(self, link: BrokerEnd) -> None:
+        self._link = link
+        self._frames: deque[tuple[int, int]] = deque()  # the place of each frame's end on the link, and its size
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Note a frame that has just been queued."""
+        self._frames.append((self._link.sent + self._link.backlog, size))
+        self._size += size
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes have not left."""
+        while self._frames and self._frames[0][0] <= self._link.sent:
+            self._size -= self._frames.popleft()[1]
+        return self._size
+
+
+class CallerFeed:
+    """Send them over a link."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, link: BrokerEnd) -> None:
+        self._link = link
+        self._replies = Batcher(loop, self._send_replies)
+        self._gathered = 0  # bytes of replies in the batch
+        self._replies_underway = _Underway(link)
+        self._newest: dict[str, bytes] = {}  # by topic filter, those that have not been sent
+        self._changes = Batcher(loop, lambda _: self.send_newest())
+        self._newest_underway = _Underway(link)
+
+    def reply(self, topic: str, payload: bytes) -> bool:
+        """Send a message that requests may wait for; False, and nothing is sent, when too much is on its way."""
+        if self._gathered + self._replies_underway.size > MOST_REPLY_BYTES:
+            return False
+        self._gathered += len(payload)
+        self._replies.add((topic, payload), len(payload))
+        return True
+
+    def newest(self, topic_filter: str, payload: bytes) -> None:
+        """Send the newest message of a read event, as soon as the one before has left."""
+        if not self._newest:
+            self._changes.add(None)
+        self._newest[topic_filter] = payload
+
+    def send_newest(self) -> None:
+        """Send what waits and has room."""
+        while self._newest and self._newest_underway.size < _MOST_LATEST_BYTES:
+            items, size = [], 0
+            while self._newest and size < FRAME_BYTES:
+                topic_filter = next(iter(self._newest))
+                payload = self._newest.pop(topic_filter)
+                items.append((topic_filter, payload))
+                size += len(payload)
+            self._link.send((Op.LATEST, items))
+            self._newest_underway.add(size)
+
+    def _send_replies(self, items: list[tuple[str, bytes]]) -> None:
+        self._link.send((Op.SEEN, items))
+        self._replies_underway.add(self._gathered)
+        self._gathered = 0

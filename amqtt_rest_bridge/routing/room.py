@@ -1,0 +1,107 @@
+"""Messages of balanced routes that wait for room (OVERLOAD_TIMEOUT). The broker's loop alone; nothing here awaits.
+
+A waiting message holds no worker and no place of its route: at most OVERLOAD_CAPACITY messages of a route wait beside
+those that are queued and in flight. They go in the order in which they came.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.model import Message, OverloadPolicy
+from amqtt_rest_bridge.routing.calls import Listening
+
+_AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A message for one event, waiting since `since` (monotonic seconds)."""
+
+    listening: Listening
+    message: Message
+    hops: int
+    since: float
+
+
+Later = Callable[[float, Callable[[], None]], object]
+"""Call a function on the loop, so many seconds from now."""
+
+
+def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
+    """Call a function later on the running loop."""
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
+class WaitingRoom:
+    """The messages that wait, by route.
+
+    Args:
+        refuse: Called for a message whose time is over.
+        monotonic: The clock, in seconds.
+        later: Sets a timer.
+    """
+
+    def __init__(
+        self,
+        refuse: Callable[[Waiting], None],
+        monotonic: Callable[[], float] = time.monotonic,
+        later: Later = on_this_loop,
+    ) -> None:
+        self._refuse = refuse
+        self._monotonic = monotonic
+        self._later = later
+        self._queues: dict[str, deque[Waiting]] = {}
+
+    def __contains__(self, route: str) -> bool:
+        """Return whether messages of a route wait, so that a new one goes behind them."""
+        return route in self._queues
+
+    def take(self, listening: Listening, message: Message, hops: int, since: float | None = None) -> bool:
+        """Let a message wait; return False where its route does not wait, or as many wait as may."""
+        account = listening.account
+        if account.policy is not OverloadPolicy.BALANCED or not account.timeout:
+            return False
+        queue = self._queues.get(account.name)
+        # Decision: as many messages may wait as the route has room for, so that waiting is bounded too.
+        if queue is not None and len(queue) >= account.capacity:
+            return False
+        waiting = Waiting(listening, message, hops, self._monotonic() if since is None else since)
+        if queue is None:
+            queue = self._queues[account.name] = deque()
+            self._watch(account.timeout, account.name, queue)
+        queue.append(waiting)
+        account.outside += 1
+        return True
+
+    def next(self, route: str) -> Waiting:
+        """Remove and return the message of a route that has waited longest."""
+        queue = self._queues[route]
+        waiting = queue.popleft()
+        waiting.listening.account.outside -= 1
+        if not queue:
+            del self._queues[route]
+        return waiting
+
+    def empty(self) -> Iterator[Waiting]:
+        """Remove and return all messages, the oldest of each route first."""
+        for route in list(self._queues):
+            while route in self._queues:
+                yield self.next(route)
+
+    def _watch(self, seconds: float, route: str, queue: deque[Waiting]) -> None:
+        self._later(seconds, lambda: self._expire(route, queue))
+
+    def _expire(self, route: str, queue: deque[Waiting]) -> None:
+        for _ in range(_AT_ONCE):
+            if self._queues.get(route) is not queue:  # it was emptied, and perhaps begun anew with its own timer
+                return
+            left = queue[0].since + queue[0].listening.account.timeout - self._monotonic()
+            if left > 0:
+                self._watch(left, route, queue)
+                return
+            self._refuse(self.next(route))
+        self._watch(0, route, queue)
