@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+_TELLING = (OSError, ImportError, ValueError, RuntimeError)  # builtin errors whose messages need no class name
+
 
 class Severity(StrEnum):
     """How grave a fault is; errors stop the broker's start, the others are only said."""
@@ -71,7 +73,7 @@ class RouteFilesError(BridgeError):
         self.faults = faults
 
 
-class CallFailed(BridgeError):  # noqa: N818  # the field's own words: a call fails
+class CallError(BridgeError):
     """A client-mode call cannot go on; becomes the failure payload.
 
     `unsent` is true when no byte of the request can have reached a server, so that repeating it is safe for every
@@ -95,3 +97,18 @@ def on_one_line(text: str, limit: int = 60) -> str:
     """Shorten a text from outside for a message or log line, and write out what cannot be seen."""
     shown = visible(text[: limit + 1])
     return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
+
+
+def reason(error: BaseException) -> str:
+    """Return why something failed, on one line: the first message in the chain of causes.
+
+    Builtin exceptions with terse messages, such as `KeyError`, are named.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        text = " ".join(str(seen).split())
+        if text:
+            named = type(seen).__module__ == "builtins" and not isinstance(seen, _TELLING)
+            return f"{type(seen).__name__}: {text}" if named else text
+        seen = seen.__cause__ or seen.__context__
+    return type(error).__name__

@@ -4,7 +4,7 @@ import base64
 import json
 from typing import Any
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues
 from amqtt_rest_bridge.placeholders import rfc3339 as rfc3339  # for those who write times as here
@@ -23,7 +23,7 @@ def failure_payload(
     event: str,
     message_topic: str,
     timestamp: float,
-    failure: CallFailed,
+    failure: CallError,
     response: HttpResponse | None = None,
 ) -> bytes:
     """Build the payload that a failed call publishes: compact JSON in UTF-8."""
@@ -51,58 +51,58 @@ def failure_topic(event: ClientEvent, message: Message) -> str | None:
         return None
     try:
         return event.destination_topic.fill(MessageValues(message.topic, message.payload, message.timestamp))
-    except CallFailed:
+    except CallError:
         return None
 
 
-def overloaded(capacity: int) -> CallFailed:
+def overloaded(capacity: int) -> CallError:
     """Build the failure of a message that its route had no room for."""
-    return CallFailed(
+    return CallError(
         FailureCode.OVERLOADED,
         f"the route is overloaded: its OVERLOAD_CAPACITY of {capacity} messages is used up",
         "send more slowly, raise OVERLOAD_CAPACITY, or find out why the HTTP server answers slowly",
     )
 
 
-def reply_dropped(size: int) -> CallFailed:
+def reply_dropped(size: int) -> CallError:
     """Build the error of a message on a reply topic that a bridge process had no room for; `size` is in bytes."""
-    return CallFailed(
+    return CallError(
         FailureCode.OVERLOADED,
         f"a reply of {size} bytes was dropped: a bridge process has 8 MiB of replies to read already",
         "publish less on reply topics, or find out what keeps the bridge process busy",
     )
 
 
-def no_free_worker(workers: int) -> CallFailed:
+def no_free_worker(workers: int) -> CallError:
     """Build the failure of a message that a `realtime` route had no free worker for."""
-    return CallFailed(
+    return CallError(
         FailureCode.OVERLOADED,
         f"the route is overloaded: all {workers} workers are busy and OVERLOAD_POLICY is realtime",
         'send more slowly, raise the plugin\'s workers, or use OVERLOAD_POLICY "balanced" to let messages queue',
     )
 
 
-def bridge_restarted() -> CallFailed:
+def bridge_restarted() -> CallError:
     """Build the failure of a call whose bridge process died."""
-    return CallFailed(
+    return CallError(
         FailureCode.BRIDGE_RESTARTED,
         "the bridge process ended while it held this message; the request may or may not have been sent",
         "see the broker's log for the reason; OVERLOAD_POLICY \"lossless\" sends such messages again",
     )
 
 
-def too_many_hops(limit: int) -> CallFailed:
+def too_many_hops(limit: int) -> CallError:
     """Build the failure of a message that went through too many routes."""
-    return CallFailed(
+    return CallError(
         FailureCode.OVERLOADED,
         f"the message went through {limit} routes one after the other and was not passed on",
         "look for routes whose DESTINATION_TOPIC matches the SOURCE_TOPIC of an earlier one",
     )
 
 
-def disk_full(reason: Exception) -> CallFailed:
+def disk_full(reason: Exception) -> CallError:
     """Build the failure of a message that the disk of the spool did not take."""
-    return CallFailed(
+    return CallError(
         FailureCode.OVERLOADED,
         f"the message could not be written to the spool: {reason}",
         "make room on the disk of the plugin's spool",

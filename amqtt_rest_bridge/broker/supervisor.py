@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from amqtt_rest_bridge.cli.serve.validation import reason
+from amqtt_rest_bridge.errors import reason
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from amqtt_rest_bridge.bridge.client.requests import build_request
 from amqtt_rest_bridge.bridge.client.results import failure_of
 from amqtt_rest_bridge.cli.check import add_secrets_dir
 from amqtt_rest_bridge.cli.parsers import Subparsers
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, Severity
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
 from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.masking import is_credential, mask, mask_header
@@ -124,7 +124,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
         if failure is None:
             print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
             return True
-    except CallFailed as failed:
+    except CallError as failed:
         failure = failed
     where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
     print(f"# fails with {failure.code}: {mask(failure.message, secrets)}")
@@ -139,7 +139,7 @@ def _key(route: Route, *, send: bool) -> str | None:
     return str(uuid.uuid4()) if send else ANY_KEY
 
 
-def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallFailed | None]:
+def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallError | None]:
     sender = HttpSender(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
     try:
         response = sender.send(request)

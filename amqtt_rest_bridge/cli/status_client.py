@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 from amqtt.client import MQTTClient
 from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError, NoDataError
 
-from amqtt_rest_bridge.cli.serve.validation import reason
 from amqtt_rest_bridge.cli.status_table import read_status
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.routing.status import status_topic
 
 CONNECT_SECONDS: Final = 10.0

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 from urllib3.connection import HTTPConnection
 from urllib3.util.connection import create_connection
 
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError
+from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http_client import failures, tls
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, HeadTooLarge, NotHttp, Pool
-from amqtt_rest_bridge.http_client.content import ContentTooLarge, MalformedContent
+from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, HeadTooLargeError, NotHttpError, Pool
+from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedContentError
 from amqtt_rest_bridge.http_client.exchange import (
     Headers,
-    MalformedResponse,
+    MalformedResponseError,
     Received,
     connect,
     exchange,
@@ -52,8 +52,8 @@ _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
 _SAFE_TO_REPEAT = frozenset({Method.GET, Method.PUT, Method.DELETE})
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
-_NOT_HTTP = (HTTPException, NotHttp, MalformedResponse, MalformedContent)
-_FAILURES = (OSError, HeadTooLarge, ContentTooLarge, *_NOT_HTTP)  # what `exchange` raises
+_NOT_HTTP = (HTTPException, NotHttpError, MalformedResponseError, MalformedContentError)
+_FAILURES = (OSError, HeadTooLargeError, ContentTooLargeError, *_NOT_HTTP)  # what `exchange` raises
 
 
 class _Outgoing(NamedTuple):
@@ -123,7 +123,7 @@ class HttpSender:
         among them: `client_results.failure_of` says what is a failure.
 
         Raises:
-            CallFailed: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
+            CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
         """
         started = self._clock()
         deadline = started + self._seconds
@@ -212,7 +212,7 @@ class HttpSender:
             server.pool.give(connection, received.keep_alive_seconds)
         return received
 
-    def _failed(self, server: _Server, error: Exception, wire: DeadlineSocket) -> CallFailed:
+    def _failed(self, server: _Server, error: Exception, wire: DeadlineSocket) -> CallError:
         return failures.exchange_failed(server.where, error, wire, seconds=self._seconds, limit=self._limit)
 
     def _connect(self, server: _Server, deadline: float) -> Connection:

@@ -26,11 +26,11 @@ _JOINED = 65_536  # bytes of a request that go out in one write
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
-class HeadTooLarge(Exception):  # noqa: N818  # says what the head is
+class HeadTooLargeError(Exception):
     """The head of a response is larger than `LONGEST_HEAD`."""
 
 
-class NotHttp(Exception):  # noqa: N818  # says what the answer is
+class NotHttpError(Exception):
     """The answer begins as no HTTP/1 response does; `first_bytes` is its beginning."""
 
     def __init__(self, first_bytes: bytes) -> None:
@@ -148,10 +148,10 @@ class DeadlineSocket:
         if not self.received and count:
             first = bytes(memoryview(buffer)[: min(count, 8)])
             if not b"HTTP/1.".startswith(first[:7]):
-                raise NotHttp(first)  # at once, because such a server may wait for us until the deadline
+                raise NotHttpError(first)  # at once, because such a server may wait for us until the deadline
         self.received += count
         if self.received > self.room:
-            raise HeadTooLarge
+            raise HeadTooLargeError
         return count
 
     def _limit(self) -> None:

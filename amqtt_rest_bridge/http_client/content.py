@@ -10,11 +10,11 @@ _FORMATS = {"gzip": (_GZIP,), "x-gzip": (_GZIP,), "deflate": (_ZLIB, _RAW_DEFLAT
 _MOST_CODINGS = 5
 
 
-class ContentTooLarge(Exception):  # noqa: N818  # says what the content is
+class ContentTooLargeError(Exception):
     """The body, decoded or not, is larger than allowed."""
 
 
-class MalformedContent(Exception):  # noqa: N818  # as above
+class MalformedContentError(Exception):
     """The body is not what its Content-Encoding says; the message says why."""
 
 
@@ -24,15 +24,15 @@ def decode_content(body: bytes, codings: str, limit: int) -> bytes:
     Decision: a body with any other coding stays as it is: HEADERS must have asked for it.
 
     Raises:
-        ContentTooLarge: the decoded body is larger than `limit`.
-        MalformedContent: the body is not what its codings say.
+        ContentTooLargeError: the decoded body is larger than `limit`.
+        MalformedContentError: the body is not what its codings say.
     """
     names = [name.strip().lower() for name in codings.split(",")]
     names = [name for name in names if name not in ("", "identity")]
     if not body or not all(name in _FORMATS for name in names):
         return body
     if len(names) > _MOST_CODINGS:
-        raise MalformedContent(f"it has more than {_MOST_CODINGS} content codings")
+        raise MalformedContentError(f"it has more than {_MOST_CODINGS} content codings")
     for name in reversed(names):
         body = _inflate(body, name, limit)
     return body
@@ -44,7 +44,7 @@ def _inflate(body: bytes, name: str, limit: int) -> bytes:
             return _inflate_members(body, window_bits, limit)
         except zlib.error:
             continue  # "deflate" is zlib by RFC 9110 section 8.4.1.2, and raw by widespread mistake
-    raise MalformedContent(f"its body is not {name}")
+    raise MalformedContentError(f"its body is not {name}")
 
 
 def _inflate_members(body: bytes, window_bits: int, limit: int) -> bytes:
@@ -54,9 +54,9 @@ def _inflate_members(body: bytes, window_bits: int, limit: int) -> bytes:
         inflater = zlib.decompressobj(window_bits)
         part = inflater.decompress(body, room + 1)
         if len(part) > room:
-            raise ContentTooLarge
+            raise ContentTooLargeError
         if not inflater.eof:
-            raise MalformedContent("its compressed body is cut short")
+            raise MalformedContentError("its compressed body is cut short")
         parts.append(part)
         room -= len(part)
         body = inflater.unused_data.lstrip(b"\0")  # RFC 1952 section 2.2: members follow one another; some pad them

@@ -11,8 +11,8 @@ from enum import StrEnum
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import IO, Any, NamedTuple, cast
 
-from amqtt_rest_bridge.http_client.connection import LONGEST_HEAD, Connection, DeadlineSocket, HeadTooLarge
-from amqtt_rest_bridge.http_client.content import ContentTooLarge, decode_content
+from amqtt_rest_bridge.http_client.connection import LONGEST_HEAD, Connection, DeadlineSocket, HeadTooLargeError
+from amqtt_rest_bridge.http_client.content import ContentTooLargeError, decode_content
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -35,7 +35,7 @@ class Phase(StrEnum):
     BODY = "reading the response's body"
 
 
-class MalformedResponse(Exception):  # noqa: N818  # says what the response is
+class MalformedResponseError(Exception):
     """The response cannot be read; the message says why, without what came."""
 
 
@@ -78,7 +78,7 @@ class FinalResponse(HTTPResponse):
             minor, status, reason = _status(self.fp)
             self.fields = tuple(_fields(self.fp))
             if status == 101:
-                raise MalformedResponse("it switches to a protocol that nobody asked for")
+                raise MalformedResponseError("it switches to a protocol that nobody asked for")
         self.named = {name.lower(): value for name, value in self.fields}
         self.status, self.reason, self.version = status, reason, 10 if minor == 0 else 11
         self._frame()
@@ -93,12 +93,12 @@ class FinalResponse(HTTPResponse):
             self.length = 0
         elif "transfer-encoding" in self.named:
             if {value.lower() for value in self._all("transfer-encoding")} != {"chunked"}:
-                raise MalformedResponse("its Transfer-Encoding is not chunked")
+                raise MalformedResponseError("its Transfer-Encoding is not chunked")
             self.chunked = True
         elif "content-length" in self.named:
             lengths = set(self._all("content-length"))
             if len(lengths) > 1:
-                raise MalformedResponse("it has two different Content-Lengths")
+                raise MalformedResponseError("it has two different Content-Lengths")
             self.length = _length(lengths.pop())
 
     def _end_is_uncertain(self) -> bool:
@@ -130,7 +130,7 @@ def _fields(file: IO[bytes]) -> Iterator[tuple[str, str]]:
     while (line := file.readline()) not in (b"\r\n", b"\n"):
         count += 1
         if count > _MOST_LINES:
-            raise HeadTooLarge
+            raise HeadTooLargeError
         if not line.endswith(b"\n"):
             raise IncompleteRead(b"")
         text = line.decode("latin-1").rstrip(" \t\r\n")
@@ -142,14 +142,14 @@ def _fields(file: IO[bytes]) -> Iterator[tuple[str, str]]:
         name, colon, value = text.partition(":")
         name = name.rstrip(" \t")
         if not colon or not _NAME.fullmatch(name):
-            raise MalformedResponse("one of its header lines has no name that HTTP allows")
+            raise MalformedResponseError("one of its header lines has no name that HTTP allows")
     if name:
         yield name, _text(value)
 
 
 def _length(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER):
-        raise MalformedResponse("its Content-Length is not a number")
+        raise MalformedResponseError("its Content-Length is not a number")
     return int(text)
 
 
@@ -170,8 +170,8 @@ def exchange(
     Raises:
         TimeoutError: the deadline passed.
         OSError: the connection broke or was closed; `ssl.SSLError` among them.
-        HTTPException, NotHttp, MalformedResponse, MalformedContent: what came is not a complete response.
-        HeadTooLarge, ContentTooLarge: head or body is larger than allowed.
+        HTTPException, NotHttpError, MalformedResponseError, MalformedContentError: it is not a complete response.
+        HeadTooLargeError, ContentTooLargeError: head or body is larger than allowed.
         ValueError: target or headers hold what would change the shape of the request.
     """
     http, wire = connection.http, connection.wire
@@ -229,13 +229,13 @@ def _read_body(response: FinalResponse, limit: int) -> bytes:
         try:
             content = response.read(limit + 1)
         except ValueError as error:  # http.client takes a negative chunk size for a number of bytes to read
-            raise MalformedResponse("one of its chunks has a negative size") from error
+            raise MalformedResponseError("one of its chunks has a negative size") from error
     elif length is not None and length > limit:
-        raise ContentTooLarge
+        raise ContentTooLargeError
     else:
         content = response.read(limit + 1) if length is None else response.read()
     if len(content) > limit:
-        raise ContentTooLarge
+        raise ContentTooLargeError
     return content
 
 

@@ -1,4 +1,4 @@
-"""What went wrong on the network, in words: errors of sockets and TLS to `CallFailed` with the next thing to check.
+"""What went wrong on the network, in words: errors of sockets and TLS to `CallError` with the next thing to check.
 
 Pure. `where` is an origin, never a path or query: those may hold what a payload brought.
 """
@@ -9,9 +9,9 @@ import ssl
 from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
 
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
-from amqtt_rest_bridge.http_client.connection import LONGEST_HEAD, DeadlineSocket, HeadTooLarge, NotHttp
-from amqtt_rest_bridge.http_client.content import ContentTooLarge
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
+from amqtt_rest_bridge.http_client.connection import LONGEST_HEAD, DeadlineSocket, HeadTooLargeError, NotHttpError
+from amqtt_rest_bridge.http_client.content import ContentTooLargeError
 from amqtt_rest_bridge.http_client.exchange import Phase, phase_of
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # what a TLS server says to a plain request: an alert or handshake record
@@ -44,10 +44,10 @@ _CERTIFICATE_HINTS = {
 }
 
 
-def connecting_failed(where: str, error: OSError, seconds: float) -> CallFailed:
+def connecting_failed(where: str, error: OSError, seconds: float) -> CallError:
     """Explain why there is no connection; nothing has been sent."""
     if isinstance(error, TimeoutError):
-        return CallFailed(
+        return CallError(
             FailureCode.TIMEOUT,
             f"no connection to {where} within {seconds:g} s",
             "Check host and port in BASE_ADDRESS and firewalls on the way; REQUEST_TIMEOUT may be too small.",
@@ -60,12 +60,12 @@ def connecting_failed(where: str, error: OSError, seconds: float) -> CallFailed:
     else:
         message = f"no connection to {where}: {_reason(error)}"
         hint = "Check BASE_ADDRESS, the network of this machine and firewalls on the way."
-    return CallFailed(FailureCode.CONNECTION_FAILED, message, hint, unsent=True)
+    return CallError(FailureCode.CONNECTION_FAILED, message, hint, unsent=True)
 
 
-def proxy_failed(where: str, answer: str) -> CallFailed:
+def proxy_failed(where: str, answer: str) -> CallError:
     """Explain that a proxy did not open the way to a server."""
-    return CallFailed(
+    return CallError(
         FailureCode.CONNECTION_FAILED,
         f"no connection to {where}: the proxy answered {answer}",
         "Check that the proxy may reach this server, its credentials in HTTPS_PROXY, and NO_PROXY.",
@@ -73,16 +73,16 @@ def proxy_failed(where: str, answer: str) -> CallFailed:
     )
 
 
-def files_unusable(where: str, error: ConfigurationError) -> CallFailed:
+def files_unusable(where: str, error: ConfigurationError) -> CallError:
     """Explain that a route's files for TLS cannot be used; `error` names the setting and the path."""
-    return CallFailed(
+    return CallError(
         FailureCode.TLS_FAILED,
         f"no TLS with {where}: {error}",
         "Put the file where the route's definition says; it is looked at again for the next call.",
     )
 
 
-def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallFailed:
+def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallError:
     """Explain why TLS did not come about, or broke.
 
     `unsent` is set only when trying again may help: a handshake that was cut off, not a certificate that was refused.
@@ -92,7 +92,7 @@ def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallFai
     if isinstance(error, ssl.SSLCertVerificationError):
         message = f"the certificate of {where} is refused: {error.verify_message}"
         hint = _CERTIFICATE_HINTS.get(error.verify_code, "Check the server's certificate, and CA_FILE.")
-        return CallFailed(FailureCode.TLS_FAILED, message, hint)
+        return CallError(FailureCode.TLS_FAILED, message, hint)
     reason = (error.reason if isinstance(error, ssl.SSLError) else None) or ""
     if reason in _NO_TLS:
         message = f"{where} does not speak TLS on this port"
@@ -107,21 +107,21 @@ def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallFai
     cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
     if handshake and cut_off:
         message = f"{where} closed the connection during the TLS handshake"
-    return CallFailed(FailureCode.TLS_FAILED, message, hint, unsent=handshake and cut_off)
+    return CallError(FailureCode.TLS_FAILED, message, hint, unsent=handshake and cut_off)
 
 
-def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, seconds: float, limit: int) -> CallFailed:
+def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, seconds: float, limit: int) -> CallError:
     """Explain why there is no complete response, from the error and from how far the exchange had come."""
     phase = phase_of(wire)
     if isinstance(error, TimeoutError):
-        return CallFailed(
+        return CallError(
             FailureCode.TIMEOUT,
             f"{where} was not done within {seconds:g} s ({phase})",
             "Check that the server is not overloaded, or raise REQUEST_TIMEOUT.",
             unsent=not wire.sent,
         )
     # http.client's own bounds: a line of 64 KiB, and 100 headers, for which it has no error of their own.
-    if isinstance(error, HeadTooLarge | ContentTooLarge | LineTooLong) or type(error) is HTTPException:
+    if isinstance(error, HeadTooLargeError | ContentTooLargeError | LineTooLong) or type(error) is HTTPException:
         return _too_large(where, phase, limit)
     closed = isinstance(error, RemoteDisconnected | IncompleteRead | ssl.SSLEOFError | ssl.SSLZeroReturnError)
     if isinstance(error, ssl.SSLError) and not closed:
@@ -131,7 +131,7 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
     hint = "Check the server's log: it, or something on the way, ended the connection."
     if phase is Phase.WAITING and where.startswith("http://"):
         hint += " If this port speaks TLS, set USE_SSL or write https:// into BASE_ADDRESS."
-    return CallFailed(
+    return CallError(
         FailureCode.CONNECTION_FAILED,
         f"{where} {'closed' if closed else 'broke off'} the connection while {phase}",
         hint,
@@ -139,19 +139,19 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
     )
 
 
-def _too_large(where: str, phase: Phase, limit: int) -> CallFailed:
+def _too_large(where: str, phase: Phase, limit: int) -> CallError:
     if phase is not Phase.BODY:
         message = f"the response of {where} has more than 100 headers, or more than {LONGEST_HEAD} bytes of them"
-        return CallFailed(FailureCode.RESPONSE_TOO_LARGE, message, "Check what the server sends.")
-    return CallFailed(
+        return CallError(FailureCode.RESPONSE_TOO_LARGE, message, "Check what the server sends.")
+    return CallError(
         FailureCode.RESPONSE_TOO_LARGE,
         f"the response of {where} is larger than {limit} bytes",
         "Ask the server for less, or raise max_response_bytes of the plugin.",
     )
 
 
-def _malformed(where: str, error: Exception, phase: Phase) -> CallFailed:
-    if isinstance(error, NotHttp) and error.first_bytes.startswith(_TLS_RECORDS):
+def _malformed(where: str, error: Exception, phase: Phase) -> CallError:
+    if isinstance(error, NotHttpError) and error.first_bytes.startswith(_TLS_RECORDS):
         message = f"{where} expects TLS on this port"
         hint = "Set USE_SSL or write https:// into BASE_ADDRESS."
     elif phase is Phase.BODY:
@@ -160,7 +160,7 @@ def _malformed(where: str, error: Exception, phase: Phase) -> CallFailed:
     else:
         message = f"{where} answered with something that is not HTTP/1.1: {_told(error)}"
         hint = "Check the port in BASE_ADDRESS, and the server."
-    return CallFailed(FailureCode.CONNECTION_FAILED, message, hint)
+    return CallError(FailureCode.CONNECTION_FAILED, message, hint)
 
 
 def _told(error: Exception) -> str:

@@ -3,14 +3,14 @@
 import json
 import re
 
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.report import Report, closest
 from amqtt_rest_bridge.language.settings import Value
 from amqtt_rest_bridge.placeholders import (
     PLACEHOLDERS,
-    LoneBackslash,
+    LoneBackslashError,
     Mode,
     Place,
     PlaceholderKind,
@@ -40,10 +40,10 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
     try:
         template = parse(value.parts, place, mode)
         _check_literal(template, value)
-    except CallFailed as failed:
+    except CallError as failed:
         report.error(value.offset, f"{name}: {failed.message}")
         return None
-    except LoneBackslash as error:
+    except LoneBackslashError as error:
         hint = r"write \\\\ in the file: a backslash of JSON is two, and each of them is two in a string of the file"
         report.error(value.offset, f"{name} {error}", hint)
         return None

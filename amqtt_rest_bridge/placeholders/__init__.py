@@ -10,7 +10,7 @@ from amqtt_rest_bridge.placeholders.matching import may_match, pattern
 from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import (
     Fixed,
-    LoneBackslash,
+    LoneBackslashError,
     PlaceholderText,
     Suspect,
     constants,
@@ -23,7 +23,7 @@ from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, 
 __all__ = [
     "PLACEHOLDERS",
     "Fixed",
-    "LoneBackslash",
+    "LoneBackslashError",
     "MessageValues",
     "Mode",
     "Place",

@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from urllib.parse import quote
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, json_string, to_json
 from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
 
@@ -36,9 +36,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOPIC_SPECIAL = re.compile(r"[+#\x00-\x1f\x7f-\x9f]")
 
 
-def refuse(placeholder: Placeholder, reason: str, hint: str) -> CallFailed:
+def refuse(placeholder: Placeholder, reason: str, hint: str) -> CallError:
     """Make the error for a value that cannot stand where its placeholder stands; it never tells the value."""
-    return CallFailed(FailureCode.INVALID_VALUE, f"the value of {{{placeholder.name}}} {reason}", hint, unsent=True)
+    return CallError(FailureCode.INVALID_VALUE, f"the value of {{{placeholder.name}}} {reason}", hint, unsent=True)
 
 
 def text_of(placeholder: Placeholder, value: JsonValue) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge import topics
-from amqtt_rest_bridge.errors import BridgeError, CallFailed, FailureCode
+from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
 from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
 from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAW, Mode, Placeholder, recognise
 from amqtt_rest_bridge.placeholders.values import Values
@@ -16,7 +16,7 @@ _WORD = re.compile(r"\s*[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-Za-z0-9_.
 _JSON_TOKEN = re.compile(r'\\.|["\\]', re.DOTALL)
 
 
-class LoneBackslash(BridgeError):  # noqa: N818  # says what is the case, as CallFailed does
+class LoneBackslashError(BridgeError):
     r"""In a JSON string a single backslash stands before a value: it would escape the value's own first escape.
 
     `"C:\{payload}"`, filled with a quote, would be `"C:\\""`: a backslash, and the end of the string.
@@ -62,7 +62,7 @@ class PlaceholderText:
         """Insert the values, escaped for the place.
 
         Raises:
-            CallFailed: `placeholder_unresolved`, a value is missing; `invalid_value`, one cannot stand here.
+            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, one cannot stand here.
         """
         escape = ESCAPES[self.place]
         text = "".join([piece if isinstance(piece, str) else escape(piece, values.get(piece)) for piece in self.pieces])
@@ -77,7 +77,7 @@ class PlaceholderText:
         """Insert the values into a body, as UTF-8; `{payload}` alone, or in plain text, stays byte for byte.
 
         Raises:
-            CallFailed: as for `fill`.
+            CallError: as for `fill`.
         """
         if self.place is not Place.TEXT and not self.is_raw:
             return self.fill(values).encode()
@@ -94,7 +94,7 @@ class PlaceholderText:
             return
         literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
         if dot_segments(text) > dot_segments(literal):
-            raise CallFailed(
+            raise CallError(
                 FailureCode.INVALID_VALUE,
                 "a value makes a path segment of ENDPOINT . or .., which would change the path",
                 "Send another value.",
@@ -108,7 +108,7 @@ class PlaceholderText:
         if reason is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
             reason = "begins with $"
         if reason is not None:
-            raise CallFailed(
+            raise CallError(
                 FailureCode.INVALID_VALUE, f"the topic filled in {reason}", "Send another value.", unsent=True
             )
 
@@ -119,8 +119,8 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
     `text` may come in parts: each str is searched for placeholders, each `Fixed` is not.
 
     Raises:
-        CallFailed: `invalid_value`, a `Fixed` cannot stand in this place.
-        LoneBackslash: in JSON, a value could end the string it stands in.
+        CallError: `invalid_value`, a `Fixed` cannot stand in this place.
+        LoneBackslashError: in JSON, a value could end the string it stands in.
     """
     parts = (text,) if isinstance(text, str) else text
     pieces: list[str | Placeholder] = []
@@ -177,7 +177,7 @@ class _JsonStrings:
     def enter_value(self, written: str) -> bool:
         """Tell whether a value here stands inside a string."""
         if self._inside and self._backslash:
-            raise LoneBackslash(
+            raise LoneBackslashError(
                 f"has a single \\ before {written}: a value that begins with a quote would end its string"
             )
         self._backslash = ""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.placeholders.csv_fields import first_record
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
 from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
@@ -15,8 +15,8 @@ def rfc3339(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
 
 
-def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallFailed:
-    return CallFailed(
+def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallError:
+    return CallError(
         FailureCode.PLACEHOLDER_UNRESOLVED, f"{{{placeholder.name}}} has no value: {reason}", hint, unsent=True
     )
 
@@ -37,7 +37,7 @@ class Values:
         """Give the value of a placeholder.
 
         Raises:
-            CallFailed: `placeholder_unresolved`, it has none.
+            CallError: `placeholder_unresolved`, it has none.
         """
         root = placeholder.root
         if root == RAW:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from amqtt_rest_bridge.broker.disk.spool import Spool, SpoolFull
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import (
     bridge_restarted,
     disk_full,
@@ -239,7 +239,7 @@ class Dispatcher:
         """Note ports that have stopped answering."""
         self._server.stalled(ports, self._clock())
 
-    def refuse(self, listening: Listening, message: Message, failure: CallFailed, hops: int) -> None:
+    def refuse(self, listening: Listening, message: Message, failure: CallError, hops: int) -> None:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
         text = "refused a message on %s: %s"
         self._quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
@@ -252,7 +252,7 @@ class Dispatcher:
         """Admit a message, let it wait for room, or refuse it; `since` is for one that has waited already."""
         account = listening.account
         if hops >= MAX_HOPS:
-            refusal: CallFailed | None = too_many_hops(MAX_HOPS)
+            refusal: CallError | None = too_many_hops(MAX_HOPS)
         elif account.name in self._room:  # those that came before go first
             refusal = None if self._room.take(listening, message, hops, since) else overloaded(account.capacity)
         elif (refusal := account.admit()) is None:
@@ -301,7 +301,7 @@ class Dispatcher:
         self,
         listening: Listening,
         message: Message,
-        failure: CallFailed,
+        failure: CallError,
         hops: int,
         give: Callable[[int], None] | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import no_free_worker, overloaded, rfc3339
 from amqtt_rest_bridge.model import OverloadPolicy, Route
 
@@ -40,7 +40,7 @@ class RouteAccount:
         self.policy = route.route_config.overload_policy
         self.timeout = route.route_config.overload_timeout / 1000
 
-    def admit(self) -> CallFailed | None:
+    def admit(self) -> CallError | None:
         """Take one more message, or say why not (then `refuse` has to follow)."""
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.http_client.resolver import Resolver
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
@@ -42,8 +42,8 @@ def get(config: RestApiConfig, path: str = "/", environment: dict[str, str] | No
         return sender.send(HttpRequest(Method.GET, f"{config.base_address}{path}"))
 
 
-def failure_of(config: RestApiConfig, environment: dict[str, str] | None = None) -> CallFailed:
-    with pytest.raises(CallFailed) as caught:
+def failure_of(config: RestApiConfig, environment: dict[str, str] | None = None) -> CallError:
+    with pytest.raises(CallError) as caught:
         get(config, environment=environment)
     assert caught.value.hint
     return caught.value

@@ -4,7 +4,7 @@ from types import MappingProxyType
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, RequestValues, Values, parse
 
 PAYLOAD = b"""{"text": "a \\"b\\"/c&d=e", "n": 21.50, "big": 12345678901234567890.123, "yes": true, "none": null,
@@ -34,8 +34,8 @@ def fill(text: str, place: Place = Place.TEXT, values: Values | None = None) -> 
     return parse(text, place, mode).fill(values or message())
 
 
-def failure(text: str, place: Place = Place.TEXT, values: Values | None = None) -> CallFailed:
-    with pytest.raises(CallFailed) as raised:
+def failure(text: str, place: Place = Place.TEXT, values: Values | None = None) -> CallError:
+    with pytest.raises(CallError) as raised:
         fill(text, place, values)
     assert raised.value.unsent
     return raised.value

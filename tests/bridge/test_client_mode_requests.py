@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.client import requests
 from amqtt_rest_bridge.bridge.client.requests import Call, PreparedEvent, build_request
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 
@@ -216,7 +216,7 @@ def test_idempotency_key_is_sent_when_there_is_one() -> None:
     ],
 )
 def test_request_that_cannot_be_built_fails_unsent(made: ClientEvent, code: FailureCode) -> None:
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(CallError) as caught:
         build(made)
     assert (caught.value.code, caught.value.unsent) == (code, True)
     assert caught.value.hint
@@ -242,7 +242,7 @@ def test_body_is_sent_only_under_a_type_for_which_its_values_are_escaped(
     if body is not None:
         assert build(made, message=message).request.body == body.encode()
         return
-    with pytest.raises(CallFailed, match="would have to be escaped in another way") as caught:
+    with pytest.raises(CallError, match="would have to be escaped in another way") as caught:
         build(made, message=message)
     assert caught.value.code is FailureCode.INVALID_VALUE
 
@@ -253,7 +253,7 @@ def test_body_of_exactly_the_limit_is_sent() -> None:
 
 def test_filled_topic_that_mqtt_cannot_carry_fails() -> None:
     message = replace(MESSAGE, topic="x" * 65_530)
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(CallError) as caught:
         build(event(destination="answers/{topic}"), message=message)
     assert caught.value.code is FailureCode.INVALID_VALUE
 

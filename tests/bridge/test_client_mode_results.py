@@ -8,7 +8,7 @@ from email.utils import format_datetime, formatdate
 import pytest
 
 from amqtt_rest_bridge.bridge.client import results, retries
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 
@@ -43,7 +43,7 @@ def response(status: int = 200, body: bytes = b"", *headers: tuple[str, str]) ->
     return HttpResponse(status, "Reason", headers, body, 0.01234)
 
 
-FAILED = CallFailed(FailureCode.TIMEOUT, "too slow", "wait")
+FAILED = CallError(FailureCode.TIMEOUT, "too slow", "wait")
 
 
 @pytest.mark.parametrize("body", [b"", b"text", b"\x00\xff"])
@@ -164,8 +164,8 @@ def test_redirect_elsewhere_names_where_without_path_and_query(location: str, sa
 # Retries.
 
 
-def lost(code: FailureCode, unsent: bool = False) -> CallFailed:
-    return CallFailed(code, "", "", unsent=unsent)
+def lost(code: FailureCode, unsent: bool = False) -> CallError:
+    return CallError(code, "", "", unsent=unsent)
 
 
 GET, PUT, DELETE, POST, PATCH = Method.GET, Method.PUT, Method.DELETE, Method.POST, Method.PATCH
@@ -200,7 +200,7 @@ IDEMPOTENT = {GET, PUT, DELETE}
     ],
 )
 def test_call_is_retried_only_where_it_helps_and_does_no_harm(
-    outcome: CallFailed | HttpResponse, retried: set[Method], retried_lossless: set[Method]
+    outcome: CallError | HttpResponse, retried: set[Method], retried_lossless: set[Method]
 ) -> None:
     assert {m for m in Method if retries.is_retryable(m, outcome, lossless=False)} == retried
     assert {m for m in Method if retries.is_retryable(m, outcome, lossless=True)} == retried_lossless

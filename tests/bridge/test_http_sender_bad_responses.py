@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, closing, reply
@@ -240,7 +240,7 @@ def head(*lines: str) -> bytes:
     ],
 )
 def test_bad_response_fails_with_its_code(script: Callable[[Peer], None], code: FailureCode, said: str) -> None:
-    with Target(script) as target, pytest.raises(CallFailed) as caught:
+    with Target(script) as target, pytest.raises(CallError) as caught:
         call(target)
     failure = caught.value
     assert failure.code is code
@@ -263,6 +263,6 @@ def test_a_body_is_read_up_to_the_limit_and_no_further() -> None:
             peer.send(b"x" * 10_000)
             sent += 10_000
 
-    with Target(endless) as target, pytest.raises(CallFailed, match="larger than 1000 bytes"):
+    with Target(endless) as target, pytest.raises(CallError, match="larger than 1000 bytes"):
         call(target)
     assert sent < 10_000_000  # what the system's buffers take

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client.resolver import Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method
 from tests.bridge.http_sender_support import base_of, sender_of
@@ -24,7 +24,7 @@ def refused_port() -> int:
 
 def test_refused_connection_says_so_and_that_nothing_was_sent() -> None:
     base = f"http://127.0.0.1:{refused_port()}"
-    with sender_of(base) as sender, pytest.raises(CallFailed, match="refused the connection") as caught:
+    with sender_of(base) as sender, pytest.raises(CallError, match="refused the connection") as caught:
         sender.send(HttpRequest(Method.POST, base + "/secret?key=value"))
     assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, True)
     assert "secret" not in caught.value.message
@@ -40,7 +40,7 @@ def has_no_address(host: str, port: int) -> list[str]:
 
 @pytest.mark.parametrize("look_up", [has_no_name, has_no_address])
 def test_unknown_host_name_says_so(look_up: Callable[[str, int], list[str]]) -> None:
-    with sender_of("http://nowhere.test", resolver=Resolver(look_up)) as sender, pytest.raises(CallFailed) as caught:
+    with sender_of("http://nowhere.test", resolver=Resolver(look_up)) as sender, pytest.raises(CallError) as caught:
         sender.send(HttpRequest(Method.POST, "http://nowhere.test/"))
     assert caught.value.message == "the host name of http://nowhere.test is not known"
     assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, True)
@@ -64,7 +64,7 @@ def test_ipv6_address_on_a_system_without_ipv6_does_not_hide_the_reason(
 ) -> None:
     monkeypatch.setattr("urllib3.util.connection.HAS_IPV6", False)
     base = f"http://two.test:{refused_port()}"
-    with sender_of(base, resolver=Resolver(lambda *_: addresses)) as sender, pytest.raises(CallFailed, match=said):
+    with sender_of(base, resolver=Resolver(lambda *_: addresses)) as sender, pytest.raises(CallError, match=said):
         sender.send(HttpRequest(Method.GET, base + "/"))
 
 
@@ -140,7 +140,7 @@ def drips(data: bytes) -> Script:
 def test_request_timeout_bounds_the_attempt_as_a_whole(script: Script, body: bytes, said: str, unsent: bool) -> None:
     started = monotonic()
     with Target(script) as target, sender_of(base_of(target), seconds=1) as sender:
-        with pytest.raises(CallFailed, match="was not done within 1 s") as caught:
+        with pytest.raises(CallError, match="was not done within 1 s") as caught:
             sender.send(HttpRequest(Method.POST, base_of(target) + "/", (), body))
         assert monotonic() - started > 0.9
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, unsent)
@@ -158,7 +158,7 @@ def test_connecting_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None
             filler.connect_ex(listener.getsockname())
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         started = monotonic()
-        with sender_of(base, seconds=1) as sender, pytest.raises(CallFailed, match="no connection to") as caught:
+        with sender_of(base, seconds=1) as sender, pytest.raises(CallError, match="no connection to") as caught:
             sender.send(HttpRequest(Method.POST, base + "/"))
         assert monotonic() - started > 0.9
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
@@ -172,7 +172,7 @@ def test_name_server_that_does_not_answer_is_a_timeout_with_nothing_sent() -> No
         return []
 
     resolver = Resolver(look_up)
-    with sender_of("http://slow.test", seconds=1, resolver=resolver) as sender, pytest.raises(CallFailed) as caught:
+    with sender_of("http://slow.test", seconds=1, resolver=resolver) as sender, pytest.raises(CallError) as caught:
         sender.send(HttpRequest(Method.POST, "http://slow.test/"))
     over.set()
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)

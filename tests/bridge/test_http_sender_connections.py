@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method
 from tests.bridge.http_sender_support import base_of, sender_of
 from tests.bridge.http_target import Peer, Script, Target, answering, echo, reply
@@ -179,7 +179,7 @@ def test_request_lost_on_a_kept_connection_is_repeated_at_once_when_that_does_no
 def test_request_that_may_have_been_processed_is_not_repeated(method: Method, how: Callable[[Peer], None]) -> None:
     with Target(closed_on_the_second(how)) as target, sender_of(base_of(target)) as sender:
         sender.send(HttpRequest(method, base_of(target) + "/"))
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(CallError) as caught:
             sender.send(HttpRequest(method, base_of(target) + "/"))
         assert len(target.requests) == 2
     assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, False)
@@ -194,7 +194,7 @@ def test_request_whose_response_had_begun_is_not_repeated() -> None:
 
     with Target(script) as target, sender_of(base_of(target)) as sender:
         sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
-        with pytest.raises(CallFailed, match="closed the connection"):
+        with pytest.raises(CallError, match="closed the connection"):
             sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
         assert target.connections == 1
 

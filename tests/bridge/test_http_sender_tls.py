@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from amqtt_rest_bridge.bridge.client import results
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import failures
 from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
@@ -178,7 +178,7 @@ def test_handshake_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None:
     with Target(silent) as target:
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", request_timeout=1)
         sender = HttpSender(config, max_response_bytes=1, environment={})
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(CallError) as caught:
             sender.send(HttpRequest(Method.POST, f"{config.base_address}/"))
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
 

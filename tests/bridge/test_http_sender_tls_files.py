@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.bridge.main import Network, check_routes
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client.tls import Contexts, FileCheck
 from amqtt_rest_bridge.model import BridgeSettings, ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
@@ -71,7 +71,7 @@ def test_a_file_that_is_back_is_used_for_the_next_call(tmp_path: Path, before: s
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=str(file))
         with sender_by(config) as sender:
             for _ in range(2):
-                with pytest.raises(CallFailed, match=f"CA_FILE: {file} cannot be used"):
+                with pytest.raises(CallError, match=f"CA_FILE: {file} cannot be used"):
                     sender.send(HttpRequest(Method.GET, f"{config.base_address}/"))
             file.write_bytes(Path(AUTHORITY).read_bytes())
             assert sender.send(HttpRequest(Method.GET, f"{config.base_address}/")).status == 200
@@ -88,7 +88,7 @@ def test_a_file_that_goes_while_it_is_in_use_stays_in_use_until_it_is_replaced(t
             file.unlink()
             assert sender.send(request).body == b"ok"
             file.write_bytes((CERTIFICATES / "self_signed.pem").read_bytes())
-            with pytest.raises(CallFailed, match="is refused"):
+            with pytest.raises(CallError, match="is refused"):
                 sender.send(request)
 
 

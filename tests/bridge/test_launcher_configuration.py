@@ -9,8 +9,8 @@ import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
 
 from amqtt_rest_bridge.cli.serve import bridge_check, configuration, listeners, plugin_classes
-from amqtt_rest_bridge.cli.serve.validation import Misfit, fit, reason
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.cli.serve.validation import Misfit, fit
+from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.processes.settings import Settings
 from tests.bridge.launcher_support import ANONYMOUS, BRIDGE, SERVER_ROUTE, Workplace
 

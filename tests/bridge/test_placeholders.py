@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload
 from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, parse
 
@@ -65,7 +65,7 @@ def test_server_mode_placeholder_is_replaced(text: str, filled: str) -> None:
 def test_a_failure_tells_the_same_time_as_the_request_it_stands_for() -> None:
     moment = 1_769_860_800.123_9
     filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues("t", b"", moment))
-    error = CallFailed(FailureCode.TIMEOUT, "m", "h")
+    error = CallError(FailureCode.TIMEOUT, "m", "h")
     told = json.loads(failure_payload("R", "E", "t", moment, error))["timestamp"]
     assert told == filled == "2026-01-31T12:00:00.124Z"
 
@@ -122,7 +122,7 @@ def test_nesting_that_cannot_be_read_or_written_fails_the_call() -> None:
         values = message(b"[" * depth + b"]" * depth)
         try:
             assert fill("{value.json}", values=values) == "[" * depth + "]" * depth
-        except CallFailed as failed:
+        except CallError as failed:
             assert failed.code in (FailureCode.PLACEHOLDER_UNRESOLVED, FailureCode.INVALID_VALUE)
 
 

@@ -3,11 +3,11 @@ import pickle
 
 import pytest
 
-from amqtt_rest_bridge.errors import CallFailed
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.placeholders import (
     PLACEHOLDERS,
     Fixed,
-    LoneBackslash,
+    LoneBackslashError,
     Mode,
     Place,
     PlaceholderText,
@@ -90,7 +90,7 @@ def test_fixed_text_is_escaped_inside_a_json_string_and_does_not_end_it() -> Non
     ],
 )
 def test_backslash_that_would_take_the_escape_of_a_value_is_refused(parts: list[str | Fixed]) -> None:
-    with pytest.raises(LoneBackslash, match=r"^has a single \\ before \{payload\}: "):
+    with pytest.raises(LoneBackslashError, match=r"^has a single \\ before \{payload\}: "):
         parse(parts, Place.JSON, Mode.CLIENT)
 
 
@@ -114,7 +114,7 @@ def test_backslash_outside_of_json_strings_is_text() -> None:
 
 
 def test_fixed_text_that_cannot_stand_in_its_place_is_refused_at_once() -> None:
-    with pytest.raises(CallFailed) as raised:
+    with pytest.raises(CallError) as raised:
         parse([Fixed("a/b", "{env.X}", escaped=True)], Place.TOPIC, Mode.CLIENT)
     assert raised.value.message.startswith("the value of {env.X} ")
 

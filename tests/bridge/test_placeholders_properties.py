@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, RequestValues, parse
 from amqtt_rest_bridge.topics import check_topic_name
 
@@ -71,7 +71,7 @@ def fill(text: object, values: MessageValues | RequestValues) -> str | None:
     """Fill a text; None when the call fails, which it may do only in the two declared ways."""
     try:
         return text.fill(values)  # type: ignore[attr-defined,no-any-return]
-    except CallFailed as failed:
+    except CallError as failed:
         assert failed.code in EXPECTED
         return None
 

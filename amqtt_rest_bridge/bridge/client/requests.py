@@ -9,7 +9,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from amqtt_rest_bridge.errors import CallFailed, ConfigurationError, FailureCode
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client.origin import printable, split_base_address
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
@@ -69,7 +69,7 @@ class PreparedEvent:
         An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`.
 
         Raises:
-            CallFailed: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
+            CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
         """
         values = MessageValues(message.topic, message.payload, message.timestamp)
         url = self._base + printable(self._path(values).partition("#")[0])
@@ -100,7 +100,7 @@ class PreparedEvent:
     def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
         body = text.fill_bytes(values)
         if len(body) > self._max_body_bytes:
-            raise CallFailed(
+            raise CallError(
                 FailureCode.PAYLOAD_TOO_LARGE,
                 f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}",
                 "Send a smaller payload, or raise max_body_bytes of the plugin.",
@@ -164,7 +164,7 @@ def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
     """
     for name, value in filled:
         if name.lower() == "content-type" and place_of(value) is not escaped:
-            raise CallFailed(
+            raise CallError(
                 FailureCode.INVALID_VALUE,
                 f"a value makes {name} a type under which BODY would have to be escaped in another way",
                 "Write the type in the route file, in an event for each type, or make {payload} alone the BODY.",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic
 from amqtt_rest_bridge.http_client.failures import describe_status
 from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
@@ -34,11 +34,11 @@ _STATUS_HINTS: Mapping[int, str] = {
 }
 
 
-def failure_of(request: HttpRequest, response: HttpResponse) -> CallFailed | None:
+def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
     """Say why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
     status = response.status
     if status >= 400:
-        return CallFailed(
+        return CallError(
             FailureCode.HTTP_STATUS, f"the server answered {describe_status(status)}", _status_hint(status, response)
         )
     location = header(response, "location") if status in REDIRECTS else None
@@ -71,7 +71,7 @@ def envelope(response: HttpResponse) -> bytes:
 
 
 def failure(
-    route: str, event: ClientEvent, message: Message, error: CallFailed, response: HttpResponse | None = None
+    route: str, event: ClientEvent, message: Message, error: CallError, response: HttpResponse | None = None
 ) -> Publication | None:
     """Give what a failed call publishes, or None when the event names no topic for it (the log tells then).
 
@@ -89,7 +89,7 @@ def header(response: HttpResponse, name: str) -> str | None:
     return next((value for key, value in response.headers if key.lower() == name), None)
 
 
-def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallFailed:
+def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallError:
     target = resolve(request.url, location)
     where = "an address that cannot be used" if target is None else str(target[0])
     may = target is not None and may_follow(origin_of(urlsplit(request.url)), target[0])
@@ -101,7 +101,7 @@ def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallF
     else:
         reason = "only the same host and port is followed"
         hint = "If that server is meant, write it into BASE_ADDRESS; its credentials would go there too."
-    return CallFailed(
+    return CallError(
         FailureCode.REDIRECT_REFUSED, f"the server answered {describe_status(status)} to {where}; {reason}", hint
     )
 

@@ -5,7 +5,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from amqtt_rest_bridge.bridge.client.results import header
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpResponse, Method
 
 FIRST_DELAY = 0.5  # seconds
@@ -19,7 +19,7 @@ _ALWAYS = frozenset({429, 503})
 _WHEN_IDEMPOTENT = frozenset({502, 504})
 
 
-def is_retryable(method: Method, outcome: CallFailed | HttpResponse, *, lossless: bool) -> bool:
+def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless: bool) -> bool:
     """Tell whether a call is worth, and safe, trying again; how often is not decided here.
 
     `outcome` is what `send` raised, or the response that `failure_of` calls a failure. A lossless call

@@ -20,7 +20,7 @@ from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
-from amqtt_rest_bridge.errors import CallFailed, FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.link import Op
 from amqtt_rest_bridge.model import (
     BridgeSettings,
@@ -44,7 +44,7 @@ class Sender(Protocol):
     """What sends a request; see `bridge.http_sender`."""
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and read its response; raises `CallFailed`."""
+        """Send a request and read its response; raises `CallError`."""
 
     def expire(self) -> None:
         """Close connections that have been idle for too long; must not block."""
@@ -200,12 +200,12 @@ class Runner:
             if failure is None:
                 self._succeed(call, response, results.result(call.event.event, built.destination, response))
                 return
-        except CallFailed as error:
+        except CallError as error:
             failure = error
         if not self._try_again(call, failure, response):
             self._fail(call, failure, response)
 
-    def _try_again(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> bool:
+    def _try_again(self, call: _Call, failure: CallError, response: HttpResponse | None) -> bool:
         method = call.event.event.method
         outcome = failure if response is None else response
         if not retries.is_retryable(method, outcome, lossless=self._lossless):
@@ -221,7 +221,7 @@ class Runner:
             self._ways.timers.after(seconds, lambda: self._resume(call))
         return True
 
-    def _log_retry(self, call: _Call, failure: CallFailed, seconds: float) -> None:
+    def _log_retry(self, call: _Call, failure: CallError, seconds: float) -> None:
         """Log a try that failed, one a second: a long queue before a server that is down would fill any disk."""
         with self._lock:
             self._unlogged += 1
@@ -272,7 +272,7 @@ class Runner:
         log.debug("route %s, event %s: %d on %s", self.name, event.name, response.status, loggable(call.message.topic))
         self._end(call, response.status, None, "", publication)
 
-    def _fail(self, call: _Call, failure: CallFailed, response: HttpResponse | None) -> None:
+    def _fail(self, call: _Call, failure: CallError, response: HttpResponse | None) -> None:
         event = call.event.event
         status = None if response is None else response.status
         log.warning(
@@ -307,8 +307,8 @@ class Runner:
             start_next()
 
 
-def _unexpected() -> CallFailed:
-    return CallFailed(
+def _unexpected() -> CallError:
+    return CallError(
         FailureCode.CONNECTION_FAILED,
         "the call ended with an unexpected error of the bridge itself",
         "The broker's log has the details; please report them.",

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.bridge.server.refusals import (
 )
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import Request
-from amqtt_rest_bridge.errors import BridgeError, CallFailed
+from amqtt_rest_bridge.errors import BridgeError, CallError
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Values
 
@@ -119,7 +119,7 @@ class _Publishing:
         try:
             topic = self._topic.fill(values)
             payload = event.payload.fill_bytes(values) if event.payload else body or request.parameters_object()
-        except CallFailed as error:
+        except CallError as error:
             raise invalid_request(error.message, error.hint) from error
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
@@ -151,7 +151,7 @@ class _Replying:
         publication, values = self._publishing.publication(request)
         try:
             topic = self._topic.fill(values or request.values(b""))
-        except CallFailed as error:
+        except CallError as error:
             raise invalid_request(error.message, error.hint) from error
         if request.method == "HEAD":
             return Answer()

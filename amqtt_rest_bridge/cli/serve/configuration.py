@@ -10,8 +10,8 @@ from amqtt.broker import DEFAULT_PORTS, Broker
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
 from amqtt.errors import BrokerError
 
-from amqtt_rest_bridge.cli.serve.validation import Misfit, fit, reason
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity
+from amqtt_rest_bridge.cli.serve.validation import Misfit, fit
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, reason
 from amqtt_rest_bridge.language.report import did_you_mean
 
 _HIGHEST_PORT: Final = 65_535

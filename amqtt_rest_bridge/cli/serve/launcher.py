@@ -23,8 +23,7 @@ from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.cli.serve import listeners
 from amqtt_rest_bridge.cli.serve.signals import Signals
-from amqtt_rest_bridge.cli.serve.validation import reason
-from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
+from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 
 from amqtt_rest_bridge.cli.serve.configuration import Configuration
-from amqtt_rest_bridge.cli.serve.validation import fit, reason
-from amqtt_rest_bridge.errors import Fault
+from amqtt_rest_bridge.cli.serve.validation import fit
+from amqtt_rest_bridge.errors import Fault, reason
 from amqtt_rest_bridge.language.report import did_you_mean
 
 _ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"

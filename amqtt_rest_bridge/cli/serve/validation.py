@@ -11,6 +11,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import dacite
 
+from amqtt_rest_bridge.errors import reason
 from amqtt_rest_bridge.language.report import did_you_mean
 
 _WORDS: Final[Mapping[Any, str]] = {
@@ -22,7 +23,6 @@ _WORDS: Final[Mapping[Any, str]] = {
     dict: "a mapping",
     NoneType: "null",
 }
-_SPEAK_FOR_THEMSELVES: Final = (OSError, ImportError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,6 @@ def fit(kind: type[Any], values: Mapping[Any, Any], cast: tuple[type[Enum], ...]
             return None, misfits or [Misfit(None, reason(error))]
         except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a misfit
             return None, [*misfits, Misfit(None, reason(error))]
-
-
-def reason(error: BaseException) -> str:
-    """Say in one line why something failed: the first of the exceptions behind it that has a message.
-
-    Exceptions such as `KeyError` are named, since their messages say little.
-    """
-    seen: BaseException | None = error
-    while seen is not None:
-        text = " ".join(str(seen).split())
-        if text:
-            named = type(seen).__module__ == "builtins" and not isinstance(seen, _SPEAK_FOR_THEMSELVES)
-            return f"{type(seen).__name__}: {text}" if named else text
-        seen = seen.__cause__ or seen.__context__
-    return type(error).__name__
 
 
 def _no_members(kind: type[Any], values: Mapping[Any, Any], cast: tuple[type[Enum], ...]) -> Iterator[Misfit]:
