@@ -3,13 +3,12 @@
 import asyncio
 import configparser
 import contextlib
-import re
 import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
@@ -18,21 +17,17 @@ from amqtt.client import MQTTClient
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from tests.bridge.launcher_support import SERVER_ROUTE, Workplace
+from tests.pages import ROOT, blocks, page, section
 
-ROOT: Final = Path(__file__).parent.parent
-GUIDE: Final = (ROOT / "conf" / "README.md").read_text(encoding="utf-8")
+GUIDE: Final = page("conf/README.md")
 USERS: Final = ("sensor", "dashboard", "monitor")
 REFUSED: Final = 0x80  # MQTT 3.1.1 section 3.9.3
 
 
-def section(title: str) -> str:
-    return GUIDE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
 def block(title: str, language: str) -> str:
     """Return the one fenced block of a language in a section."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", section(title), re.DOTALL | re.MULTILINE)
-    return str(found)
+    (found,) = blocks(section(GUIDE, title), language)
+    return found
 
 
 def run(command: str, folder: Path, given: str = "") -> None:
@@ -139,20 +134,3 @@ def test_the_licence_is_that_of_the_package() -> None:
     assert metadata["metadata"]["license"] == "Apache-2.0"
     assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
     assert f"\n## {metadata['metadata']['version']} " in (ROOT / "CHANGELOG.md").read_text()
-
-
-@pytest.mark.parametrize("page", ["README.md", "conf/README.md", "CHANGELOG.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    path = ROOT / page
-    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
-        name, _, anchor = target.partition("#")
-        if ":" not in name:
-            linked = path.parent / name if name else path
-            assert linked.exists(), target
-            assert not anchor or anchor in anchors(linked), target
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub makes of a page's headings."""
-    headings: list[Any] = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,7 +1,6 @@
-"""README's tables of settings, codes and status fields are the code's."""
+"""The documents' tables are the code's, their links lead somewhere, the tests that they name are there."""
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,10 @@ from amqtt_rest_bridge.processes.settings import Settings
 from amqtt_rest_bridge.routing.statistics import RouteAccount
 from template_api import config
 from template_api.errors import ApiError
+from tests.pages import PAGES, ROOT, anchors, codes, links, page, rows, section
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-
-
-def section(title: str) -> str:
-    """Give a section of README, up to the next heading of its level."""
-    match = re.search(rf"^(#+) {re.escape(title)}\n", README, re.MULTILINE)
-    assert match is not None, title
-    rest = README[match.end() :]
-    following = re.search(rf"^#{{2,{len(match[1])}}} ", rest, re.MULTILINE)
-    return rest[: following.start()] if following else rest
-
-
-def rows(text: str) -> list[list[str]]:
-    """Give the cells of every table row, without heads and rules."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return [row for row in cells if not set("".join(row)) <= set("- ")]
-
-
-def codes(cell: str) -> list[str]:
-    """Give what stands in backquotes."""
-    return re.findall(r"`([^`]+)`", cell)
+BRIDGE = page("amqtt_rest_bridge/README.md")
+API = page("template_api/README.md")
 
 
 def written(default: object) -> str:
@@ -45,26 +25,26 @@ def written(default: object) -> str:
 
 
 def test_the_plugins_settings_and_defaults_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(section("Configuration")) if codes(row[0])}
+    table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Configuration")) if codes(row[0])}
     defaults = {field.name: written(field.default) for field in dataclasses.fields(Settings)}
     assert table == defaults | {"routes": "required"}
 
 
 def test_the_failure_codes_are_the_codes() -> None:
-    table = [codes(row[0])[0] for row in rows(section("Failure codes")) if codes(row[0])]
+    table = [codes(row[0])[0] for row in rows(section(BRIDGE, "Failure codes")) if codes(row[0])]
     assert sorted(table) == sorted(code.value for code in FailureCode)
 
 
 def test_server_modes_answers_are_the_codes() -> None:
-    listed = [(row[0], code) for row in rows(section("Answers")) if row[0].isdigit() for code in codes(row[1])]
+    listed = [(row[0], code) for row in rows(section(BRIDGE, "Answers")) if row[0].isdigit() for code in codes(row[1])]
     assert sorted(listed) == sorted((STATUS_LINES[code][:3], code.value) for code in ErrorCode)
 
 
 def test_the_status_fields_are_the_codes() -> None:
     status = RouteAccount(Route("R", RestApiConfig()), 1, 0.0).status(0.0)
-    table = [name for row in rows(section("Route status")) for name in codes(row[0])]
+    table = [name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[0])]
     assert sorted(table) == sorted(status)
-    described = {name for row in rows(section("Route status")) for name in codes(row[1])}
+    described = {name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[1])}
     assert described >= {*status["messages"], *status["errors"], *status["latency_ms"]}
 
 
@@ -73,13 +53,14 @@ def classes(base: type[ApiError]) -> list[type[ApiError]]:
 
 
 def test_the_template_apis_errors_are_the_codes() -> None:
-    listed = {code for row in rows(section("Errors")) if row[0].isdigit() for code in codes(row[1]) if code[0] != "/"}
+    table = [row for row in rows(section(API, "Errors")) if row[0].isdigit()]
+    listed = {code for row in table for code in codes(row[1]) if code[0] != "/"}
     assert listed == {found.code for found in classes(ApiError)}
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(config.Settings), ids=lambda field: field.name)
 def test_the_template_apis_settings_are_the_codes(field: "dataclasses.Field[object]") -> None:
-    table = section("Template API")
+    table = section(API, "Settings")
     (row,) = [row for row in rows(table) if row[0] == f"`{field.name}`"]
     assert row[1] == f"`--{field.name.replace('_', '-')}`"
     assert row[2] == f"`TEMPLATE_API_{field.name.upper()}`"
@@ -88,16 +69,39 @@ def test_the_template_apis_settings_are_the_codes(field: "dataclasses.Field[obje
 
 
 def test_the_two_commands_stand_on_the_first_screen() -> None:
-    first = README.splitlines()[:40]
+    first = page("README.md").splitlines()[:40]
     venv = "python3 -m venv .venv"
     assert f"{venv} && .venv/bin/pip install . && .venv/bin/rest-bridge serve -c conf/broker.yaml" in first
     assert f"{venv} && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest" in first
 
 
 def test_the_tests_that_show_a_guarantee_are_there() -> None:
-    table = "\n".join("|".join(row) for row in rows(section("What is guaranteed, and what is not")))
-    named = [code.split("::") for code in codes(table) if "::" in code]
+    guaranteed = section(page("tests/README.md"), "What is guaranteed, and what is not")
+    named = [code.split("::") for row in rows(guaranteed) for code in codes(row[-1]) if "::" in code]
     assert len(named) > 10
     for file, name in named:
         tests = (Path(__file__).parent / "bridge" / f"test_{file}.py").read_text(encoding="utf-8")
         assert f"\ndef test_{name}(" in tests, f"{file}::{name}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = page(name)
+    for path, anchor in links(text):
+        linked = (ROOT / name).parent / path if path else ROOT / name
+        assert linked.exists(), path
+        assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), (path, anchor)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if "/" in name])
+def test_a_page_opens_with_a_paragraph_and_a_table_of_contents(name: str) -> None:
+    text = page(name)
+    opening, contents, _ = text.partition("\nContents: ")
+    assert contents
+    assert 1 <= len(opening.partition("\n")[2].strip().splitlines()) < 15
+    listed = {anchor for path, anchor in links(section(text.replace("Contents:", "## Contents\n", 1), "Contents"))}
+    assert listed == anchors("\n".join(line for line in text.splitlines() if line.startswith(("## ", "```"))))
+
+
+def test_the_first_page_is_short() -> None:
+    assert len(page("README.md").splitlines()) <= 250

@@ -15,19 +15,14 @@ from amqtt_rest_bridge.language import loader
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import Route
 from tests.bridge.launcher_support import Running
+from tests.pages import ROOT, blocks, page, section
 from tests.start_installed import free_ports
 
-ROOT: Final = Path(__file__).parent.parent
-README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
-FIRST_SCREEN: Final = README.partition("Contents:")[0]
+README: Final = page("README.md")
+FIRST_SCREEN: Final = README.partition("\n## ")[0]
 BINARIES: Final = Path(sys.executable).parent
 SECONDS: Final = 60
 MOST_TRIES: Final = 50  # of what is sent again until the subscriber has both messages
-
-
-def blocks(language: str, text: str) -> list[str]:
-    """Return the fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def routes(text: str) -> dict[str, Route]:
@@ -37,7 +32,7 @@ def routes(text: str) -> dict[str, Route]:
 
 
 def test_the_route_of_the_first_screen_is_one_that_the_shipped_configuration_loads() -> None:
-    (shown,) = routes(blocks("lot", FIRST_SCREEN)[0]).values()
+    (shown,) = routes(blocks(FIRST_SCREEN, "lot")[0]).values()
     assert shown == routes((ROOT / "conf/routes/demo.lot").read_text(encoding="utf-8"))[shown.name]
 
 
@@ -52,7 +47,7 @@ class Shown:
         text = configuration.read_text().replace("127.0.0.1:1883", f"127.0.0.1:{self._ports['1883']}")
         configuration.write_text(text.replace("# port: 8000", f"port: {self._ports['8000']}"))
         demo.write_text(self._on_free_ports(demo.read_text()))
-        serve, try_out, _ = blocks("sh", FIRST_SCREEN)
+        serve, try_out, _ = blocks(FIRST_SCREEN, "sh")
         self.serve = self._words(serve.rpartition("&& ")[2])
         self.subscribe, *self.cause = [self._words(line) for line in try_out.splitlines()]
 
@@ -103,10 +98,11 @@ def test_the_commands_of_the_first_screen_do_what_it_says(tmp_path: Path) -> Non
 
 
 def test_the_program_that_embeds_a_broker_runs_in_an_empty_folder(tmp_path: Path) -> None:
-    (program,) = blocks("python", README)
+    text = section(page("amqtt_rest_bridge/README.md"), "Embedding a broker in a test")
+    (program,) = blocks(text, "python")
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "received: b'{\"door\": \"open\"}'\n", "")
     assert list(tmp_path.iterdir()) == []
-    assert "received: b'{\"door\": \"open\"}'" in README
+    assert "received: b'{\"door\": \"open\"}'" in text

@@ -1,8 +1,8 @@
-"""README's tables of settings and placeholders, made from the tables that the language is checked with.
+"""The reference's tables of settings and placeholders, made from the tables that the language is checked with.
 
     python -m tests.bridge.readme_tables
 
-prints them; a test compares README with them.
+prints them; a test compares amqtt_rest_bridge/README.md with them.
 """
 
 from collections.abc import Iterable

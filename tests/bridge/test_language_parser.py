@@ -15,7 +15,7 @@ from .language_support import CASES
 
 FILES = sorted(path for kind in ("valid", "invalid") for path in (CASES / kind).iterdir() if path.suffix in SUFFIXES)
 GRAMMAR = Path(__file__).parents[2] / "amqtt_rest_bridge" / "language" / "route.tatsu"
-README = GRAMMAR.parents[2] / "README.md"
+README = GRAMMAR.parents[1] / "README.md"
 HEAD = "DEFINE ROUTE R WITH TYPE REST_API "
 
 

@@ -1,6 +1,5 @@
-"""README tells the truth about the language: its tables are the code's, its tour is what the commands print."""
+"""The reference tells the truth about the language: its tables are the code's, its tour is what the commands print."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -8,30 +7,25 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.language.parameters import BlockKind
+from tests.bridge.readme_tables import placeholder_table, setting_table
+from tests.pages import FENCED, page, section
 
-from .readme_tables import placeholder_table, setting_table
-
-README = Path(__file__).parents[2] / "README.md"
-
-pytestmark = pytest.mark.skipif(not README.exists(), reason="there is no README yet")
-
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+README = page("amqtt_rest_bridge/README.md")
 
 
 @pytest.mark.parametrize("kind", list(BlockKind))
 def test_table_of_settings_is_the_codes(kind: BlockKind) -> None:
-    assert setting_table(kind) in README.read_text(encoding="utf-8"), "python -m tests.bridge.readme_tables makes it"
+    assert setting_table(kind) in README, "python -m tests.bridge.readme_tables makes it"
 
 
 def test_table_of_placeholders_is_the_codes() -> None:
-    assert placeholder_table() in README.read_text(encoding="utf-8"), "python -m tests.bridge.readme_tables makes it"
+    assert placeholder_table() in README, "python -m tests.bridge.readme_tables makes it"
 
 
 def test_operators_tour_is_what_the_commands_print(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, _, tour = README.read_text(encoding="utf-8").partition("## An operator's tour\n")
-    blocks = _BLOCK.findall(tour.partition("\n## ")[0])
+    blocks = FENCED.findall(section(README, "An operator's tour"))
     assert [language for language, _ in blocks].count("console") >= 3
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "shop-token").write_text("t0p-s3cret\n")
