@@ -1,6 +1,12 @@
-"""Serving the API with waitress, the only module that imports it.
+"""The API's HTTP server on waitress. Only here is waitress imported.
 
 `Server.run` is the thread that does all socket I/O; waitress's worker threads run the application.
+
+A caller costs a bounded amount of memory, whatever it sends and whether it reads or not: of what it sends one read is
+held unparsed and one request parsed, and the next request is served once the answer before it has left for the
+system's buffers. So output waits for one answer at most (waitress keeps what is over 1 MiB of it in a file), no thread
+ever waits for a caller to read, and reading from its socket stops meanwhile. waitress 3.0.2 alone parses everything it
+has read, and its threads wait as soon as 16 MiB are unread: four such callers stopped the API for all others.
 """
 
 import contextlib
@@ -26,11 +32,15 @@ from template_api.middleware import CORS_FIELDS, REQUEST_ID, new_request_id
 from template_api.replies import JSON, error_body
 from template_api.resources import MAX_BODY_BYTES
 
+log = logging.getLogger(__name__)
+
 MAX_HEADER_BYTES = 65536
 _REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
+_UNREAD_SECONDS = 30  # a caller that has read nothing of its answer for so long is cut off
 _GRACE_SECONDS = 5  # what running requests get to finish in at a stop
 _CONNECTIONS = 1000  # below the 1,024 files that a process may usually have open
-_CROWDED = 900  # from here on each new connection costs the one that has been idle longest
+_CROWDED = 900  # from here on each new connection costs the one that has been idle or unread longest
+_PATIENCE_SECONDS = 1  # with a caller that reads nothing, when connections are scarce
 _LINGER_SECONDS = 2
 _LINGER_BYTES = 4 * 1024 * 1024
 _FOLD = re.compile(rb"\r\n[ \t]")
@@ -73,8 +83,12 @@ class Server:
 
     def run(self) -> None:
         """Serve until `stop`, then let running requests finish, 5 s at most."""
+        next_check = time.monotonic()
         while not self._stopping.is_set():
             wasyncore.loop(timeout=1, map=self._map, use_poll=True, count=1)
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + 1
+                self._close_unread()
         # Who has connected already is accepted and heard: closing the socket at once would reset them.
         wasyncore.loop(timeout=0, map=self._map, use_poll=True, count=3)
         wasyncore.dispatcher.close(self._server)
@@ -89,6 +103,13 @@ class Server:
         self._stopping.set()
         with contextlib.suppress(OSError):  # it has stopped already
             self._server.pull_trigger()
+
+    def _close_unread(self) -> None:
+        """Close connections whose callers do not read; waitress would wait until it can write to them."""
+        for channel in list(self._server.active_channels.values()):
+            if channel.is_unread(_UNREAD_SECONDS):
+                log.info("%s has read nothing of its answer for %g s: closed", channel.addr[0], _UNREAD_SECONDS)
+                channel.abandon()
 
     def _busy(self) -> bool:
         channels: Iterable[Any] = list(self._server.active_channels.values())
@@ -161,7 +182,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """Use our parser and tasks, give up on a request that does not arrive, make room, and let a refusal arrive.
+    """Use our parser and tasks, serve one request at a time, make room, and let a refusal arrive.
 
     A connection that is closed while the caller still sends is reset, and the caller may never read why it was refused.
     So after a refusal our side is closed first, and what still comes is thrown away for a while (RFC 9112 section 9.6).
@@ -174,24 +195,69 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     lingering = False
     lingers_until = 0.0
     thrown_away = 0
+    request: _Parser | None
+    sent_continue: bool
+    unparsed = b""  # received behind the request that is being served
 
     def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
         others = list(server.active_channels.values())
         super().__init__(server, *arguments, **named)
-        # Else idle connections would keep everybody out until they time out.
+        # Else connections that are idle or unread would keep all others out until they time out.
         if len(others) >= _CROWDED:
-            idle = [each for each in others if not (each.requests or each.total_outbufs_len or each.will_close)]
+            idle = [each for each in others if each.is_idle() or each.is_unread(_PATIENCE_SECONDS)]
             if idle:
-                min(idle, key=attrgetter("last_activity")).will_close = True
+                min(idle, key=attrgetter("last_activity")).abandon()
+
+    def is_idle(self) -> bool:
+        """Return whether no request has arrived whole and no answer is under way."""
+        return not (self.requests or self.writable())
+
+    def is_unread(self, seconds: float) -> bool:
+        """Return whether it has waited for room to send for so many seconds."""
+        return self.writable() and time.time() - self.last_activity > seconds
+
+    def abandon(self) -> None:
+        """Close at once. On the I/O thread."""
+        self.unparsed = b""
+        super().handle_close()
 
     def readable(self) -> bool:
         now = time.monotonic()
         if self.lingering:
             self.will_close = now > self.lingers_until or self.thrown_away > _LINGER_BYTES
             return not self.will_close
-        if self.request is not None and now - self.request.began > _REQUEST_SECONDS:
+        if self.request is not None and not self.requests and now - self.request.began > _REQUEST_SECONDS:
             self.will_close = True
-        return bool(super().readable())
+        return bool(not self.unparsed and super().readable())
+
+    def writable(self) -> bool:
+        return bool(super().writable() or (self.unparsed and not self.requests))
+
+    def received(self, data: bytes) -> None:
+        self.unparsed = data
+        self._parse()
+
+    def handle_write(self) -> None:
+        super().handle_write()
+        if self.connected and not (self.requests or self.total_outbufs_len):
+            self._parse()
+
+    def _parse(self) -> None:
+        """Parse up to the end of the next request and hand that to a worker thread. On the I/O thread."""
+        with self.requests_lock:
+            if self.will_close or self.close_when_flushed:
+                self.unparsed = b""
+            while self.unparsed and not self.requests:
+                request: _Parser = self.request or _Parser(self.adj)
+                self.request = request
+                self.unparsed = self.unparsed[request.received(self.unparsed) :]
+                if request.expect_continue and request.headers_finished and not self.sent_continue:
+                    self.send_continue()
+                if request.completed:
+                    self.sent_continue, self.request = False, None
+                    if not request.empty:
+                        self.requests.append(request)
+                        self.server.add_task(self)
 
     def handle_read(self) -> None:
         if not self.lingering:
@@ -203,7 +269,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             received = 0
         self.thrown_away += received
         if not received:
-            super().handle_close()
+            self.abandon()
 
     def handle_close(self) -> None:
         if self.refused and not self.lingering and self.connected:
@@ -212,7 +278,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
         else:
-            super().handle_close()
+            self.abandon()
 
 
 def _asked(request: Any) -> tuple[str, str]:
