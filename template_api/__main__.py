@@ -37,7 +37,8 @@ Each of the first five options may also be given as an environment variable: {EN
 An option wins over its variable. A database URL that holds a password belongs in the variable: options can be seen by
 other users of the machine.
 
-Limits: request bodies 64 KiB, headers 64 KiB, 30 s for a request to arrive, 1000 connections.
+Limits: request bodies 64 KiB, headers 64 KiB, 30 s for a request to arrive, 1000 connections;
+a caller that reads nothing of its answer for 30 s is cut off.
 SIGTERM and SIGINT let running requests finish, 5 s at most. Any number of processes may serve one database; a change
 made by import, publish, hide or draft is seen by all of them within 2 s.
 
