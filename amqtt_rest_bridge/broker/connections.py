@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from amqtt.broker import Broker
@@ -31,6 +32,17 @@ MayPublish = Callable[[Session, str], Awaitable[bool]]
 """Ask the topic plugins whether a client may publish on a topic."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Served:
+    """A connection that is served: `owner` has its client, credentials and will, `end` is set once it has ended.
+
+    The session itself may be that of a later connection by the time a slow ACL lets an earlier one end.
+    """
+
+    owner: Session
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Connections:
     """Stand in for those steps of a broker that begin and end a connection.
 
@@ -46,7 +58,7 @@ class Connections:
         self._serve = broker._handle_client_session
         self._end = broker._handle_disconnect
         self._let_in: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
-        self._ends: dict[Any, asyncio.Event] = {}  # of the connections that are served, by their handlers
+        self._served: dict[Any, _Served] = {}  # by their handlers
         broker._initialize_client_session = self._meet
         broker._handle_client_session = self._receive
         broker._authenticate = self._is_let_in
@@ -69,13 +81,13 @@ class Connections:
             return
         session = await self._settle(session)
         self._let_in.add(id(session))
-        end = self._ends[handler] = asyncio.Event()
+        served = self._served[handler] = _Served(_copy(session))
         try:
             await self._serve(reader, writer, session, handler, server, listener_name)
         finally:
             self._let_in.discard(id(session))
-            del self._ends[handler]
-            end.set()
+            del self._served[handler]
+            served.end.set()
 
     async def _is_let_in(self, session: Session, listener: Any) -> bool:
         """Answer amqtt, which authenticates whom it serves, from what `_receive` has asked."""
@@ -95,6 +107,8 @@ class Connections:
         session, handler = sessions[client_id]
         if session.transitions.is_connected():
             await self._take_over(handler)
+        if session.username != newcomer.username:
+            _drop_unasked(session)
         for name in _OF_THE_CONNECTION:
             setattr(session, name, getattr(newcomer, name))
         session.attributes.update(newcomer.attributes)
@@ -106,27 +120,41 @@ class Connections:
 
         amqtt ends it too, but goes on at once; the will would be that of the next connection.
         """
-        end = self._ends.get(handler)
+        served = self._served.get(handler)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
-                while end is not None and not end.is_set():
+                while served is not None and not served.end.is_set():
                     # Again and again, since a handler that starts forgets that it was told to end.
                     await handler.handle_connection_closed()
                     await handler.stop()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(end.wait(), _LOOK_SECONDS)
+                        await asyncio.wait_for(served.end.wait(), _LOOK_SECONDS)
 
     async def _see_off(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> None:
-        """End a connection; its will is sent where its client might publish."""
-        if (
-            session.will_flag
-            and not isinstance(waiter.result(), DisconnectPacket)
-            and not await self._may_leave_will(session)
-        ):
+        """End a connection; then its will is sent where its client might publish."""
+        owner = self._served[handler].owner
+        if self._is_taken_over(session, handler):
+            await self._broker._stop_handler(handler)  # the rest of amqtt's step would end the connection that has it
+        else:
             session.will_flag = False
-            topic = loggable(session.will_topic or "")
-            log.info("%s may not publish on %s: its will is not sent", _name(session), topic)
-        await self._end(session, handler, waiter)
+            await self._end(session, handler, waiter)
+        if not owner.will_flag or isinstance(waiter.result(), DisconnectPacket):
+            return
+        if await self._may_leave_will(owner):
+            await self._send_will(owner)
+        else:
+            log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
+
+    def _is_taken_over(self, session: Session, handler: Any) -> bool:
+        """Tell whether a later connection has the session, since the earlier one did not end in time."""
+        present, its_handler = self._broker._sessions.get(session.client_id, (None, None))
+        return present is session and its_handler is not handler
+
+    async def _send_will(self, owner: Session) -> None:
+        will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
+        await self._broker._broadcast_message(*will)
+        if owner.will_retain:
+            await self._broker.retain_message(*will)
 
     async def _may_leave_will(self, session: Session) -> bool:
         topic = session.will_topic or ""
@@ -150,6 +178,30 @@ class _NoSessions:
 
     async def _delete_session(self, client_id: str) -> None:
         """Keep the session of a client id until the client is known to be its owner."""
+
+
+def _copy(session: Session) -> Session:
+    """Return what a session has of its present connection, for the ACL and the will.
+
+    `Session()` would make a state machine of its own, 23 kB for each connection.
+    """
+    owner = Session.__new__(Session)
+    vars(owner).update(vars(session), _attributes=dict(session.attributes))
+    return owner
+
+
+def _drop_unasked(session: Session) -> None:
+    """Drop messages of a session's earlier user on which the ACL has not been asked: it would be asked for the next.
+
+    Decision: acknowledged ones too, but for lossless routes, which have them on disk with their publisher.
+    """
+    waiting = session.delivered_message_queue
+    if not waiting.empty():
+        log.warning(
+            "%s has another user: %d message(s) of the earlier one are dropped", _name(session), waiting.qsize()
+        )
+    while not waiting.empty():
+        waiting.get_nowait()
 
 
 def _name(session: Session) -> str:

@@ -56,9 +56,13 @@ def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[
 
 @dataclass(slots=True, eq=False)
 class _Undecided:
-    """An admitted message on disk, until the ACL has said whether its publisher may; `calls` are events and keys."""
+    """An admitted message on disk, until the ACL has said whether its publisher may; `calls` are events and keys.
+
+    `username` is that of the publisher: the session may be another user's by the time the ACL is asked.
+    """
 
     session: Session
+    username: str | None
     message: Message
     calls: list[tuple[Listening, str]]
     hops: int = 0
@@ -95,7 +99,8 @@ class Lossless:
             return
         message = Message(topic, bytes(packet.data or b""), self._clock())
         kept = [(listening, self._keep(listening, message, session)) for listening in listenings]
-        self._kept.append(_Undecided(session, message, [(one, key) for one, key in kept if key is not None]))
+        calls = [(one, key) for one, key in kept if key is not None]
+        self._kept.append(_Undecided(session, session.username, message, calls))
         self._filled.set()
         if packet.data is not None:
             packet.data = taken = Taken(packet.data)
@@ -154,8 +159,8 @@ class Lossless:
         """Deal a call that was kept before; False when its publisher may not, or not yet."""
         listening.account.admit_again()
         if kept.client_id is not None:
-            calls = [(listening, kept.key)]
-            return await self._decide(_Undecided(_publisher(kept), kept.message, calls, kept.hops))
+            calls, publisher = [(listening, kept.key)], _publisher(kept.client_id, kept.username)
+            return await self._decide(_Undecided(publisher, publisher.username, kept.message, calls, kept.hops))
         self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
         return True
 
@@ -179,6 +184,8 @@ class Lossless:
     async def _decide(self, undecided: _Undecided) -> bool:
         """Ask the ACL, and deal or remove a message; False when it is not dealt. An ACL that fails is asked again."""
         session, message = undecided.session, undecided.message
+        if session.username != undecided.username:
+            session = _publisher(session.client_id, undecided.username)
         try:
             permitted = await self._may_publish(session, message.topic)
         except Exception as error:  # noqa: BLE001  # that is no refusal, and the message has been acknowledged
@@ -244,8 +251,8 @@ def _is_repeated(packet: PublishPacket, session: Session) -> bool:
     return known is not None and (known.topic, known.data) == (packet.topic_name, packet.data)
 
 
-def _publisher(kept: Kept) -> Session:
+def _publisher(client_id: str | None, username: str | None) -> Session:
     """Rebuild as much of a publisher as an ACL asks for."""
     session = Session()
-    session.client_id, session.username = kept.client_id, kept.username
+    session.client_id, session.username = client_id, username
     return session

@@ -65,6 +65,29 @@ def test_a_topic_that_amqtt_lets_no_client_publish_to_reaches_no_lossless_route(
     assert len(rig.bridge.calls) == calls
 
 
+def test_the_acl_is_asked_for_the_user_that_published_whoever_has_the_session_since(rig: Rig, spool: Spool) -> None:
+    asked: list[tuple[str | None, str | None]] = []
+    session = Session()
+    session.client_id, session.username = "a", "bob"
+
+    async def answer(publisher: Session, _topic: str) -> bool:
+        asked.append((publisher.client_id, publisher.username))
+        return publisher.username == "ann"
+
+    async def scenario() -> None:
+        lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0)
+        await lossless.take_hook(packet=PublishPacket.build("in/x", b"1", 1, False, 1, False), session=session)
+        session.username = "ann"
+        running = asyncio.create_task(lossless.run())
+        while lossless.backlog or not asked:
+            await asyncio.sleep(0)
+        running.cancel()
+
+    asyncio.run(scenario())
+    assert asked == [("a", "bob")]
+    assert not rig.bridge.calls
+
+
 def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
     rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

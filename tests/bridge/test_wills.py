@@ -1,7 +1,9 @@
 """Last wills: sent for clients that were let in, where they might publish; status topics belong to the bridge."""
 
+import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -241,3 +243,50 @@ def test_a_route_does_not_publish_on_status_topics_either(target: Recorder) -> N
             assert client.message() == ("out", body)
         eventually(lambda: host.plugin._dispatcher.accounts["Forger"].succeeded == 4, "not published")
         assert STATUS not in host.broker.retained_messages
+
+
+def test_a_will_that_a_slow_acl_keeps_waiting_is_sent_with_its_own_topic(
+    host: Host, target: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.broker.connections._TAKE_OVER_SECONDS", 0.1)
+    ask, asked, may = Rights.topic_filtering, threading.Event(), threading.Event()
+
+    async def slow(
+        self: Rights, *, session: Session | None = None, topic: str | None = None, action: Any = None
+    ) -> Any:
+        if topic == "ann/gone" and action is Action.PUBLISH:
+            asked.set()
+            await asyncio.to_thread(may.wait, 10)
+        return await ask(self, session=session, topic=topic, action=action)
+
+    monkeypatch.setattr(Rights, "topic_filtering", slow)
+    listener = Listener(host)
+    ann = user(host, "ann", "a", will=("ann/gone", b"first"), clean=False)
+    ann.subscribe("all/news")
+    ann.sock.close()
+    assert asked.wait(10)
+    later = user(host, "ann", "a", will=(STATUS, b"forged"), will_retain=True, clean=False)
+    may.set()
+    while ("ann/gone", b"first") not in listener.messages():
+        pass
+    listener.send(publish_packet("all/news", b"to the session"))
+    while ("all/news", b"to the session") not in later.messages():  # the earlier end did not end this connection
+        pass
+    assert [topic for topic, _ in listener.until("end")] == ["all/news"]
+    assert STATUS not in host.broker.retained_messages
+    later.sock.close()
+    listener.close()
+
+
+def test_messages_of_a_sessions_earlier_user_are_not_sent_by_the_rights_of_the_next(
+    host: Host, target: Recorder
+) -> None:
+    bob = user(host, "bob", "a", clean=False)
+    bob.send(b"".join(publish_packet("ann/forged", b"%d" % number, number) for number in range(1, 1000)))
+    bob.expect(0x40)
+    ann = user(host, "ann", "a", clean=False)  # whose client has connected again, as clients do
+    ann.send(publish_packet("all/end", b"", 1))
+    ann.expect(0x40)
+    assert requests(target, "end") == []
+    bob.sock.close()
+    ann.close()
