@@ -15,8 +15,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet, Overloaded, Served, ShuttingDown
-from amqtt_rest_bridge.bridge.client.keyed_queue import Lanes
-from amqtt_rest_bridge.bridge.client.route_runner import CallItem, Runner, Sender, Ways
+from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
+from amqtt_rest_bridge.bridge.client.requests import Sender
+from amqtt_rest_bridge.bridge.client.route_runner import CallItem, RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
@@ -69,10 +70,10 @@ class Engine:
         self._timers = Timers()
         self._threads = ThreadBudget()
         self._inbound = Inbound()
-        self._runners: dict[int, Runner] = {}  # by event number
-        self._heirs: dict[str, Runner] = {}  # the present runner of each route
-        self._retired: deque[Runner] = deque()  # a reload replaced them; closed once their calls have ended
-        self._lanes: Lanes[Callable[[], None]] = Lanes()
+        self._runners: dict[int, RouteRunner] = {}  # by event number
+        self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
+        self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
+        self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
         self._sockets: dict[int, socket.socket] = {}
         self._servers: dict[int, Server] = {}
         self._longest: dict[int, float] = {}  # seconds that a request on a port may take, by any of its definitions
@@ -81,7 +82,7 @@ class Engine:
         self._watch = PortWatch(link.send)
         self._ending = False
         self._stopping = False
-        self._idle: list[Runner] = []  # whose calls nobody is at yet
+        self._idle: list[RouteRunner] = []  # whose calls nobody is at yet
         self._handlers: Mapping[int, Callable[..., None]] = {
             Op.ROUTES: self._take_routes,
             Op.LISTEN: self._take_sockets,
@@ -104,7 +105,7 @@ class Engine:
         finally:
             self._close()
 
-    def _read(self) -> list[Runner] | None:
+    def _read(self) -> list[RouteRunner] | None:
         frames = self._link.receive(None)
         if frames is None:
             return None
@@ -162,13 +163,13 @@ class Engine:
         if all(item[1] == first for item in items):
             self._give(self._runners[first], items)
             return
-        by_runner: dict[Runner, list[CallItem]] = {}
+        by_runner: dict[RouteRunner, list[CallItem]] = {}
         for item in items:
             by_runner.setdefault(self._runners[item[1]], []).append(item)
         for runner, own in by_runner.items():
             self._give(runner, own)
 
-    def _give(self, runner: Runner, items: list[CallItem]) -> None:
+    def _give(self, runner: RouteRunner, items: list[CallItem]) -> None:
         if runner.take(items) and runner not in self._idle:
             self._idle.append(runner)
 
@@ -176,12 +177,12 @@ class Engine:
         settings: BridgeSettings
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
-        runners: dict[int, Runner] = {}
+        runners: dict[int, RouteRunner] = {}
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)
             runners |= dict.fromkeys(numbered.numbers, runner)
         gone = set(self._runners.values()) - set(runners.values())
-        self._runners, self._heirs = runners, {runner.name: runner for runner in runners.values()}
+        self._runners, self._by_route = runners, {runner.name: runner for runner in runners.values()}
         for runner in gone:
             runner.retire()
         self._retired.extend(gone)
@@ -189,11 +190,13 @@ class Engine:
         self._serve([numbered.route for numbered in routes], ports, settings)
         self._link.send((Op.READY,))
 
-    def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> Runner:
+    def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
         name = numbered.route.name
         sender = self._makers.sender(numbered.route.config, settings)
-        ways = Ways(self._outbox, self._timers, self._threads, self._lanes, lambda: self._heirs.get(name))
-        return Runner(numbered, settings, sender, ways)
+        context = RouteContext(
+            self._outbox, self._timers, self._threads, self._ordered, lambda: self._by_route.get(name)
+        )
+        return RouteRunner(numbered, settings, sender, context)
 
     def _serve(self, routes: Iterable[Route], ports: list[int], settings: BridgeSettings) -> None:
         by_port = routes_by_port(routes, ports)
@@ -234,7 +237,7 @@ class Engine:
 
     def _expire(self) -> None:
         self._timers.after(_EXPIRE_SECONDS, self._expire)
-        for runner in list(self._heirs.values()):
+        for runner in list(self._by_route.values()):
             runner.expire()
 
     def _stop(self, grace: float) -> None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from wsgiref.types import WSGIApplication
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent
-from amqtt_rest_bridge.bridge.client.route_runner import Sender
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.server.app import create_app
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns

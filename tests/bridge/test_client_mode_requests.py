@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from amqtt_rest_bridge.bridge.client import requests
-from amqtt_rest_bridge.bridge.client.requests import Call, PreparedEvent, build_request
+from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, build_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -50,11 +50,11 @@ def build(
     *,
     key: str | None = None,
     max_body_bytes: int = 1_000,
-) -> Call:
+) -> BuiltRequest:
     return build_request(Route("route", config), made, message, max_body_bytes=max_body_bytes, idempotency_key=key)
 
 
-def values(call: Call, name: str) -> list[str]:
+def values(call: BuiltRequest, name: str) -> list[str]:
     return [value for key, value in call.request.headers if key.lower() == name.lower()]
 
 

@@ -12,7 +12,7 @@ from time import monotonic
 import pytest
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet
-from amqtt_rest_bridge.bridge.client.route_runner import Sender
+from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, Server
 from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, BrokerEnd, Frame, Op
 from amqtt_rest_bridge.model import (
@@ -339,7 +339,7 @@ def test_the_engine_ends_with_its_link_though_a_reader_is_at_a_call() -> None:
     gate.open.set()
 
 
-def test_tries_that_fail_are_logged_once_a_second(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_are_logged_once_a_second(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="amqtt_rest_bridge")
     rig.network.answer = lambda _: BUSY
     rig.use(route(lossless=True))
@@ -347,7 +347,7 @@ def test_tries_that_fail_are_logged_once_a_second(rig: Rig, caplog: pytest.LogCa
         rig.call(key="key")
     for _ in range(50):
         rig.frame(Op.WAITING)
-    lines = [record.getMessage() for record in caplog.records if "tried again in" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if ", retry in " in record.getMessage()]
     assert 1 <= len(lines) <= 3
     rig.network.answer = lambda _: FINE
     rig.ended(50)

@@ -1,4 +1,4 @@
-"""One after the other: the calls of ORDERED events, by topic. Pure but for its lock; any thread may use it."""
+"""Calls of ORDERED events run one after the other, by key: here is the queue that sees to it. Any thread may use it."""
 
 import threading
 from collections import deque
@@ -8,27 +8,30 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Lanes(Generic[T]):
-    """Let one item of each lane through at a time, the others in order of arrival."""
+class KeyedQueue(Generic[T]):
+    """Let one item of each key run at a time, the others in order of arrival.
+
+    It holds an entry for each key that is in use, so its size is bounded by the items that were admitted.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[Hashable, deque[T]] = {}
 
-    def enter(self, lane: Hashable, item: T) -> bool:
-        """Say whether the item may go now; if not, `leave` gives it when its turn comes."""
+    def enter(self, key: Hashable, item: T) -> bool:
+        """Return whether the item may run now; if not, `leave` returns it when its turn comes."""
         with self._lock:
-            if lane in self._waiting:
-                self._waiting[lane].append(item)
+            if key in self._waiting:
+                self._waiting[key].append(item)
                 return False
-            self._waiting[lane] = deque()
+            self._waiting[key] = deque()
             return True
 
-    def leave(self, lane: Hashable) -> T | None:
-        """Note that the item which went has ended; give the next one, which may go now."""
+    def leave(self, key: Hashable) -> T | None:
+        """End the running item of a key; return the next one, which may run now."""
         with self._lock:
-            waiting = self._waiting[lane]
+            waiting = self._waiting[key]
             if waiting:
                 return waiting.popleft()
-            del self._waiting[lane]
+            del self._waiting[key]
             return None

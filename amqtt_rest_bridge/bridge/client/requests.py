@@ -1,17 +1,24 @@
-"""Client mode without I/O: event and message to request, response or failure to publication, and what is tried again.
-
-Everything here is pure (time and randomness come in as parameters); the bridge process's client workers run it.
-"""
+"""Requests of client mode: from an event and a message to a complete request. Pure; client workers run it."""
 
 import hashlib
 import hmac
 from base64 import b64encode
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol
 
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client.origin import printable, split_base_address
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Method,
+    RestApiConfig,
+    Route,
+    Signature,
+)
 from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
 
 _PROJECT = "amqtt-rest-bridge"
@@ -22,8 +29,21 @@ _FRAMING = frozenset({"content-length", "transfer-encoding"})
 Headers = tuple[tuple[str, str], ...]
 
 
+class Sender(Protocol):
+    """What sends the requests of a route; see `http_client.HttpClient`."""
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Send a request and read its response; raises `CallError`."""
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long; must not block."""
+
+    def close(self) -> None:
+        """Close idle connections."""
+
+
 @dataclass(frozen=True, slots=True)
-class Call:
+class BuiltRequest:
     """A request ready to be sent and the topic of its result; `destination` None publishes no result."""
 
     request: HttpRequest
@@ -31,15 +51,17 @@ class Call:
 
 
 class PreparedEvent:
-    """A client event of a route, with all that no message changes put together once.
+    """A client event of a route, with everything that no message changes computed once.
 
-    Made at load and never changed, so that any number of workers may call `build` at once.
+    Immutable, so that any number of workers may call `build` at once. `label` names route and event in the log.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
     """
 
     def __init__(self, route: Route, event: ClientEvent, *, max_body_bytes: int) -> None:
+        self.event = event
+        self.label = f"route {route.name}, event {event.name}"
         origin, path = split_base_address(route.config.base_address or "")
         self._base = f"{origin}{path}/"
         self._method = event.method
@@ -63,7 +85,7 @@ class PreparedEvent:
         self._leading, self._own, self._trailing = leading, own, trailing
         self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
 
-    def build(self, message: Message, *, idempotency_key: str | None = None) -> Call:
+    def build(self, message: Message, *, idempotency_key: str | None = None) -> BuiltRequest:
         """Build the request of a message, complete with every header that is sent.
 
         An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`.
@@ -87,10 +109,10 @@ class PreparedEvent:
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         destination = None if self._destination is None else self._destination.fill(values)
-        return Call(HttpRequest(self._method, url, headers, body), destination)
+        return BuiltRequest(HttpRequest(self._method, url, headers, body), destination)
 
     def _path(self, values: MessageValues) -> str:
-        """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS stands for.
+        """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS replaces.
 
         Those are the literal ones, or a topic's own; an empty value must not make a segment disappear.
         """
@@ -111,7 +133,7 @@ class PreparedEvent:
 
 def build_request(
     route: Route, event: ClientEvent, message: Message, *, max_body_bytes: int, idempotency_key: str | None = None
-) -> Call:
+) -> BuiltRequest:
     """Build one request, for callers with a single message; raises what `PreparedEvent` and `build` raise."""
     return PreparedEvent(route, event, max_body_bytes=max_body_bytes).build(message, idempotency_key=idempotency_key)
 
@@ -130,13 +152,13 @@ class _Text:
 
 
 def _leading(authority: str, given: frozenset[str]) -> Headers:
-    """Give what comes before HEADERS; Host stands first (RFC 9110 section 7.2)."""
+    """Return what comes before HEADERS; Host is first (RFC 9110 section 7.2)."""
     offered = (("Host", authority), ("User-Agent", f"{_PROJECT}/{_version()}"), ("Accept-Encoding", "gzip, deflate"))
     return tuple((name, value) for name, value in offered if name.lower() not in given)
 
 
 def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Headers:
-    """Give what follows HEADERS: content type and credentials, unless HEADERS has its own."""
+    """Return what follows HEADERS: content type and credentials, unless HEADERS has its own."""
     headers: list[tuple[str, str]] = []
     if has_body and "content-type" not in given:
         headers.append(("Content-Type", config.default_content_type))
@@ -147,7 +169,7 @@ def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -
 
 
 def _authorization(config: RestApiConfig) -> str | None:
-    """Give the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2)."""
+    """Return the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2)."""
     if config.authorization is not None:
         return config.authorization
     if config.username is None or config.password is None:

@@ -1,4 +1,4 @@
-"""What becomes of a response or failure: the payload that is published, and where. Pure; client workers run it."""
+"""Results of calls: from a response or a failure to the publication. Pure; client workers run it."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _STATUS_HINTS: Mapping[int, str] = {
 
 
 def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
-    """Say why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
+    """Return why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
     status = response.status
     if status >= 400:
         return CallError(
@@ -46,7 +46,7 @@ def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None
 
 
 def result(event: ClientEvent, destination: str | None, response: HttpResponse) -> Publication | None:
-    """Give what a successful response publishes, or None when the event has no DESTINATION_TOPIC."""
+    """Return what a successful response publishes, or None when the event has no DESTINATION_TOPIC."""
     if destination is None:
         return None
     payload = response.body if event.response_format is ResponseFormat.BODY else envelope(response)
@@ -54,7 +54,7 @@ def result(event: ClientEvent, destination: str | None, response: HttpResponse) 
 
 
 def envelope(response: HttpResponse) -> bytes:
-    """Put a response into one JSON object (RESPONSE_FORMAT "envelope"), as UTF-8."""
+    """Serialise a response as one JSON object (RESPONSE_FORMAT "envelope"), as UTF-8."""
     headers: dict[str, str] = {}
     for name, value in response.headers:
         lower = name.lower()
@@ -73,7 +73,7 @@ def envelope(response: HttpResponse) -> bytes:
 def failure(
     route: str, event: ClientEvent, message: Message, error: CallError, response: HttpResponse | None = None
 ) -> Publication | None:
-    """Give what a failed call publishes, or None when the event names no topic for it (the log tells then).
+    """Return what a failed call publishes, or None when the event names no topic for it: then the log alone has it.
 
     Decision: a failure is not retained, even with RETAIN: the last good value stays.
     """
@@ -84,8 +84,17 @@ def failure(
     return Publication(topic, payload)
 
 
+def unexpected() -> CallError:
+    """Return the failure of a call that met a fault of the bridge itself."""
+    return CallError(
+        FailureCode.CONNECTION_FAILED,
+        "the call ended with an unexpected error of the bridge itself",
+        "The broker's log has the details; please report them.",
+    )
+
+
 def header(response: HttpResponse, name: str) -> str | None:
-    """Give the first value of a header, its name in lower case; None when there is none."""
+    """Return the first value of a header, its name in lower case; None when there is none."""
     return next((value for key, value in response.headers if key.lower() == name), None)
 
 
