@@ -69,7 +69,7 @@ def add_to(subparsers: "Subparsers") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the table, or print once."""
-    from amqtt_rest_bridge.cli import status_client
+    from amqtt_rest_bridge.broker import status_client
 
     address = status_client.parse_address(arguments.broker)
     try:

@@ -40,15 +40,6 @@ _COLUMNS: Final = (
 _LAST_ERROR: Final = "LAST ERROR"
 
 
-def read_status(payload: bytes) -> dict[str, Any] | None:
-    """Read a status payload; None when it is none."""
-    try:
-        status = json.loads(payload)
-    except (ValueError, RecursionError):
-        return None
-    return status if isinstance(status, dict) and isinstance(status.get("name"), str) else None
-
-
 def in_order(statuses: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort by the routes' names."""
     return sorted(statuses, key=lambda status: (str(status["name"]).lower(), str(status["name"])))

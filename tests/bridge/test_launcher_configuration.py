@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
 
-from amqtt_rest_bridge.cli.serve import bridge_check, configuration, listeners, plugin_classes
+from amqtt_rest_bridge.broker import listeners
+from amqtt_rest_bridge.cli.serve import bridge_check, configuration
 from amqtt_rest_bridge.cli.serve.validation import Misfit, fit
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.processes.settings import Settings
@@ -25,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
 def faults(_place: Workplace) -> list[str]:
     """Give all faults of broker.yaml as they are printed, each with its hint on one line."""
     read = configuration.read(Path("broker.yaml"))
-    found = [*configuration.broker_faults(read), *plugin_classes.listed_plugins(read)[1]]
+    found = [*configuration.broker_faults(read), *configuration.listed_plugins(read)[1]]
     return [str(fault).replace("\n", " ") for fault in found]
 
 
@@ -42,7 +43,7 @@ MALFORMED = [
     pytest.param("", "broker.yaml is empty; a configuration is a mapping", id="empty"),
     pytest.param("- a\n", "broker.yaml holds a list; a configuration is a mapping", id="list"),
     pytest.param("a\n", "broker.yaml holds a single value; a configuration is a mapping", id="single-value"),
-    pytest.param("plugins: {a.B: {}, a.B: {}}\n", "broker.yaml:1:20: a.B stands here twice", id="twice"),
+    pytest.param("plugins: {a.B: {}, a.B: {}}\n", "broker.yaml:1:20: a.B is given twice", id="twice"),
 ]
 
 
@@ -98,8 +99,8 @@ LISTENERS = [
         "hint: write an address and a port: 127.0.0.1:1883",
         id="number",
     ),
-    pytest.param("bind: 127.0.0.1:x", "4:5: error: listener default: 127.0.0.1:x is no address and port", id="no-port"),
-    pytest.param("bind: ':65536'", "4:5: error: listener default: :65536 is no address and port", id="port-too-high"),
+    pytest.param("bind: 127.0.0.1:x", "4:5: error: listener default: 127.0.0.1:x is not an address", id="no-port"),
+    pytest.param("bind: ':65536'", "4:5: error: listener default: :65536 is not an address", id="port-too-high"),
     pytest.param(
         "bnd: x", "4:5: error: listener default: unknown setting bnd hint: did you mean bind?", id="unknown-setting"
     ),
@@ -148,7 +149,7 @@ def test_listener_that_others_bring_connections_to_needs_no_address(place: Workp
 
 PLUGINS = [
     pytest.param("nowhere.P: {}", "plugin nowhere.P cannot be imported: No module named 'nowhere'", id="no-module"),
-    pytest.param("Plugin: {}", "plugin Plugin is no module.Class", id="no-dot"),
+    pytest.param("Plugin: {}", "plugin Plugin is not a path module.Class", id="no-dot"),
     pytest.param(
         "amqtt_rest_bridge.plugin.RestBrigdePlugin: {}",
         "plugin amqtt_rest_bridge.plugin.RestBrigdePlugin: amqtt_rest_bridge.plugin has no class RestBrigdePlugin "
@@ -162,11 +163,11 @@ PLUGINS = [
         id="misspelt-module",
     ),
     pytest.param("broken.Plugin: {}", "plugin broken.Plugin cannot be imported: KeyError: 'no such key'", id="raises"),
-    pytest.param("pathlib.Path: {}", "plugin pathlib.Path is no subclass of amqtt's BasePlugin", id="no-plugin"),
-    pytest.param("own_plugin.OwnPlugin: {}", "plugin own_plugin.OwnPlugin: its Config is no dataclass", id="no-config"),
+    pytest.param("pathlib.Path: {}", "plugin pathlib.Path is not a subclass of amqtt's BasePlugin", id="no-plugin"),
+    pytest.param("own_plugin.OwnPlugin: {}", "plugin own_plugin.OwnPlugin: its Config is not a data", id="no-config"),
     pytest.param(
         "amqtt.plugins.logging_amqtt.EventLoggerPlugin: 3",
-        "the settings of amqtt.plugins.logging_amqtt.EventLoggerPlugin are no mapping",
+        "the settings of amqtt.plugins.logging_amqtt.EventLoggerPlugin must be a mapping",
         id="settings-number",
     ),
 ]
@@ -341,7 +342,7 @@ UNREACHABLE = [
 
 @pytest.mark.parametrize(("bind", "where"), UNREACHABLE)
 def test_address_that_cannot_be_bound_is_named(bind: str, where: str) -> None:
-    with pytest.raises(listeners.CannotListen) as caught:
+    with pytest.raises(listeners.CannotListenError) as caught:
         listeners.probe({"web": ListenerConfig(bind=bind)})
     assert str(caught.value).startswith(f"listener web cannot listen on {where}")
 
@@ -351,7 +352,7 @@ def test_taken_address_is_named_and_a_free_one_passes(host: str) -> None:
     family = socket.AF_INET if host == "127.0.0.1" else socket.AF_INET6
     with socket.create_server((host.strip("[]"), 0), family=family) as sock:
         bind = f"{host}:{sock.getsockname()[1]}"
-        with pytest.raises(listeners.CannotListen, match="Address already in use"):
+        with pytest.raises(listeners.CannotListenError, match="Address already in use"):
             listeners.probe({"default": ListenerConfig(bind=bind)})
     listeners.probe({"default": ListenerConfig(bind=bind)})
 

@@ -85,7 +85,7 @@ def test_plugin_that_cannot_be_closed_does_not_hide_the_reason(place: Workplace)
     place.configure((BRIDGE, "  other_plugin.Other: {}\n"))
     place.add_plugin("    def __init__(self, context):\n        raise ValueError('not today')\n")
     ended = place.run("serve", "-c", "broker.yaml")
-    assert "plugin Other did not close" in ended.stderr
+    assert "plugin Other failed to close" in ended.stderr
     assert ended.stderr.splitlines()[-1] == "rest-bridge: error: OwnPlugin cannot start: not today"
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.cli.status_table import in_order, read_status, summary, table
+from amqtt_rest_bridge.broker.status_client import parse_status
+from amqtt_rest_bridge.cli.status_table import in_order, summary, table
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def test_order_does_not_depend_on_case() -> None:
 
 
 def test_payload_is_read() -> None:
-    assert read_status(json.dumps(status()).encode()) == status()
+    assert parse_status(json.dumps(status()).encode()) == status()
 
 
 @pytest.mark.parametrize(
@@ -134,4 +135,4 @@ def test_payload_is_read() -> None:
     ],
 )
 def test_payload_that_is_no_status_is_none(payload: bytes) -> None:
-    assert read_status(payload) is None
+    assert parse_status(payload) is None

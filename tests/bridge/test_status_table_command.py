@@ -22,8 +22,8 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli import status_client
-from amqtt_rest_bridge.cli.status_client import BrokerUnavailable, follow, parse_address, snapshot
+from amqtt_rest_bridge.broker import status_client
+from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, follow, parse_address, snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.host import Host, hosting, plain_broker
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
@@ -176,7 +176,7 @@ def test_end_of_the_broker_ends_the_table() -> None:
     with hosting(SERVER_ROUTE) as ending:
         stops = threading.Thread(target=ending.stop)
         address = parse_address(url(ending))
-        with pytest.raises(BrokerUnavailable, match=f"^{address.shown} closed the connection$"):
+        with pytest.raises(BrokerUnavailableError, match=f"^{address.shown} closed the connection$"):
             follow(address, SECONDS, lambda _: stops.start() if stops.ident is None else None)
         stops.join()
         ending.stop = lambda: None  # type: ignore[method-assign]  # it has
@@ -201,7 +201,7 @@ def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]
 def test_forbidden_subscription_is_told() -> None:
     with (
         hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
-        pytest.raises(BrokerUnavailable, match=r"does not allow us to subscribe to \$SYS/broker/routes/\+/status$"),
+        pytest.raises(BrokerUnavailableError, match=r"us to subscribe to \$SYS/broker/routes/\+/status$"),
     ):
         snapshot(parse_address(url(strict)))
 
@@ -252,7 +252,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("answer", "scheme", "why"), ANSWERS)
 def test_peer_that_is_no_broker_for_us_is_told(answer: bytes, scheme: str, why: str) -> None:
-    with answering(answer) as port, pytest.raises(BrokerUnavailable) as caught:
+    with answering(answer) as port, pytest.raises(BrokerUnavailableError) as caught:
         snapshot(parse_address(f"{scheme}://127.0.0.1:{port}"))
     assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{port}: {why}")
     assert "\n" not in str(caught.value)
@@ -260,7 +260,7 @@ def test_peer_that_is_no_broker_for_us_is_told(answer: bytes, scheme: str, why: 
 
 def test_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_client, "CONNECT_SECONDS", 0.2)
-    with answering(None) as port, pytest.raises(BrokerUnavailable, match=r"no answer within 0 s; is it an MQTT port"):
+    with answering(None) as port, pytest.raises(BrokerUnavailableError, match="no answer within 0 s; is it an MQTT"):
         snapshot(parse_address(f"mqtt://127.0.0.1:{port}"))
 
 
@@ -281,7 +281,7 @@ def test_address_is_shown_without_credentials(given: str, shown: str) -> None:
 
 @pytest.mark.parametrize("given", ["", "host", "127.0.0.1:1883", "http://host", "mqtt://", "mqtt://u:geheim@h:x"])
 def test_address_that_is_none_is_refused_without_repeating_it(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"^--broker is no broker's address; write mqtt://\[USER"):
+    with pytest.raises(ConfigurationError, match=r"^--broker is not the address of a broker; write mqtt://\[USER"):
         parse_address(given)
     assert main(["status", "--broker", given]) == 2
     assert "geheim" not in capsys.readouterr().err

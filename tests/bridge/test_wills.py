@@ -12,7 +12,7 @@ from amqtt.contexts import Action, BaseContext
 from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
-from amqtt_rest_bridge.cli import status_client
+from amqtt_rest_bridge.broker import status_client
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting

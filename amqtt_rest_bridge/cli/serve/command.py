@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
+from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
 from amqtt_rest_bridge.cli.serve.signals import Signals
-from amqtt_rest_bridge.cli.serve.stray_output import StrayOutput
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ What cannot work keeps the broker from starting, with one line that says why: a 
 unknown key or setting, a plugin that cannot be imported or started, errors in route files (each on a line of its own
 before), a port that is taken. Nothing is left running then.
 
-SIGTERM and SIGINT (Ctrl-C) shut down in good order: requests under way get 5 s to finish, the whole takes 10 s at most.
+SIGTERM and SIGINT (Ctrl-C) shut down gracefully: requests under way get 5 s to finish, the whole takes 10 s at most.
 A second signal ends the process at once. SIGHUP reads the route files again.
 
 Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message, exception).
@@ -36,7 +35,7 @@ uvloop is used when it is installed: pip install 'amqtt-rest-bridge[fast]'.
 """
 _EPILOG = """\
 exit status:
-  0        stopped by a signal, in good order (--check: the configuration is fine)
+  0        stopped by a signal, gracefully (--check: the configuration is fine)
   1        cannot start, failed while running, or was not shut down within 10 s (--check: there are errors)
   2        the command is used wrongly
   130,143  a second SIGINT or SIGTERM ended the process
@@ -113,25 +112,26 @@ def _told(work: Callable[[], int], logs: Handler) -> int:
 
 def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     # amqtt takes a second to import: after the signals are ours, and only for those who serve.
-    from amqtt_rest_bridge.cli.serve import configuration, launcher, plugin_classes
+    from amqtt_rest_bridge.broker import service
+    from amqtt_rest_bridge.cli.serve import configuration
 
     read = configuration.read(path)
-    faults = [*configuration.broker_faults(read), *plugin_classes.listed_plugins(read)[1]]
+    faults = [*configuration.broker_faults(read), *configuration.listed_plugins(read)[1]]
     errors = [fault for fault in faults if fault.severity is Severity.ERROR]
     if errors:
         raise ConfigurationError(_in_one_line(errors))
     for warning in faults:
         log.warning("%s", warning)
-    launcher.run(configuration.broker_config(read), signals, logs.stop_holding)
+    service.run(configuration.broker_config(read), signals, logs.stop_holding)
     return 0
 
 
 def _check(path: Path) -> int:
-    from amqtt_rest_bridge.cli.serve import bridge_check, configuration, plugin_classes
+    from amqtt_rest_bridge.cli.serve import bridge_check, configuration
     from amqtt_rest_bridge.processes.settings import Settings
 
     read = configuration.read(path)
-    plugins, plugin_faults = plugin_classes.listed_plugins(read)
+    plugins, plugin_faults = configuration.listed_plugins(read)
     faults = [*configuration.broker_faults(read), *plugin_faults]
     for fault in faults:
         log.log(_LEVELS[fault.severity], "%s", fault)

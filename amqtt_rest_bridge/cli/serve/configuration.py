@@ -1,4 +1,4 @@
-"""The broker's configuration file: reading it, and what can be wrong with it beside its plugins. Main thread."""
+"""The broker's configuration file: read it, and find what is wrong with it, plugins' settings included. Main thread."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from amqtt.broker import DEFAULT_PORTS, Broker
-from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
-from amqtt.errors import BrokerError
 
+from amqtt_rest_bridge.broker.listeners import (
+    BrokerConfig,
+    ListenerConfig,
+    ListenerType,
+    address_of,
+    certificate_fault,
+)
+from amqtt_rest_bridge.broker.plugin_classes import ANONYMOUS, UnusablePluginError, authenticates, import_plugin
 from amqtt_rest_bridge.cli.serve.validation import Misfit, fit
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, reason
 from amqtt_rest_bridge.language.report import did_you_mean
@@ -19,26 +24,26 @@ _HIGHEST_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration file as it was read; `root` knows where everything stands in it."""
+    """A configuration file as it was read; `root` holds the place of each key."""
 
     path: str
     values: dict[str, Any]
     root: yaml.MappingNode
 
     def fault(self, keys: tuple[Any, ...], message: str, hint: str | None = None) -> Fault:
-        """Make an error at the value that these keys lead to, or as near to it as the file goes."""
+        """Return an error at the value that these keys lead to, or as near to it as the file goes."""
         return self._fault(Severity.ERROR, keys, message, hint)
 
     def warning(self, keys: tuple[Any, ...], message: str, hint: str | None = None) -> Fault:
-        """Make a warning in the same way."""
+        """Return a warning in the same way."""
         return self._fault(Severity.WARNING, keys, message, hint)
 
     def misfit(self, keys: tuple[Any, ...], misfit: Misfit) -> Fault:
-        """Make an error of a value that does not fit the dataclass that is found under these keys."""
+        """Return an error for a value that does not fit the dataclass found under these keys."""
         return self.fault(keys if misfit.key is None else (*keys, misfit.key), misfit.message, misfit.hint)
 
     def place(self, keys: tuple[Any, ...]) -> str:
-        """Give `path:line:column` of what these keys lead to."""
+        """Return `path:line:column` of what these keys lead to."""
         position = self._position(keys)
         return f"{self.path}:{position.line}:{position.column}"
 
@@ -56,13 +61,13 @@ class Configuration:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuse a key that stands twice in one mapping: the first of two plugins would silently be ignored."""
+    """Refuse a repeated key in a mapping: YAML would silently drop the first of two plugins."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands here twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -71,7 +76,7 @@ def read(path: Path) -> Configuration:
     """Read a configuration file.
 
     Raises:
-        ConfigurationError: It cannot be read, is not YAML or holds no mapping; the message says where.
+        ConfigurationError: It cannot be read, is not YAML or not a mapping; the message says where.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -97,7 +102,7 @@ def read(path: Path) -> Configuration:
 
 
 def broker_faults(configuration: Configuration) -> list[Fault]:
-    """Find what is wrong with the configuration, but for the settings of its plugins."""
+    """Return what is wrong with the configuration apart from its plugins."""
     values = configuration.values
     known = [*(field.name for field in fields(BrokerConfig)), "topic-check"]
     faults = [
@@ -114,17 +119,8 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
 
 
 def broker_config(configuration: Configuration) -> BrokerConfig:
-    """Give what amqtt makes of a configuration without faults; every call gives a new one."""
+    """Return what amqtt makes of a configuration without faults; a new object each time."""
     return BrokerConfig.from_dict(dict(configuration.values))
-
-
-def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
-    """Give the host (None for all interfaces) and port that a listener binds.
-
-    amqtt 0.12.1 keeps the brackets of an IPv6 address, with which nothing can be bound.
-    """
-    host, port = Broker._split_bindaddr_port(str(listener.bind), DEFAULT_PORTS[listener.type])
-    return (host.strip("[]") or None if host is not None else None), port
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +128,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listener_shapes(configuration: Configuration) -> Iterator[Fault]:
-    """Fit each listener by itself, so that the fault can name it."""
+    """Validate each listener by itself, so that the fault can name it."""
     listeners = configuration.values.get("listeners", {"default": {}})
     if not isinstance(listeners, dict) or not listeners:
         yield configuration.fault(("listeners",), "listeners must be a mapping of names to listeners")
@@ -151,7 +147,7 @@ def _listener_shapes(configuration: Configuration) -> Iterator[Fault]:
 
 
 def _listener_contents(configuration: Configuration) -> Iterator[Fault]:
-    """Look at addresses and certificates, with what listeners take over from the one named default."""
+    """Check addresses and certificates, including what listeners inherit from the one named default."""
     for name, listener in broker_config(configuration).listeners.items():
         if listener.type is ListenerType.EXTERNAL or listener.bind is None:
             continue
@@ -160,7 +156,7 @@ def _listener_contents(configuration: Configuration) -> Iterator[Fault]:
         except ValueError:
             port = -1
         if not 0 <= port <= _HIGHEST_PORT:
-            message = f"listener {name}: {listener.bind} is no address and port"
+            message = f"listener {name}: {listener.bind} is not an address and port"
             yield configuration.fault(("listeners", name, "bind"), message, "for example 127.0.0.1:1883")
         if listener.ssl:
             yield from _tls_faults(configuration, name, listener)
@@ -171,8 +167,59 @@ def _tls_faults(configuration: Configuration, name: str, listener: ListenerConfi
     if listener.certfile is None or listener.keyfile is None:
         yield configuration.fault(keys, f"listener {name}: ssl needs certfile and keyfile")
         return
-    try:
-        Broker._create_ssl_context(listener)
-    except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
+    if unusable := certificate_fault(listener):
         message = f"listener {name}: certfile {listener.certfile} and keyfile {listener.keyfile} cannot be used"
-        yield configuration.fault(keys, f"{message}: {reason(error)}")
+        yield configuration.fault(keys, f"{message}: {unusable}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlugin:
+    """A plugin of the configuration; `settings` is an object of its class `Config`."""
+
+    keys: tuple[str, ...]
+    kind: type[Any]
+    settings: Any
+
+
+def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], list[Fault]]:
+    """Import all plugins that the configuration lists, and validate their settings.
+
+    Returns:
+        Those that amqtt can construct, and what is wrong with the others; a warning when no client can connect.
+    """
+    plugins: list[ListedPlugin] = []
+    faults: list[Fault] = []
+    for path, settings in _entries(configuration.values.get("plugins")):
+        keys = ("plugins", path)
+        try:
+            kind = import_plugin(path)
+        except UnusablePluginError as unusable:
+            faults.append(configuration.fault(keys, str(unusable), unusable.hint))
+            continue
+        if not isinstance(settings, dict):
+            hint = "write them as name: value, indented below it"
+            faults.append(configuration.fault(keys, f"the settings of {path} must be a mapping", hint))
+            continue
+        fitted, misfits = fit(kind.Config, settings)
+        faults += [configuration.misfit(keys, misfit) for misfit in misfits]
+        if not misfits:
+            plugins.append(ListedPlugin(keys, kind, fitted))
+    nothing_else = configuration.values.get("plugins") is not None and not faults
+    if nothing_else and not any(authenticates(plugin.kind) for plugin in plugins):
+        message = "no authentication plugin is listed: no client can connect"
+        hint = f"add {ANONYMOUS}, or one that checks passwords"
+        faults.append(configuration.warning(("plugins",), message, hint))
+    return plugins, faults
+
+
+def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:
+    """Return paths and settings, whether they are written as a mapping or as a list of names and mappings.
+
+    Anything else is a fault of the configuration as a whole.
+    """
+    for entry in plugins if isinstance(plugins, list) else [plugins]:
+        if isinstance(entry, str) and isinstance(plugins, list):
+            yield entry, {}
+        elif isinstance(entry, dict):
+            for path, settings in entry.items():
+                yield str(path), settings if settings is not None else {}

@@ -13,7 +13,10 @@ from typing import Final, TextIO
 
 _TEXT: Final = "[%(asctime)s] :: %(levelname)s - %(message)s"  # as the amqtt command writes it
 _DEBUG_TEXT: Final = "[%(asctime)s] %(name)s:%(lineno)d :: %(levelname)s - %(message)s"
-_LOGGER: Final = "amqtt_rest_bridge.cli.serve.launcher"
+_LOGGER: Final = "amqtt_rest_bridge.cli.serve"
+_STANDARD_ERROR: Final = 2
+_JOIN_SECONDS: Final = 1.0  # a child may outlive the broker and keep the pipe open
+_LOG_LINE: Final = re.compile(r"\[[^\]]+\] :: ([A-Z]+) - (.*)")  # as the template API's process writes it
 _CONNECTION: Final = re.compile(
     r"Connection from |Listener '.*': \d+/\S+ connections acquired|### 'on_broker_client_(dis)?connected' EVENT FIRED"
 )
@@ -167,3 +170,40 @@ def _log_thread(caught: threading.ExceptHookArgs) -> None:
         logging.getLogger(_LOGGER).error(
             "thread %s ended", name, exc_info=(caught.exc_type, caught.exc_value, caught.exc_traceback)
         )
+
+
+class StrayOutput:
+    """Turn what reaches descriptor 2 past the log into records, from its construction to `end`.
+
+    The process of the template API, amqtt's own prints and the interpreter write there; with a JSON log every line has
+    to be an object. Descriptor 2 becomes a pipe that a thread reads; the log itself goes to the stream that was there.
+    """
+
+    def __init__(self) -> None:
+        self.stream: TextIO = os.fdopen(
+            os.dup(_STANDARD_ERROR), "w", buffering=1, encoding="utf-8", errors="backslashreplace"
+        )
+        """The standard error that was there before."""
+        reading, writing = os.pipe()
+        os.dup2(writing, _STANDARD_ERROR)
+        os.close(writing)
+        self._thread = threading.Thread(target=_read, args=(reading,), name="stray output", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Restore descriptor 2 and log what is still in the pipe; blocks for a second at most."""
+        os.dup2(self.stream.fileno(), _STANDARD_ERROR)
+        self._thread.join(_JOIN_SECONDS)
+
+
+def _read(descriptor: int) -> None:
+    log = logging.getLogger(_LOGGER)
+    with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            text = line.rstrip("\n")
+            found = _LOG_LINE.fullmatch(text)
+            level = logging.getLevelNamesMapping().get(found[1]) if found else None
+            if found and level is not None:
+                log.log(level, "%s", found[2])
+            elif text:
+                log.warning("%s", text)

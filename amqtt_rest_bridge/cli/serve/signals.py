@@ -12,11 +12,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-SHUTDOWN_SECONDS: Final = 10.0  # decisions section 1
+SHUTDOWN_SECONDS: Final = 10.0
 
 
 class Signals:
-    """What the process was told.
+    """The stop signals of this process.
 
     Args:
         last_words: Writes the line that ends the process.
@@ -31,7 +31,7 @@ class Signals:
         self._event = asyncio.Event()
 
     def install(self) -> None:
-        """Take both signals from now on, whether a loop runs or not.
+        """Handle both signals from now on, whether a loop runs or not.
 
         SIGHUP, which asks for a reload while the broker serves, is ignored before and after: its default would end the
         process.
@@ -41,7 +41,7 @@ class Signals:
             signal.signal(number, self._take)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say which loop `wait` will run on."""
+        """Wake `wait` on this loop from now on."""
         self._loop = loop
 
     async def wait(self) -> signal.Signals | None:
@@ -51,7 +51,7 @@ class Signals:
         return self.received
 
     def begin_shutdown(self) -> None:
-        """Give the shutdown its time; when it is over the process ends, whatever it is doing."""
+        """Start the time limit of the shutdown; when it is over the process ends, whatever it is doing."""
         watchdog = threading.Timer(self._seconds, self._overdue)
         watchdog.daemon = True
         watchdog.start()

@@ -1,7 +1,8 @@
-"""The MQTT client of `rest-bridge status`: what a broker says of its routes. A loop of its own on the main thread."""
+"""The MQTT client of `rest-bridge status`: reads the status of the routes. Main thread, its own event loop."""
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 import ssl
@@ -14,7 +15,6 @@ from urllib.parse import urlsplit
 from amqtt.client import MQTTClient
 from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError, NoDataError
 
-from amqtt_rest_bridge.cli.status_table import read_status
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.routing.status import status_topic
 
@@ -36,7 +36,7 @@ _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
 Status = dict[str, Any]
 
 
-class BrokerUnavailable(BridgeError):  # noqa: N818  # a state of the broker
+class BrokerUnavailableError(BridgeError):
     """The broker cannot be asked; the message says why and holds no credentials."""
 
 
@@ -49,10 +49,10 @@ class BrokerAddress:
 
 
 def parse_address(url: str) -> BrokerAddress:
-    """Read a broker's URL.
+    """Parse a broker's URL.
 
     Raises:
-        ConfigurationError: It is none; the message does not repeat it, since it may hold a password.
+        ConfigurationError: It is not one; the message does not repeat it, since it may hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -61,37 +61,52 @@ def parse_address(url: str) -> BrokerAddress:
         parts, host, port = urlsplit(""), None, None
     if parts.scheme not in _PORTS or not host:
         raise ConfigurationError(
-            f"--broker is no broker's address; write mqtt://[USER:PASSWORD@]HOST[:PORT], or {', '.join(_PORTS)[6:]}"
+            f"--broker is not the address of a broker; write mqtt://[USER:PASSWORD@]HOST[:PORT], "
+            f"or {', '.join(_PORTS)[6:]}"
         )
     host = f"[{host}]" if ":" in host else host
     return BrokerAddress(url, f"{parts.scheme}://{host}:{port if port is not None else _PORTS[parts.scheme]}")
 
 
+def parse_status(payload: bytes) -> Status | None:
+    """Parse a status payload; None when it is not one: anything may be published on these topics."""
+    try:
+        status = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    return status if isinstance(status, dict) and isinstance(status.get("name"), str) else None
+
+
 def snapshot(address: BrokerAddress, seconds: float | None = None) -> list[Status]:
-    """Give the status of every route that the broker has retained; blocks.
+    """Return the status of every route that the broker has retained; blocks.
 
     Args:
         address: The broker.
         seconds: How long to listen; None: until what is retained has come.
 
     Raises:
-        BrokerUnavailable: It cannot be reached, refuses us, or closes the connection.
+        BrokerUnavailableError: It cannot be reached, refuses us, or closes the connection.
     """
     return asyncio.run(_snapshot(address, seconds))
 
 
 def follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
-    """Show the status of all routes again and again, for so many seconds or until interrupted; blocks.
+    """Call `show` with the status of all routes at each change and every second; blocks.
+
+    Args:
+        address: The broker.
+        seconds: When to end; None: when interrupted.
+        show: Called on the event loop's thread.
 
     Raises:
-        BrokerUnavailable: As `snapshot`.
+        BrokerUnavailableError: As `snapshot`.
         KeyboardInterrupt: Ctrl-C.
     """
     asyncio.run(_follow(address, seconds, show))
 
 
 class _Feed:
-    """A connected client and what it has heard."""
+    """A connected client and the statuses it has received."""
 
     def __init__(self, client: MQTTClient, address: BrokerAddress) -> None:
         self._client = client
@@ -102,12 +117,12 @@ class _Feed:
     def statuses(self) -> list[Status]:
         return list(self._statuses.values())
 
-    async def take(self, seconds: float) -> bool:
+    async def receive(self, seconds: float) -> bool:
         """Wait for one message; False when none came in time."""
         session = self._client.session
         try:
             if session is None or not session.transitions.is_connected():
-                raise BrokerUnavailable(f"{self._address.shown} closed the connection")
+                raise BrokerUnavailableError(f"{self._address.shown} closed the connection")
             message = await self._client.deliver_message(max(0.0, seconds))
         except TimeoutError:
             return False
@@ -116,13 +131,13 @@ class _Feed:
             if task is None or task.cancelling():
                 raise
             # amqtt 0.12.1 cancels what waits for a message when the connection ends
-            raise BrokerUnavailable(f"{self._address.shown} closed the connection") from None
+            raise BrokerUnavailableError(f"{self._address.shown} closed the connection") from None
         if message is not None:
-            self._note(message.topic, bytes(message.data or b""))
+            self._update(message.topic, bytes(message.data or b""))
         return True
 
-    def _note(self, topic: str, payload: bytes) -> None:
-        status = read_status(payload)
+    def _update(self, topic: str, payload: bytes) -> None:
+        status = parse_status(payload)
         if status is not None:
             self._statuses[topic] = status
         elif not payload:  # the route is gone
@@ -132,34 +147,34 @@ class _Feed:
 async def _snapshot(address: BrokerAddress, seconds: float | None) -> list[Status]:
     async with _connected(address) as feed:
         if seconds is None:
-            while await feed.take(_QUIET_SECONDS):
+            while await feed.receive(_QUIET_SECONDS):
                 pass
         else:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                await feed.take(end - time.monotonic())
+                await feed.receive(end - time.monotonic())
         return feed.statuses
 
 
 async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
     end = None if seconds is None else time.monotonic() + seconds
     async with _connected(address) as feed:
-        while await feed.take(_QUIET_SECONDS):
+        while await feed.receive(_QUIET_SECONDS):
             pass
         while True:
             show(feed.statuses)
             left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
             if left <= 0:
                 return
-            if await feed.take(left):
+            if await feed.receive(left):
                 settled = time.monotonic() + _PAUSE_SECONDS
-                while await feed.take(settled - time.monotonic()):
+                while await feed.receive(settled - time.monotonic()):
                     pass
 
 
 @contextlib.asynccontextmanager
 async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
-    logging.getLogger("amqtt").setLevel(logging.CRITICAL + 1)  # what goes wrong is said once, by us
+    logging.getLogger("amqtt").setLevel(logging.CRITICAL + 1)  # what goes wrong becomes one BrokerUnavailableError
     client = MQTTClient(config={"auto_reconnect": False, "plugins": {}})
     try:
         await _connect(client, address)
@@ -179,9 +194,9 @@ async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
             await client.subscribe([(TOPIC_FILTER.removesuffix("/+/status"), 0)])
     except (ClientError, AMQTTError, MQTTError, NoDataError, OSError, TimeoutError) as error:
         _raise_if_interrupted()
-        raise BrokerUnavailable(f"cannot connect to {address.shown}: {_why(error)}") from error
+        raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
     if _REFUSED in granted:
-        raise BrokerUnavailable(f"{address.shown} does not allow us to subscribe to {TOPIC_FILTER}")
+        raise BrokerUnavailableError(f"{address.shown} does not allow us to subscribe to {TOPIC_FILTER}")
 
 
 async def _close_connection(client: MQTTClient) -> None:

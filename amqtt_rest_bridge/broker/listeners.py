@@ -1,18 +1,26 @@
-"""The broker's own listeners: whether they can be bound, and where they are. Main thread, around the start."""
+"""The broker's own listeners: their addresses and certificates, checked before the start. Main thread.
+
+The types of amqtt's configuration are imported from here by what checks a configuration file.
+"""
 
 import os
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amqtt.broker import Broker
-from amqtt.contexts import ListenerConfig, ListenerType
+from amqtt.broker import DEFAULT_PORTS, Broker
+from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
+from amqtt.errors import BrokerError
 
-from amqtt_rest_bridge.cli.serve.configuration import address_of
-from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.errors import BridgeError, reason
+
+__all__ = [
+    "BrokerConfig", "CannotListenError", "ListenerConfig", "ListenerType",
+    "address_of", "bound_addresses", "certificate_fault", "probe",
+]  # fmt: skip
 
 
-class CannotListen(BridgeError):  # noqa: N818  # what has happened, in the words of the message
+class CannotListenError(BridgeError):
     """A listener's address cannot be bound; the message says which listener, which address and why."""
 
     def __init__(self, name: str, host: str | None, port: int, error: OSError) -> None:
@@ -28,7 +36,7 @@ def probe(listeners: Mapping[str, ListenerConfig]) -> None:
     """Bind every address for a moment, as asyncio will.
 
     Raises:
-        CannotListen: One of them is taken, or none of this machine's.
+        CannotListenError: One of them is taken, or none of this machine's.
     """
     for name, listener in listeners.items():
         if listener.type is ListenerType.EXTERNAL or listener.bind is None:
@@ -39,11 +47,32 @@ def probe(listeners: Mapping[str, ListenerConfig]) -> None:
                 with sock:
                     sock.bind(address)
         except OSError as error:
-            raise CannotListen(name, host, port, error) from error
+            raise CannotListenError(name, host, port, error) from error
 
 
-def addresses(broker: Broker) -> list[str]:
-    """Give `host:port (name)` of every listener that is bound, with the port that was found where 0 was asked for."""
+def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
+    """Return host (None: all addresses; IPv6 without brackets) and port of a listener that has `bind`.
+
+    amqtt 0.12.1 keeps the brackets of an IPv6 address, with which nothing can be bound.
+
+    Raises:
+        ValueError: The port is not a number.
+    """
+    host, port = Broker._split_bindaddr_port(str(listener.bind), DEFAULT_PORTS[listener.type])
+    return (host.strip("[]") or None if host is not None else None), port
+
+
+def certificate_fault(listener: ListenerConfig) -> str | None:
+    """Return why the certificate and key of a TLS listener cannot be used, None when they can; reads both files."""
+    try:
+        Broker._create_ssl_context(listener)
+    except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        return reason(error)
+    return None
+
+
+def bound_addresses(broker: Broker) -> list[str]:
+    """Return `host:port (name)` of every bound listener, with the port that was found where 0 was asked for."""
     return [
         f"{_shown(*sock.getsockname()[:2])} ({name})"
         for name, server in broker._servers.items()

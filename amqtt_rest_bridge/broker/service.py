@@ -1,16 +1,17 @@
-"""A broker run as a service: started with clear reasons when it cannot, stopped in good order. Main thread.
+"""A broker run as a service: it starts whole or not at all, with the reason, and shuts down gracefully. Main thread.
 
 amqtt's own command leaves a broker without a listener running when a port is taken, hides why a plugin could not start,
-starts a default broker for a malformed file and dies of SIGTERM; see `rest-bridge serve --help` for what is done here.
+starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge serve --help` tells what is done here.
 """
 
 import asyncio
 import logging
+import signal
 import ssl
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import websockets.asyncio.server
 from amqtt.broker import Broker
@@ -19,25 +20,39 @@ from amqtt.errors import BrokerError, PluginInitError
 from amqtt.events import BrokerEvents
 from amqtt.plugins.manager import PluginManager
 
+from amqtt_rest_bridge.broker import listeners
 from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
-from amqtt_rest_bridge.cli.serve import listeners
-from amqtt_rest_bridge.cli.serve.signals import Signals
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
 
 log = logging.getLogger(__name__)
 
 
-class CannotStart(BridgeError):  # noqa: N818  # what has happened, in the words of the message
+class CannotStartError(BridgeError):
     """A plugin, or the broker, cannot start; the message says which and why."""
 
 
-class BrokerFailed(BridgeError):  # noqa: N818  # as above
-    """The broker ended by itself, or not in good order."""
+class BrokerFailedError(BridgeError):
+    """The broker ended without being told to, or its shutdown failed."""
+
+
+class StopSignals(Protocol):
+    """What tells the service to stop; `received` is the first signal, None before it."""
+
+    received: signal.Signals | None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake `wait` on this loop from now on."""
+
+    async def wait(self) -> signal.Signals | None:
+        """Wait for the first signal."""
+
+    def begin_shutdown(self) -> None:
+        """End the process when the shutdown has not ended it in time."""
 
 
 class _Broker(Broker):
-    """amqtt's broker, but its errors say which listener and which address, and IPv6 addresses work."""
+    """amqtt's broker; its errors name the listener and the address, and IPv6 addresses work."""
 
     async def _create_server_instance(
         self, listener_name: str, listener_type: ListenerType, address: str | None, port: int,
@@ -47,10 +62,10 @@ class _Broker(Broker):
         try:
             return await super()._create_server_instance(listener_name, listener_type, host, port, ssl_context)
         except OSError as error:
-            raise listeners.CannotListen(listener_name, host, port, error) from error
+            raise listeners.CannotListenError(listener_name, host, port, error) from error
 
 
-def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) -> None:
+def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]) -> None:
     """Run a broker until a signal; blocks.
 
     Args:
@@ -59,9 +74,9 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         on_ready: Called once clients can connect.
 
     Raises:
-        CannotListen: An address of a listener cannot be bound; nothing is left running.
-        CannotStart: A plugin could not start; nothing is left running.
-        BrokerFailed: The broker ended without a signal, or its shutdown failed.
+        CannotListenError: An address of a listener cannot be bound; nothing is left running.
+        CannotStartError: A plugin could not start; nothing is left running.
+        BrokerFailedError: The broker ended without a signal, or its shutdown failed.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         loop = runner.get_loop()
@@ -73,41 +88,41 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
             look_after_transports(broker)
         except Exception as error:
             _close_plugins_behind(error, runner)
-            if signals.received is not None:  # whatever it was, we were told to stop
+            if signals.received is not None:  # whatever failed, the process was told to stop
                 log.info("%s: stopped before the start", signals.received.name)
                 return
-            raise CannotStart(_plugin_reason(error)) from error
+            raise CannotStartError(_plugin_reason(error)) from error
         runner.run(_serve(broker, signals, on_ready))
 
 
-async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None]) -> None:
+async def _serve(broker: Broker, signals: StopSignals, on_ready: Callable[[], None]) -> None:
     failed = _watch_hooks(broker.plugins_manager)
     try:
         if signals.received is None:
             await broker.start()
     except BrokerError as error:
-        await _give_back(broker)
-        if isinstance(error.__cause__, listeners.CannotListen):
+        await _release(broker)
+        if isinstance(error.__cause__, listeners.CannotListenError):
             raise error.__cause__ from error
-        raise CannotStart(reason(error.__cause__ or error)) from error
+        raise CannotStartError(reason(error.__cause__ or error)) from error
     if signals.received is not None and broker.transitions.state == "new":
         log.info("%s: stopped before the start", signals.received.name)
-        await _give_back(broker)
+        await _release(broker)
         return
     broken = ""
     if not failed and signals.received is None:
-        log.info("ready: MQTT on %s", ", ".join(listeners.addresses(broker)) or "no listener")
+        log.info("ready: MQTT on %s", ", ".join(listeners.bound_addresses(broker)) or "no listener")
         on_ready()
-        broken = await _until_told(broker, signals)
+        broken = await _wait_for_end(broker, signals)
     await _shut_down(broker, signals)
     if failed:
-        raise CannotStart(failed[0])
+        raise CannotStartError(failed[0])
     if signals.received is None:
-        raise BrokerFailed(broken)
+        raise BrokerFailedError(broken)
 
 
-async def _until_told(broker: Broker, signals: Signals) -> str:
-    """Wait for a signal, or until the broker only seems to live, and return why that is."""
+async def _wait_for_end(broker: Broker, signals: StopSignals) -> str:
+    """Wait for a signal, a task that keeps failing, or the end of forwarding; return why for the last two."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(signals.wait())]
     supervisors = [getattr(plugin, "supervisor", None) for plugin in broker.plugins_manager.plugins]
     breaks = [asyncio.ensure_future(one.broken()) for one in supervisors if isinstance(one, Supervisor)]
@@ -116,10 +131,10 @@ async def _until_told(broker: Broker, signals: Signals) -> str:
     reasons = [one.result() for one in breaks if one.done()]
     for one in (*waits, *breaks):
         one.cancel()
-    return reasons[0] if reasons else "the broker has ceased to forward messages; the log says why"
+    return reasons[0] if reasons else "the broker stopped forwarding messages; the log says why"
 
 
-async def _shut_down(broker: Broker, signals: Signals) -> None:
+async def _shut_down(broker: Broker, signals: StopSignals) -> None:
     if signals.received is not None:
         log.info("%s: shutting down", signals.received.name)
     else:
@@ -127,11 +142,11 @@ async def _shut_down(broker: Broker, signals: Signals) -> None:
     try:
         await broker.shutdown()
     except Exception as error:
-        raise BrokerFailed(f"the shutdown failed: {reason(error)}") from error
+        raise BrokerFailedError(f"the shutdown failed: {reason(error)}") from error
 
 
-async def _give_back(broker: Broker) -> None:
-    """Close what a broker holds that never came to serve; amqtt's `shutdown` is for one that did."""
+async def _release(broker: Broker) -> None:
+    """Close the listeners and plugins of a broker that has not served; amqtt's `shutdown` is for one that has."""
     for server in broker._servers.values():
         await server.close_instance()
     await broker.plugins_manager.close()
@@ -149,7 +164,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def _plugin_reason(error: Exception) -> str:
-    """Say which plugin's constructor failed and why; amqtt keeps the reason behind its own exception."""
+    """Return which plugin's constructor failed and why; amqtt keeps the reason behind its own exception."""
     if not isinstance(error, PluginInitError) or error.__cause__ is None:
         return reason(error)
     name = str(error).rpartition("<class '")[2].partition("'")[0].rpartition(".")[2]
@@ -161,7 +176,7 @@ def _plugin_reason(error: Exception) -> str:
 
 
 def _close_plugins_behind(error: Exception, runner: asyncio.Runner) -> None:
-    """Close the plugins that were constructed before the one that failed; only the traceback still knows them."""
+    """Close the plugins constructed before the one that failed; only the traceback still refers to them."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         manager = frame.f_locals.get("self")
         if isinstance(manager, PluginManager):
@@ -174,27 +189,27 @@ async def _close(plugins: list[Any]) -> None:
         try:
             await plugin.close()
         except Exception:
-            log.exception("plugin %s did not close", type(plugin).__name__)
+            log.exception("plugin %s failed to close", type(plugin).__name__)
 
 
 def _watch_hooks(manager: Any) -> list[str]:
-    """Have failures of the start hooks noted, which amqtt runs and forgets; gives the list that they are added to."""
+    """Return the list to which failures of the start hooks are added; amqtt 0.12.1 drops them."""
     failed: list[str] = []
     for event in (BrokerEvents.PRE_START, BrokerEvents.POST_START):
         hooks = manager._event_plugin_callbacks
         if event in hooks:
-            hooks[event] = [_noting(hook, failed) for hook in hooks[event]]
+            hooks[event] = [_recording(hook, failed) for hook in hooks[event]]
     return failed
 
 
-def _noting(
+def _recording(
     hook: Callable[..., Coroutine[Any, Any, None]], failed: list[str]
 ) -> Callable[..., Coroutine[Any, Any, None]]:
-    async def noting(**arguments: Mapping[str, Any]) -> None:
+    async def recording(**arguments: Mapping[str, Any]) -> None:
         try:
             await hook(**arguments)
-        except Exception as error:  # noqa: BLE001  # any plugin's; it becomes the reason why the start failed
+        except Exception as error:  # noqa: BLE001  # of any plugin; the reason why the start failed
             name = type(getattr(hook, "__self__", hook)).__name__
             failed.append(f"{name} cannot start: {reason(error)}")
 
-    return noting
+    return recording
