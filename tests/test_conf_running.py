@@ -19,6 +19,7 @@ import yaml
 from amqtt_rest_bridge.__main__ import main as rest_bridge
 from template_api.plugin import TemplateApiPlugin
 from tests.bridge.host import PLUGIN, Client, Host, configuration, hosting
+from tests.pages import page, section
 
 CONF: Final = Path(__file__).parent.parent / "conf"
 DEMO: Final = (CONF / "routes" / "demo.lot").read_text(encoding="utf-8")
@@ -134,12 +135,12 @@ def test_search_of_the_demonstration_is_answered_on_its_topic(shipped: Host) -> 
     assert json.loads(payload)["results"][0]["slug"] == "weather-on-request"
 
 
-DEMONSTRATION: Final = (CONF.parent / "README.md").read_text(encoding="utf-8").partition("\n## Demonstration\n")[2]
+DEMONSTRATION: Final = section(page("README.md"), "Demonstration")
 
 
 def requests_shown() -> Iterator[tuple[str, list[str], str]]:
     """Yield the port, the other arguments and the beginning of the answer of each curl command of the demonstration."""
-    shown = re.findall(r"^\$ curl (.+)\n(.+)", DEMONSTRATION.partition("\n### ")[0], re.MULTILINE)
+    shown = re.findall(r"^\$ curl (.+)\n(.+)", DEMONSTRATION, re.MULTILINE)
     for command, answer in shown:
         *options, url = shlex.split(command)
         port, path = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/.*)", url).groups()  # type: ignore[union-attr]
