@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from amqtt_rest_bridge.errors import Position
 from amqtt_rest_bridge.placeholders import PlaceholderText
 
@@ -139,9 +141,8 @@ class Route:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """An application message as the broker received it; `timestamp` is Unix time in seconds."""
+class Message(Struct, frozen=True, array_like=True):
+    """An application message as the broker received it; `timestamp` is Unix time in seconds. Travels on the link."""
 
     topic: str
     payload: bytes
@@ -169,9 +170,8 @@ class HttpResponse:
     elapsed: float
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones as well."""
+class Publication(Struct, frozen=True, array_like=True):
+    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones too. Travels on the link."""
 
     topic: str
     payload: bytes

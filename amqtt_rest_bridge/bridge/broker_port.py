@@ -42,7 +42,7 @@ class Reply(Protocol):
 class Outlet(Protocol):
     """The engine, as server mode sees it. Every method may be called from any thread, several at once."""
 
-    def publish(self, route: str, publication: Publication, *, wait: float) -> None:
+    def publish(self, publication: Publication, *, wait: float) -> None:
         """Send a publication to the broker; once this returns the broker has it, even if this process dies.
 
         Blocks at most `wait` seconds for room. With `wait=0` it is called on the listener's own thread, for every

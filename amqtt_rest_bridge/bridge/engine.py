@@ -10,14 +10,16 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet, Overloaded, Served, ShuttingDown
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.requests import Sender
-from amqtt_rest_bridge.bridge.client.route_runner import CallItem, RouteContext, RouteRunner
+from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
@@ -26,7 +28,27 @@ from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.port_watch import PortWatch, Turning
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.link import BridgeEnd, Op
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.frames import (
+    Calls,
+    CreditReturn,
+    DispatchedCall,
+    EventAnswers,
+    Failed,
+    Latest,
+    Listen,
+    Ping,
+    Ready,
+    Replies,
+    RouteAnswers,
+    Stop,
+    Stopped,
+    ToBridge,
+    UseRoutes,
+)
+from amqtt_rest_bridge.link.frames import (
+    Served as ServedReport,
+)
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
 from amqtt_rest_bridge.route_set import longest_request, read_filters, routes_by_port
 
@@ -83,16 +105,6 @@ class Engine:
         self._ending = False
         self._stopping = False
         self._idle: list[RouteRunner] = []  # whose calls nobody is at yet
-        self._handlers: Mapping[int, Callable[..., None]] = {
-            Op.ROUTES: self._take_routes,
-            Op.LISTEN: self._take_sockets,
-            Op.CALLS: self._take_calls,
-            Op.SEEN: self._take_seen,
-            Op.LATEST: self._take_latest,
-            Op.CREDIT: self._outbox.credit,
-            Op.STOP: self._take_stop,
-            Op.PING: self._take_ping,
-        }
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
@@ -101,7 +113,7 @@ class Engine:
         try:
             LinkReaders(self._read).run()
         except BridgeError as error:
-            self._link.send((Op.FAILED, str(error)))
+            self._link.send(Failed(str(error)))
         finally:
             self._close()
 
@@ -111,17 +123,43 @@ class Engine:
             return None
         self._idle = []
         for frame in frames:
-            self._handlers[frame[0]](*frame[1:])
+            self._obey(frame)
         return self._idle
+
+    def _obey(self, frame: ToBridge) -> None:
+        match frame:
+            case Calls(calls):
+                self._run_calls(calls)
+            case CreditReturn(credits):
+                self._outbox.credit(credits)
+            case Replies(messages):
+                for message in messages:
+                    self._inbound.seen(message.topic, message.payload)
+            case Latest(messages):
+                for message in messages:
+                    self._inbound.changed(message.topic, message.payload)
+            case _:
+                self._obey_rare(frame)
+
+    def _obey_rare(self, frame: ToBridge) -> None:
+        """Handle a frame that concerns no message."""
+        match frame:
+            case UseRoutes(pickled, ports):
+                self._use_routes(pickled, ports)
+            case Listen(ports):
+                self._sockets |= {port: self._link.take_socket() for port in ports}
+            case Stop(grace):
+                self._begin_stop(grace)
+            case Ping():
+                self._watch.ping({} if self._ending else self._servers)
 
     # What server mode asks (bridge.outlet.Outlet), from any thread.
 
-    def publish(self, route: str, publication: Publication, *, wait: float) -> None:
+    def publish(self, publication: Publication, *, wait: float) -> None:
         """Send a publication to the broker; see `Outlet.publish`."""
         if self._stopping:
             raise ShuttingDown("the bridge is shutting down")
-        item = (route, publication.topic, publication.payload, publication.retain)
-        if not self._outbox.publish(item, wait):
+        if not self._outbox.publish(publication, wait):
             raise Overloaded("the broker is busy")
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
@@ -138,42 +176,20 @@ class Engine:
 
     # What the broker says, on the reader whose turn it is.
 
-    def _take_seen(self, items: list[tuple[str, bytes]]) -> None:
-        for topic, payload in items:
-            self._inbound.seen(topic, payload)
-
-    def _take_latest(self, items: list[tuple[str, bytes]]) -> None:
-        for topic_filter, payload in items:
-            self._inbound.changed(topic_filter, payload)
-
-    def _take_sockets(self, ports: list[int]) -> None:
-        for port in ports:
-            self._sockets[port] = self._link.take_socket()
-
-    def _take_ping(self) -> None:
-        self._watch.ping({} if self._ending else self._servers)
-
-    def _take_stop(self, grace: float) -> None:
+    def _begin_stop(self, grace: float) -> None:
         self._ending = True  # and the ports' loops with it
         self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
         threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
 
-    def _take_calls(self, items: list[CallItem]) -> None:
-        first = items[0][1]
-        if all(item[1] == first for item in items):
-            self._give(self._runners[first], items)
-            return
-        by_runner: dict[RouteRunner, list[CallItem]] = {}
-        for item in items:
-            by_runner.setdefault(self._runners[item[1]], []).append(item)
+    def _run_calls(self, calls: list[DispatchedCall]) -> None:
+        by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
+        for call in calls:
+            by_runner.setdefault(self._runners[call.event], []).append(call)
         for runner, own in by_runner.items():
-            self._give(runner, own)
+            if runner.take(own) and runner not in self._idle:
+                self._idle.append(runner)
 
-    def _give(self, runner: RouteRunner, items: list[CallItem]) -> None:
-        if runner.take(items) and runner not in self._idle:
-            self._idle.append(runner)
-
-    def _take_routes(self, pickled: bytes, ports: list[int]) -> None:
+    def _use_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
@@ -188,7 +204,7 @@ class Engine:
         self._retired.extend(gone)
         self._inbound.watch(read_filters(numbered.route for numbered in routes))
         self._serve([numbered.route for numbered in routes], ports, settings)
-        self._link.send((Op.READY,))
+        self._link.send(Ready())
 
     def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
         name = numbered.route.name
@@ -225,9 +241,9 @@ class Engine:
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
-        counts, lines = self._answers.take()
-        if counts or lines:
-            self._outbox.send((Op.SERVED, counts, lines))
+        report = self._answers.take()
+        if report.routes or report.events:
+            self._outbox.send(report)
         for _ in range(len(self._retired)):  # while the reader may put more in
             runner = self._retired.popleft()
             if runner.idle:
@@ -259,8 +275,8 @@ class Engine:
         self._stopping = True
         while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
             threading.Event().wait(_STOP_LOOK_SECONDS)
-        self._outbox.send((Op.SERVED, *self._answers.take()))
-        self._outbox.send((Op.STOPPED,))
+        self._outbox.send(self._answers.take())
+        self._outbox.send(Stopped())
 
     def _close(self) -> None:
         self._stopping = True
@@ -277,6 +293,7 @@ class Engine:
 
 
 _STOP_LOOK_SECONDS: Final = 0.01
+_NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
 
 
 class _Answers:
@@ -284,7 +301,7 @@ class _Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, list[Any]] = {}
+        self._counts: dict[str, RouteAnswers] = {}
         self._lines: dict[Served, tuple[int, str, str | None]] = {}
         self._has_lines = log.isEnabledFor(logging.INFO)
 
@@ -296,21 +313,25 @@ class _Answers:
                 self._lines[served] = (1 if before is None else before[0] + 1, status, code)
             if code is not None and code not in _OWN_ERRORS:
                 return
-            counts = self._counts.setdefault(served.route, [0, 0, "", ""])
+            counts = self._counts.get(served.route, _NO_ANSWERS)
             if code is None:
-                counts[0] += 1
+                counts = replace(counts, answered=counts.answered + 1)
             else:
-                counts[1:] = [counts[1] + 1, str(code), message or ""]
+                counts = replace(counts, failed=counts.failed + 1, code=str(code), message=message or "")
+            self._counts[served.route] = counts
 
-    def take(self) -> tuple[dict[str, tuple[Any, ...]], list[tuple[str, str, int, str]]]:
-        """Return the counts by route and the log's lines by event, as a SERVED frame has them, and begin anew."""
+    def take(self) -> ServedReport:
+        """Return the counts by route and the log's lines by event, and begin anew."""
         with self._lock:
             counts, self._counts = self._counts, {}
             lines, self._lines = self._lines, {}
-        return {route: tuple(items) for route, items in counts.items()}, [
-            (served.route, served.event, count, f"answered {served.request} with {_reason(status, code)}")
-            for served, (count, status, code) in lines.items()
-        ]
+        return ServedReport(
+            counts,
+            [
+                EventAnswers(one.route, one.event, count, f"answered {one.request} with {_reason(status, code)}")
+                for one, (count, status, code) in lines.items()
+            ],
+        )
 
 
 def _reason(status: str, code: str | None) -> str:

@@ -22,7 +22,8 @@ from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.http_client.tls import Contexts, FileCheck
 from amqtt_rest_bridge.http_server.access_log import AccessLog
 from amqtt_rest_bridge.http_server.server import Listener, TlsFiles
-from amqtt_rest_bridge.link import BridgeEnd, Op
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.frames import Log
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class LinkHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
-        self._link.send((Op.LOG, record.levelno, record.name, self.format(record)))
+        self._link.send(Log(record.levelno, record.name, self.format(record)))
 
 
 def _raise_descriptor_limit() -> None:

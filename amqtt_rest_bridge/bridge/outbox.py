@@ -1,27 +1,27 @@
 """What goes from the bridge process to the broker: results and publications, at the broker's pace.
 
-Publications cost credits (see `link.credits_for`), which the broker gives back as it publishes, so that a fast server
+Publications cost credits (see `frames.credits_for`), which the broker returns as it publishes, so that a fast server
 or many callers never fill the broker's memory. Everything leaves in order. Any thread may call.
 """
 
 import threading
 import time
 from collections import deque
-from typing import Any
 
-from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, Frame, Op, credits_for
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Results, ToBroker, credits_for
+from amqtt_rest_bridge.model import Publication
 
 _BATCH = 32  # results that may wait for company
 _COMPANY_SECONDS = 0.002  # ... and for how long
 
 
 class _Entry:
-    """One DONE or PUBLISH item on its way; `sent` is told to the thread that waits for it."""
+    """A result or a publication in the queue; a thread may wait until it is `sent`."""
 
-    __slots__ = ("cost", "item", "op", "sent")
+    __slots__ = ("cost", "item", "sent")
 
-    def __init__(self, op: int, item: tuple[Any, ...], cost: int) -> None:
-        self.op = op
+    def __init__(self, item: CallResult | Publication, cost: int) -> None:
         self.item = item
         self.cost = cost
         self.sent = False
@@ -39,23 +39,23 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
-        """Say whether anything has not left yet."""
+        """Return whether anything has not left yet."""
         return bool(self._entries)
 
-    def done(self, item: tuple[Any, ...], *, hurry: bool) -> None:
-        """Hand in a call's result, an item of a DONE frame; with `hurry` it leaves at once, else soon."""
-        cost = sum(credits_for(publication[1]) for publication in item[5])
+    def done(self, result: CallResult, *, hurry: bool) -> None:
+        """Send the result of a call; with `hurry` it leaves at once, else soon."""
+        cost = 0 if result.publication is None else credits_for(result.publication.payload)
         with self._changed:
             now = time.monotonic()
             if not self._entries:
                 self._since = now
-            self._entries.append(_Entry(Op.DONE, item, cost))
+            self._entries.append(_Entry(result, cost))
             if hurry or len(self._entries) >= _BATCH or now - self._since > _COMPANY_SECONDS:
                 self._flush()
 
-    def publish(self, item: tuple[str, str, bytes, bool], timeout: float) -> bool:
-        """Send a publication, an item of a PUBLISH frame; False when it could not leave within `timeout` seconds."""
-        entry = _Entry(Op.PUBLISH, item, credits_for(item[2]))
+    def publish(self, publication: Publication, timeout: float) -> bool:
+        """Send a publication of server mode; return False when it could not leave within `timeout` seconds."""
+        entry = _Entry(publication, credits_for(publication.payload))
         with self._changed:
             self._entries.append(entry)
             self._flush()
@@ -63,14 +63,14 @@ class Outbox:
                 self._entries.remove(entry)
             return entry.sent
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: ToBroker) -> None:
         """Send a frame that costs nothing, after what is ready to leave."""
         with self._changed:
             self._flush()
             self._link.send(frame)
 
     def credit(self, count: int) -> None:
-        """Take back credits that the broker returned."""
+        """Add credits that the broker has returned."""
         with self._changed:
             self._credits += count
             self._flush()
@@ -83,17 +83,24 @@ class Outbox:
 
     def _flush(self) -> None:
         entries = self._entries
-        frames: list[Frame] = []
-        publications = 0
+        frames: list[ToBroker] = []
+        publications = False
         while entries and (self._credits > 0 or not entries[0].cost):
             entry = entries.popleft()
             self._credits -= entry.cost
             entry.sent = True
-            publications += entry.op == Op.PUBLISH
-            if frames and frames[-1][0] == entry.op:
-                frames[-1][1].append(entry.item)
+            last = frames[-1] if frames else None
+            if isinstance(entry.item, CallResult):
+                if isinstance(last, Results):
+                    last.results.append(entry.item)
+                else:
+                    frames.append(Results([entry.item]))
+                continue
+            publications = True
+            if isinstance(last, Publish):
+                last.publications.append(entry.item)
             else:
-                frames.append((entry.op, [entry.item]))
+                frames.append(Publish([entry.item]))
         if frames:
             self._link.send(*frames)
         if publications:

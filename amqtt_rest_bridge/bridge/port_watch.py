@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from amqtt_rest_bridge.link import Frame, Op
+from amqtt_rest_bridge.link.frames import Pong, Stalled, StalledPort
 
 
 class Turning(Protocol):
@@ -26,7 +26,7 @@ class Turning(Protocol):
 class PortWatch:
     """Answer pings; `send` sends a frame to the broker."""
 
-    def __init__(self, send: Callable[[Frame], None]) -> None:
+    def __init__(self, send: Callable[[Pong | Stalled], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._awaited: dict[int, Turning] = {}
@@ -38,9 +38,9 @@ class PortWatch:
             asked = {port: server for port, server in servers.items() if port not in late}
             self._awaited = late | asked
         if late:
-            self._send((Op.STALLED, [(port, server.bound_port) for port, server in sorted(late.items())]))
+            self._send(Stalled([StalledPort(port, server.bound_port) for port, server in sorted(late.items())]))
         elif not asked:
-            self._send((Op.PONG,))
+            self._send(Pong())
         for port, server in asked.items():
             server.on_turn(partial(self._turned, port, server))
 
@@ -51,4 +51,4 @@ class PortWatch:
             del self._awaited[port]
             if self._awaited:
                 return
-        self._send((Op.PONG,))
+        self._send(Pong())

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from amqtt_rest_bridge.link import credits_for
+from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
 
 FRAME_BYTES: Final = 1 << 20
 _COALESCE_SECONDS: Final = 0.002
 
 
-class Batcher:
+class Batcher(Generic[T]):
     """Gather items on a loop and hand them on together.
 
     After a quiet moment items go when `hurry` is called, or else at the end of the loop iteration, so a lone message
@@ -16,14 +18,14 @@ class Batcher:
     `FRAME_BYTES` and one item at most, so its length never comes near the 4 GiB that the link can say.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, flush: Callable[[list[Any]], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, flush: Callable[[list[T]], None]) -> None:
         self._loop = loop
         self._flush = flush
-        self._items: list[Any] = []
+        self._items: list[T] = []
         self._size = 0
         self._last = 0.0
 
-    def add(self, item: Any, size: int = 0) -> None:
+    def add(self, item: T, size: int = 0) -> None:
         """Put one item into the batch; `size` is about how many bytes it takes in a frame."""
         self._items.append(item)
         self._size += size

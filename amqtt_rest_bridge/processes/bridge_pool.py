@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link import Op
+from amqtt_rest_bridge.link.frames import Stop
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, Bridge, Reports, Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
@@ -142,7 +142,7 @@ class Bridges:
         self._stopping = True
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.send((Op.STOP, grace))
+                bridge.send(Stop(grace))
         deadline = time.monotonic() + grace + 0.5
         while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
             await asyncio.sleep(0.01)

@@ -12,10 +12,36 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link import INITIAL_CREDITS, BrokerEnd, Frame, Op
+from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.frames import (
+    INITIAL_CREDITS,
+    CallResult,
+    Calls,
+    CreditReturn,
+    DispatchedCall,
+    Failed,
+    Listen,
+    Log,
+    Ping,
+    Pong,
+    Publish,
+    Ready,
+    Results,
+    Returned,
+    Served,
+    Stalled,
+    StalledPort,
+    Stopped,
+    ToBridge,
+    ToBroker,
+    TryFailed,
+    UseRoutes,
+    Waiting,
+)
+from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.processes.batcher import Batcher
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
 from amqtt_rest_bridge.routing.calls import Call
@@ -38,14 +64,14 @@ Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
 class Reports(Protocol):
     """Who is told what the bridges say; `give` takes back the credits of a publication once it is out."""
 
-    def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
-        """Take a call's end: an item of a DONE frame."""
+    def done(self, call: Call, result: CallResult, give: Callable[[int], None]) -> None:
+        """Note the end of a call and publish its result."""
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge died."""
 
-    def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
-        """Take a publication of server mode: an item of a PUBLISH frame."""
+    def request(self, publication: Publication, give: Callable[[int], None]) -> None:
+        """Publish what a request of server mode brought."""
 
     def again(self, call: Call) -> None:
         """Take back a call that has not ended and may be dealt once more."""
@@ -56,10 +82,8 @@ class Reports(Protocol):
     def try_failed(self, call: Call, code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""
 
-    def served(
-        self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
-    ) -> None:
-        """Take what server mode answered since the last report: the items of a SERVED frame."""
+    def served(self, report: Served) -> None:
+        """Note what server mode answered since the last report."""
 
     def stalled(self, ports: Sequence[int]) -> None:
         """Note ports that have stopped answering."""
@@ -123,20 +147,20 @@ class Bridge:
             raise
         self._give_back = 0
         self._unanswered = 0  # pings
-        self._stalled: tuple[tuple[int, int], ...] = ()  # ports, as configured and as bound
+        self._stalled: Sequence[StalledPort] = ()
         self._gone = False
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
-        self._link.send_now((Op.LISTEN, list(sockets)), list(sockets.values()))
-        self._link.send_now((Op.ROUTES, routes, list(sockets)))
+        self._link.send_now(Listen(list(sockets)), list(sockets.values()))
+        self._link.send_now(UseRoutes(routes, list(sockets)))
         self.ports = frozenset(sockets)
 
     def configure(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes, after what was dealt before, and the sockets of those of their ports that are new."""
         opened = {port: sock for port, sock in sockets.items() if port not in self.ports}
-        self.send((Op.LISTEN, list(opened)), list(opened.values()))
-        self.send((Op.ROUTES, routes, list(sockets)))
+        self.send(Listen(list(opened)), list(opened.values()))
+        self.send(UseRoutes(routes, list(sockets)))
         self.ports = frozenset(sockets)
 
     def await_ready(self, deadline: float) -> None:
@@ -161,11 +185,11 @@ class Bridge:
         """Go over to the loop."""
         self._feed = CallerFeed(loop, self._link)
         self._link.attach(loop, self._take, self._closed, self._feed.send_newest)
-        self._deals = Batcher(loop, lambda calls: self._link.send((Op.CALLS, calls)))
+        self._deals: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
         self._loop = loop
         loop.call_later(PING_SECONDS, self._ping)
 
-    def send(self, frame: Frame, sockets: Sequence[socket.socket] = ()) -> None:
+    def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         """Queue a frame, after what was dealt before it."""
         self._deals.flush()
         self._link.send(frame, sockets)
@@ -173,9 +197,8 @@ class Bridge:
     def deal(self, call: Call) -> None:
         """Hand over a call."""
         self.calls[call.id] = call
-        message = call.message
-        item = (call.id, call.listening.number, message.topic, message.payload, message.timestamp, call.key)
-        self._deals.add(item, len(message.payload))
+        item = DispatchedCall(call.id, call.listening.number, call.message, call.key)
+        self._deals.add(item, len(call.message.payload))
 
     @property
     def unread(self) -> int:
@@ -213,7 +236,7 @@ class Bridge:
         if self._gone:
             return
         if self._unanswered >= _MOST_UNANSWERED:
-            self._reports.stalled([port for port, _ in self._stalled])
+            self._reports.stalled([port.configured for port in self._stalled])
             if self.pid != os.getpid():
                 log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, self._which())
                 os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
@@ -221,60 +244,58 @@ class Bridge:
             if self._unanswered == _MOST_UNANSWERED:
                 log.error("the bridge, a thread of this process, hangs%s: start the broker again", self._which())
         if self._unanswered < _MOST_UNANSWERED or not self._link.backlog:
-            self._link.send((Op.PING,))
+            self._link.send(Ping())
         self._unanswered += 1
         self._loop.call_later(PING_SECONDS, self._ping)
 
     def _which(self) -> str:
-        return "".join(f", port {bound} answers nothing" for _, bound in self._stalled)
+        return "".join(f", port {port.bound} answers nothing" for port in self._stalled)
 
     def _take_pong(self) -> None:
         if self._unanswered > _MOST_UNANSWERED:
             log.warning("the bridge answers again")
         self._unanswered, self._stalled = 0, ()
 
-    def _take(self, frame: Frame) -> None:
-        op = frame[0]
-        if op == Op.DONE:
-            for item in frame[1]:
-                call = self.calls.pop(item[0], None)
-                if call is not None:
-                    self._reports.done(call, item, self._give)
-        elif op == Op.PUBLISH:
-            for item in frame[1]:
-                self._reports.request(item, self._give)
-        elif op in {Op.WAITING, Op.TRY_FAILED, Op.RETURNED}:
-            self._take_news(frame)
-        else:
-            self._take_rare(frame)
+    def _take(self, frame: ToBroker) -> None:
+        match frame:
+            case Results(results):
+                self._end_calls(results)
+            case Publish(publications):
+                for publication in publications:
+                    self._reports.request(publication, self._give)
+            case Served():
+                self._reports.served(frame)
+            case Waiting(call_id, change):
+                self._reports.waiting(self.calls[call_id], change)
+            case TryFailed(call_id, code, message):
+                self._reports.try_failed(self.calls[call_id], code, message)
+            case Returned(call_id):
+                self._reports.again(self.calls.pop(call_id))
+            case _:
+                self._take_rare(frame)
 
-    def _take_news(self, frame: Frame) -> None:
-        """Take what happened to a call that has not ended."""
-        match frame[0]:
-            case Op.WAITING:
-                self._reports.waiting(self.calls[frame[1]], frame[2])
-            case Op.TRY_FAILED:
-                self._reports.try_failed(self.calls[frame[1]], frame[2], frame[3])
-            case Op.RETURNED:
-                self._reports.again(self.calls.pop(frame[1]))
+    def _end_calls(self, results: Sequence[CallResult]) -> None:
+        for result in results:
+            call = self.calls.pop(result.call, None)
+            if call is not None:
+                self._reports.done(call, result, self._give)
 
-    def _take_rare(self, frame: Frame) -> None:
-        match frame[0]:
-            case Op.SERVED:
-                self._reports.served(frame[1], frame[2])
-            case Op.LOG:
-                logging.getLogger(frame[2]).log(frame[1], "%s", frame[3])
-            case Op.READY:
+    def _take_rare(self, frame: ToBroker) -> None:
+        """Handle a frame about the bridge process itself."""
+        match frame:
+            case Log(level, logger, text):
+                logging.getLogger(logger).log(level, "%s", text)
+            case Ready():
                 self.ready = True
                 self.on_ready()
-            case Op.FAILED:
-                self.failure = frame[1]
-            case Op.STOPPED:
+            case Failed(reason):
+                self.failure = reason
+            case Stopped():
                 self.stopped = True
-            case Op.PONG:
+            case Pong():
                 self._take_pong()
-            case Op.STALLED:
-                self._stalled = tuple(frame[1])
+            case Stalled(ports):
+                self._stalled = ports
 
     def _give(self, count: int) -> None:
         if not self._give_back:
@@ -286,7 +307,7 @@ class Bridge:
     def _send_credits(self) -> None:
         if self._give_back:
             count, self._give_back = self._give_back, 0
-            self._link.send((Op.CREDIT, count))
+            self._link.send(CreditReturn(count))
 
     def _closed(self) -> None:
         self.ready = False

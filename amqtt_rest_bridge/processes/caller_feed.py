@@ -9,7 +9,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from amqtt_rest_bridge.link import BrokerEnd, Op
+from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.frames import Latest, Replies, TopicMessage
 from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
 
 # Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
@@ -43,11 +44,11 @@ class CallerFeed:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: BrokerEnd) -> None:
         self._link = link
-        self._replies = Batcher(loop, self._send_replies)
+        self._replies: Batcher[TopicMessage] = Batcher(loop, self._send_replies)
         self._gathered = 0  # bytes of replies in the batch
         self._replies_underway = _Underway(link)
         self._newest: dict[str, bytes] = {}  # by topic filter, those that have not been sent
-        self._changes = Batcher(loop, lambda _: self.send_newest())
+        self._changes: Batcher[None] = Batcher(loop, lambda _: self.send_newest())
         self._newest_underway = _Underway(link)
 
     def reply(self, topic: str, payload: bytes) -> bool:
@@ -55,7 +56,7 @@ class CallerFeed:
         if self._gathered + self._replies_underway.size > MOST_REPLY_BYTES:
             return False
         self._gathered += len(payload)
-        self._replies.add((topic, payload), len(payload))
+        self._replies.add(TopicMessage(topic, payload), len(payload))
         return True
 
     def newest(self, topic_filter: str, payload: bytes) -> None:
@@ -71,12 +72,12 @@ class CallerFeed:
             while self._newest and size < FRAME_BYTES:
                 topic_filter = next(iter(self._newest))
                 payload = self._newest.pop(topic_filter)
-                items.append((topic_filter, payload))
+                items.append(TopicMessage(topic_filter, payload))
                 size += len(payload)
-            self._link.send((Op.LATEST, items))
+            self._link.send(Latest(items))
             self._newest_underway.add(size)
 
-    def _send_replies(self, items: list[tuple[str, bytes]]) -> None:
-        self._link.send((Op.SEEN, items))
+    def _send_replies(self, replies: list[TopicMessage]) -> None:
+        self._link.send(Replies(replies))
         self._replies_underway.add(self._gathered)
         self._gathered = 0

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from amqtt_rest_bridge.broker.disk.spool import Spool, SpoolFull
 from amqtt_rest_bridge.errors import CallError
@@ -21,6 +21,7 @@ from amqtt_rest_bridge.failures import (
     overloaded,
     too_many_hops,
 )
+from amqtt_rest_bridge.link.frames import CallResult, Served
 from amqtt_rest_bridge.model import Message, NumberedRoute, OverloadPolicy, Publication
 from amqtt_rest_bridge.routing.calls import Call, EventName, Listening, Outgoing, Outlets
 from amqtt_rest_bridge.routing.quiet_log import QuietLog, described
@@ -173,23 +174,22 @@ class Dispatcher:
         else:
             self.lost(call)
 
-    def done(self, call: Call, item: tuple[Any, ...], give: Callable[[int], None]) -> None:
-        """Note a call that has ended (an item of a DONE frame) and publish what it made."""
-        _, status, code, message, seconds, publications = item
+    def done(self, call: Call, result: CallResult, give: Callable[[int], None]) -> None:
+        """Note a call that has ended and publish its result."""
         listening, now = call.listening, self._clock()
         account = listening.account
-        if code is None:
-            changed = account.success(seconds, now)
+        if result.code is None:
+            changed = account.success(result.seconds, now)
             self._quiet.note(
                 logging.INFO, listening.name, "%s answered %d in %.0f ms, message on %s",
-                listening.request, status, 1000 * seconds, loggable(call.message.topic),
+                listening.request, result.status, 1000 * result.seconds, loggable(call.message.topic),
             )  # fmt: skip
         else:
-            changed = account.failure(code, message, now)  # which the bridge process has logged
+            changed = account.failure(result.code, result.message, now)  # which the bridge process has logged
         if changed:
             self._tell_health(account)
-        for publication in publications:
-            self._publisher.put(Publication(*publication), call.hops + 1, give)
+        if result.publication is not None:
+            self._publisher.put(result.publication, call.hops + 1, give)
         self._forget(call.key)
         self._let_in(account)
 
@@ -209,9 +209,9 @@ class Dispatcher:
         """Forget the messages that wait for room, at the broker's end; return how many they were, by route."""
         return Counter(waiting.listening.route for waiting in self._room.empty())
 
-    def request(self, item: tuple[str, str, bytes, bool], give: Callable[[int], None]) -> None:
-        """Publish what server mode took in (an item of a PUBLISH frame)."""
-        self._publisher.put(Publication(*item[1:]), 1, give)
+    def request(self, publication: Publication, give: Callable[[int], None]) -> None:
+        """Publish what a request of server mode brought."""
+        self._publisher.put(publication, 1, give)
 
     def waiting(self, call: Call, change: int) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try; what is so already changes nothing."""
@@ -229,11 +229,9 @@ class Dispatcher:
         if account is not None and account.try_failed(code, message, self._clock()):
             self._tell_health(account)
 
-    def served(
-        self, report: Mapping[str, tuple[int, int, str, str]], lines: Sequence[tuple[str, str, int, str]]
-    ) -> None:
-        """Note what server mode answered: the items of a SERVED frame."""
-        self._server.served(report, lines, self._clock())
+    def served(self, report: Served) -> None:
+        """Note what server mode answered."""
+        self._server.served(report, self._clock())
 
     def stalled(self, ports: Sequence[int]) -> None:
         """Note ports that have stopped answering."""

@@ -1,9 +1,10 @@
 """What server mode tells of its routes: requests answered, replies dropped, ports that hang. The broker's loop."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from amqtt_rest_bridge.failures import reply_dropped
+from amqtt_rest_bridge.link.frames import Served
 from amqtt_rest_bridge.model import Message, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
@@ -29,18 +30,13 @@ class ServerReports:
         """Use other routes, and the account of each."""
         self._routes, self._accounts = tuple(routes), accounts
 
-    def served(
-        self,
-        report: Mapping[str, tuple[int, int, str, str]],
-        lines: Sequence[tuple[str, str, int, str]],
-        now: float,
-    ) -> None:
-        """Note what was answered: the items of a SERVED frame."""
-        for route, event, count, line in lines:
-            self._quiet.note(logging.INFO, (route, event), "%s", line, count=count)
-        for route, (answered, refused, code, message) in report.items():
+    def served(self, report: Served, now: float) -> None:
+        """Note what was answered."""
+        for event in report.events:
+            self._quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
+        for route, answers in report.routes.items():
             account = self._accounts.get(route)
-            if account is not None and account.served(answered, refused, code, message, now):
+            if account is not None and account.served(answers, now):
                 self._changed(account)
 
     def reply_dropped(self, message: Message) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import no_free_worker, overloaded, rfc3339
+from amqtt_rest_bridge.link.frames import RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route
 
 _RECENT = 20  # decisions section 7: health looks at the last 20 calls
@@ -86,19 +87,19 @@ class RouteAccount:
         self._well(now)
         return self.health != before
 
-    def served(self, answered: int, refused: int, code: str, message: str, now: float) -> bool:
-        """Note requests of server mode: so many published, so many answered with an error, the last of them this.
+    def served(self, answers: RouteAnswers, now: float) -> bool:
+        """Count requests of server mode; return whether the health changed.
 
         Decision: a caller's mistake (a 4xx) is no fault of the route, so callers cannot make its health Red; the bridge
-        reports as `refused` only what the route itself could not do.
+        process reports as `failed` only what the route itself could not do.
         """
         before = self.health
-        self.total += answered + refused
-        self.succeeded += answered
-        self.failed += refused
-        for _ in range(min(refused, _RECENT)):
-            self._error(code, message, now)
-        if answered:
+        self.total += answers.answered + answers.failed
+        self.succeeded += answers.answered
+        self.failed += answers.failed
+        for _ in range(min(answers.failed, _RECENT)):
+            self._error(answers.code, answers.message, now)
+        if answers.answered:
             self._well(now)
         return self.health != before
 

@@ -25,7 +25,8 @@ from amqtt_rest_bridge.bridge.broker_port import Served
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.server.app import create_app
 from amqtt_rest_bridge.http_server.server import Limits, Listener, TlsFiles
-from amqtt_rest_bridge.link import BridgeEnd, Op
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.frames import Publish
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, free_port, median, process, quantile, report, resident_mb
@@ -45,8 +46,8 @@ class Engine:
         subprocess.Popen(["/bin/cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
         self._link = BridgeEnd(ours)
 
-    def publish(self, route: str, publication: Publication, *, wait: float) -> None:
-        self._link.send((Op.PUBLISH, [(route, publication.topic, publication.payload, publication.retain)]))
+    def publish(self, publication: Publication, *, wait: float) -> None:
+        self._link.send(Publish([publication]))
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         return LATEST

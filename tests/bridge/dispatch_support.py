@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
+from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import (
     ClientEvent,
     Method,
@@ -84,4 +85,4 @@ class Rig:
         return self.bridge.calls[-count:]
 
     def end(self, call: Call) -> None:
-        self.dispatcher.done(call, (call.id, 200, None, "", 0.1, ()), lambda _: None)
+        self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.1, None), lambda _: None)

@@ -48,7 +48,7 @@ class FakeOutlet:
         self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
         self.on_publish: Callable[[Publication], object] = lambda _publication: None
 
-    def publish(self, route: str, publication: Publication, *, wait: float) -> None:
+    def publish(self, publication: Publication, *, wait: float) -> None:
         self.holds.append(wait)
         failure = self.failures.popleft() if self.failures else None
         if failure is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+from msgspec import structs
 
 from amqtt_rest_bridge.bridge.client import requests
 from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, build_request
@@ -83,13 +84,13 @@ def test_url_is_base_address_and_endpoint_with_one_slash_between(base: str, endp
 
 
 def test_leading_slashes_of_a_topic_do_not_double() -> None:
-    message = replace(MESSAGE, topic="/home")
+    message = structs.replace(MESSAGE, topic="/home")
     assert build(event(endpoint="{topic}"), message=message).request.url == "http://host.test:8000/api/home"
 
 
 @pytest.mark.parametrize("endpoint", ["/{payload}/b", "{payload}/b"])
 def test_an_empty_value_takes_no_segment_away(endpoint: str) -> None:
-    message = replace(MESSAGE, payload=b"")
+    message = structs.replace(MESSAGE, payload=b"")
     assert build(event(endpoint=endpoint), message=message).request.url == "http://host.test:8000/api//b"
 
 
@@ -155,7 +156,7 @@ def test_content_length_says_what_is_sent(method: Method, body: str | None, leng
 
 
 def test_payload_as_body_stays_byte_for_byte() -> None:
-    message = replace(MESSAGE, payload=b"\x00\xff\xfe")
+    message = structs.replace(MESSAGE, payload=b"\x00\xff\xfe")
     assert build(event(body="{payload}"), message=message).request.body == b"\x00\xff\xfe"
 
 
@@ -238,7 +239,7 @@ def test_body_is_sent_only_under_a_type_for_which_its_values_are_escaped(
     header: str, place: Place, payload: str, body: str | None
 ) -> None:
     made = event(body='"{payload}"', headers=(("content-TYPE", header),), place=place)
-    message = replace(MESSAGE, payload=payload.encode())
+    message = structs.replace(MESSAGE, payload=payload.encode())
     if body is not None:
         assert build(made, message=message).request.body == body.encode()
         return
@@ -252,7 +253,7 @@ def test_body_of_exactly_the_limit_is_sent() -> None:
 
 
 def test_filled_topic_that_mqtt_cannot_carry_fails() -> None:
-    message = replace(MESSAGE, topic="x" * 65_530)
+    message = structs.replace(MESSAGE, topic="x" * 65_530)
     with pytest.raises(CallError) as caught:
         build(event(destination="answers/{topic}"), message=message)
     assert caught.value.code is FailureCode.INVALID_VALUE
@@ -266,7 +267,7 @@ def test_destination_is_filled() -> None:
 
 def test_prepared_event_gives_each_message_its_own_request() -> None:
     prepared = PreparedEvent(Route("route", CONFIG), event(body="{payload}", headers=(("X", "1"),)), max_body_bytes=99)
-    calls = [prepared.build(replace(MESSAGE, payload=b"%d" % number)) for number in range(3)]
+    calls = [prepared.build(structs.replace(MESSAGE, payload=b"%d" % number)) for number in range(3)]
     assert [call.request.body for call in calls] == [b"0", b"1", b"2"]
 
 

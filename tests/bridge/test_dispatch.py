@@ -4,9 +4,8 @@
 import pytest
 
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
-from amqtt_rest_bridge.model import (
-    Message,
-)
+from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.statistics import RouteAccount
 from tests.bridge.dispatch_support import Rig, route
 
@@ -85,7 +84,7 @@ def test_the_health_of_a_route_that_is_gone_is_not_told(rig: Rig) -> None:
     rig.dispatcher.lost(one)
     assert [account.health for account in told] == ["Yellow"]
     rig.use()
-    rig.dispatcher.done(other, (other.id, 500, "http_status", "500", 0.1, ()), lambda _: None)
+    rig.dispatcher.done(other, CallResult(other.id, 500, "http_status", "500", 0.1, None), lambda _: None)
     rig.dispatcher.lost(other)
     assert len(told) == 1
 

@@ -8,18 +8,36 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
+from typing import TypeVar
 
 import pytest
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, Server
-from amqtt_rest_bridge.link import INITIAL_CREDITS, BridgeEnd, BrokerEnd, Frame, Op
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.frames import (
+    INITIAL_CREDITS,
+    Calls,
+    CreditReturn,
+    DispatchedCall,
+    Listen,
+    Ready,
+    Results,
+    Returned,
+    Stop,
+    Stopped,
+    ToBroker,
+    UseRoutes,
+    Waiting,
+)
 from amqtt_rest_bridge.model import (
     BridgeSettings,
     ClientEvent,
     HttpRequest,
     HttpResponse,
+    Message,
     Method,
     OverloadPolicy,
     RestApiConfig,
@@ -34,6 +52,7 @@ SECONDS = 10.0
 FINE = HttpResponse(200, "OK", (), b"fine", 0.0)
 BUSY = HttpResponse(503, "Busy", (), b"", 0.0)
 
+F = TypeVar("F")
 Answer = Callable[[HttpRequest], HttpResponse]
 
 
@@ -90,7 +109,7 @@ class Rig:
         self._engine = threading.Thread(target=Engine(BridgeEnd(theirs), self.network).run)
         self._engine.start()
         self._numbering = Numbering()
-        self._frames: list[Frame] = []
+        self._frames: list[ToBroker] = []
         self._ids = iter(range(1, 100_000))
         self.numbers: dict[str, int] = {}
 
@@ -99,31 +118,32 @@ class Rig:
         numbered = self._numbering.number(routes)
         self.numbers = {one.route.name: one.numbers[0] for one in numbered if one.numbers}
         settings = BridgeSettings(workers=workers)
-        self.end.send_now((Op.ROUTES, pickle.dumps((settings, numbered)), list(ports)))
-        self.frame(Op.READY)
+        self.end.send_now(UseRoutes(pickle.dumps((settings, numbered)), list(ports)))
+        self.frame(Ready)
 
     def call(self, body: bytes = b"", topic: str = "in", key: str | None = None, name: str = "R") -> int:
         number = next(self._ids)
-        self.end.send_now((Op.CALLS, [(number, self.numbers[name], topic, body, 1.0, key)]))
+        self.end.send_now(Calls([DispatchedCall(number, self.numbers[name], Message(topic, body, 1.0), key)]))
         return number
 
-    def frame(self, op: int, seconds: float = SECONDS) -> Frame:
+    def frame(self, kind: type[F], seconds: float = SECONDS) -> F:
         """Wait for the next frame of a kind; others stay for later."""
         deadline = monotonic() + seconds
         while True:
             for index, frame in enumerate(self._frames):
-                if frame[0] == op:
-                    return self._frames.pop(index)
+                if isinstance(frame, kind):
+                    del self._frames[index]
+                    return frame
             frames = self.end.receive_now(max(0.01, deadline - monotonic()))
             assert frames is not None, "the engine ended"
             self._frames += frames
-            assert frames or monotonic() < deadline, f"no frame {op}: {self._frames}"
+            assert frames or monotonic() < deadline, f"no {kind.__name__}: {self._frames}"
 
     def ended(self, count: int) -> list[int]:
         """Wait for results and give their calls."""
         done: list[int] = []
         while len(done) < count:
-            done += [item[0] for item in self.frame(Op.DONE)[1]]
+            done += [result.call for result in self.frame(Results).results]
         return done
 
     def close(self) -> None:
@@ -172,7 +192,7 @@ def test_a_call_that_waits_for_its_next_try_holds_no_worker(rig: Rig) -> None:
     rig.network.answer = lambda request: later if request.body == b"first" else FINE
     rig.use(route(), workers=1)
     first = rig.call(b"first")
-    assert rig.frame(Op.WAITING) == (Op.WAITING, first, 1)
+    assert rig.frame(Waiting) == Waiting(first, 1)
     second = rig.call(b"second")
     assert rig.ended(1) == [second]
 
@@ -182,11 +202,11 @@ def test_retries_begin_after_half_a_second_and_end_with_the_failure(rig: Rig) ->
     rig.use(route(retries=1))
     started = monotonic()
     call = rig.call(b"1")
-    assert rig.frame(Op.WAITING) == (Op.WAITING, call, 1)
-    assert rig.frame(Op.WAITING) == (Op.WAITING, call, -1)
+    assert rig.frame(Waiting) == Waiting(call, 1)
+    assert rig.frame(Waiting) == Waiting(call, -1)
     assert monotonic() - started >= 0.5
-    (item,) = rig.frame(Op.DONE)[1]
-    assert item[:3] == (call, 503, "http_status")
+    (result,) = rig.frame(Results).results
+    assert (result.call, result.status, result.code) == (call, 503, "http_status")
     assert rig.network.requests.qsize() == 2
 
 
@@ -232,7 +252,7 @@ def test_a_lossless_call_that_waits_is_tried_again_by_the_changed_definition(rig
     rig.network.answer = lambda request: FINE if request.url.endswith("/mended") else BUSY
     rig.use(route("/wrong", lossless=True, ordered=ordered))
     calls = [rig.call(b"1", key="k1"), rig.call(b"2", key="k2")]
-    rig.frame(Op.WAITING)
+    rig.frame(Waiting)
     rig.use(route("/mended", lossless=True, ordered=ordered))
     assert sorted(rig.ended(2)) == calls
     assert rig.network.closed.acquire(timeout=SECONDS), "the old definition is still there"
@@ -242,9 +262,9 @@ def test_a_lossless_call_whose_route_is_gone_goes_back_to_the_broker(rig: Rig) -
     rig.network.answer = lambda _: BUSY
     rig.use(route(lossless=True, ordered=True))
     calls = [rig.call(b"1", key="k1"), rig.call(b"2", key="k2")]
-    rig.frame(Op.WAITING)
+    rig.frame(Waiting)
     rig.use()
-    assert [rig.frame(Op.RETURNED)[1] for _ in calls] == calls
+    assert [rig.frame(Returned).call for _ in calls] == calls
     assert rig.network.closed.acquire(timeout=SECONDS)
 
 
@@ -256,13 +276,13 @@ def test_after_stop_what_runs_ends_and_nothing_more_begins(rig: Rig) -> None:
     rig.network.bodies(2)
     rig.call(b"2")
     rig.call(b"b", name="Plain")
-    rig.end.send_now((Op.STOP, 5.0))
+    rig.end.send_now(Stop(5.0))
     with contextlib.suppress(AssertionError):
-        rig.frame(Op.STOPPED, 0.1)
+        rig.frame(Stopped, 0.1)
         raise ValueError("stopped while requests ran")
     gate.open.set()
     assert sorted(rig.ended(2)) == running
-    rig.frame(Op.STOPPED)
+    rig.frame(Stopped)
     assert rig.network.requests.empty()
 
 
@@ -272,10 +292,10 @@ def test_results_that_wait_for_the_broker_leave_before_the_engine_says_that_it_h
     first, second = rig.call(b"1"), rig.call(b"2")
     rig.network.bodies(2)
     assert rig.ended(1)[0] in (first, second)
-    rig.end.send_now((Op.STOP, 5.0))
-    rig.end.send_now((Op.CREDIT, 2 * INITIAL_CREDITS))
-    frames = [rig.frame(Op.DONE), rig.frame(Op.STOPPED)]
-    assert len(frames[0][1]) == 1
+    rig.end.send_now(Stop(5.0))
+    rig.end.send_now(CreditReturn(2 * INITIAL_CREDITS))
+    assert len(rig.frame(Results).results) == 1
+    rig.frame(Stopped)
 
 
 def test_stop_waits_no_longer_than_its_grace(rig: Rig) -> None:
@@ -284,8 +304,8 @@ def test_stop_waits_no_longer_than_its_grace(rig: Rig) -> None:
     rig.use(route())
     rig.call(b"1")
     rig.network.bodies(1)
-    rig.end.send_now((Op.STOP, 0.05))
-    rig.frame(Op.STOPPED, 2.0)
+    rig.end.send_now(Stop(0.05))
+    rig.frame(Stopped, 2.0)
     gate.open.set()
 
 
@@ -293,7 +313,7 @@ def test_a_port_is_served_only_where_the_broker_says_so(rig: Rig) -> None:
     event = ServerEvent("E", Method.POST, "/e", destination_topic=PlaceholderText("t", Place.TOPIC, ("t",)))
     config = RestApiConfig(enable_server=True, server_port=7)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        rig.end.send_now((Op.LISTEN, [7]), [server])
+        rig.end.send_now(Listen([7]), [server])
         rig.use(Route("S", config, server_events=(event,)), ports=[7])
         assert rig.network.served == [7]
         rig.use(Route("S", config, server_events=(event,)), ports=[])
@@ -346,7 +366,7 @@ def test_retries_are_logged_once_a_second(rig: Rig, caplog: pytest.LogCaptureFix
     for _ in range(50):
         rig.call(key="key")
     for _ in range(50):
-        rig.frame(Op.WAITING)
+        rig.frame(Waiting)
     lines = [record.getMessage() for record in caplog.records if ", retry in " in record.getMessage()]
     assert 1 <= len(lines) <= 3
     rig.network.answer = lambda _: FINE

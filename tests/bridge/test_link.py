@@ -7,7 +7,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.link import BridgeEnd, BrokerEnd, Frame, Op, credits_for, encode
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.codec import encode
+from amqtt_rest_bridge.link.frames import (
+    Calls,
+    CreditReturn,
+    DispatchedCall,
+    Failed,
+    Listen,
+    Ready,
+    Replies,
+    ToBridge,
+    ToBroker,
+    TopicMessage,
+    UseRoutes,
+    Waiting,
+    credits_for,
+)
+from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
 
 
@@ -20,8 +38,8 @@ def ends() -> Iterator[tuple[BrokerEnd, BridgeEnd]]:
     bridge.close()
 
 
-def receive(end: BridgeEnd, count: int) -> list[Frame]:
-    frames: list[Frame] = []
+def receive(end: BridgeEnd, count: int) -> list[ToBridge]:
+    frames: list[ToBridge] = []
     while len(frames) < count:
         more = end.receive(5.0)
         assert more is not None, "the link closed"
@@ -34,7 +52,7 @@ def receive(end: BridgeEnd, count: int) -> list[Frame]:
 )
 def test_a_frame_arrives_as_it_was_sent(ends: tuple[BrokerEnd, BridgeEnd], payload: bytes) -> None:
     broker, bridge = ends
-    frame = (Op.CALLS, [(1, 2, "a/ä", payload, 1.5, None)])
+    frame = Calls([DispatchedCall(1, 2, Message("a/ä", payload, 1.5), None)])
     sending = threading.Thread(target=broker.send_now, args=(frame,))
     sending.start()
     assert receive(bridge, 1) == [frame]
@@ -43,10 +61,10 @@ def test_a_frame_arrives_as_it_was_sent(ends: tuple[BrokerEnd, BridgeEnd], paylo
 
 def test_frames_cut_anywhere_are_put_together_again() -> None:
     ours, theirs = socket.socketpair()
-    frames = [(Op.SEEN, [("t", b"z" * size)]) for size in range(6)]
+    frames = [Replies([TopicMessage("t", b"z" * size)]) for size in range(6)]
     data = b"".join(map(encode, frames))
     end = BridgeEnd(theirs)
-    got: list[Frame] = []
+    got: list[ToBridge] = []
     for index in range(len(data)):
         ours.send(data[index : index + 1])
         got += end.receive(5.0) or []
@@ -65,8 +83,8 @@ def test_receive_gives_nothing_after_its_timeout_and_none_at_the_end(ends: tuple
 def test_the_broker_end_waits_blocking_before_it_is_attached(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
     broker, bridge = ends
     assert broker.receive_now(0.001) == []
-    bridge.send((Op.READY,))
-    assert broker.receive_now(5.0) == [(Op.READY,)]
+    bridge.send(Ready())
+    assert broker.receive_now(5.0) == [Ready()]
     bridge.close()
     assert broker.receive_now(5.0) is None
 
@@ -74,31 +92,37 @@ def test_the_broker_end_waits_blocking_before_it_is_attached(ends: tuple[BrokerE
 def test_listening_sockets_travel_beside_their_frame(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
     broker, bridge = ends
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        broker.send_now((Op.LISTEN, [1, 2]), [one, two])
-        assert receive(bridge, 1) == [(Op.LISTEN, [1, 2])]
+        broker.send_now(Listen([1, 2]), [one, two])
+        assert receive(bridge, 1) == [Listen([1, 2])]
         with bridge.take_socket() as first, bridge.take_socket() as second:
             assert first.getsockname() == one.getsockname()
             assert second.getsockname() == two.getsockname()
 
 
+def test_half_a_surrogate_pair_in_an_error_message_arrives_as_its_escape(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    broker, bridge = ends
+    bridge.send(Failed("not \ud800 readable"))
+    assert broker.receive_now(5.0) == [Failed("not \\ud800 readable")]
+
+
 async def _on_loop(broker: BrokerEnd, bridge: BridgeEnd) -> None:
     loop = asyncio.get_running_loop()
-    got: asyncio.Queue[Frame] = asyncio.Queue()
+    got: asyncio.Queue[ToBroker] = asyncio.Queue()
     closed = asyncio.Event()
     broker.attach(loop, got.put_nowait, closed.set)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        large = (Op.ROUTES, b"r" * 3_000_000)
+        large = UseRoutes(b"r" * 3_000_000, [])
         broker.send(large)  # more than a socket holds: the rest waits for the reader
-        broker.send((Op.LISTEN, [7]), [server])
-        broker.send((Op.CREDIT, 5))
-        assert await asyncio.to_thread(receive, bridge, 3) == [large, (Op.LISTEN, [7]), (Op.CREDIT, 5)]
+        broker.send(Listen([7]), [server])
+        broker.send(CreditReturn(5))
+        assert await asyncio.to_thread(receive, bridge, 3) == [large, Listen([7]), CreditReturn(5)]
         with bridge.take_socket() as taken:
             assert taken.getsockname() == server.getsockname()
-    bridge.send((Op.READY,), (Op.WAITING, 3, 1))
-    assert [await got.get(), await got.get()] == [(Op.READY,), (Op.WAITING, 3, 1)]
+    bridge.send(Ready(), Waiting(3, 1))
+    assert [await got.get(), await got.get()] == [Ready(), Waiting(3, 1)]
     bridge.close()
     await asyncio.wait_for(closed.wait(), 5)
-    broker.send((Op.CREDIT, 1))  # into the void, without an error
+    broker.send(CreditReturn(1))  # into the void, without an error
 
 
 def test_on_the_loop_large_frames_and_sockets_keep_their_order(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
@@ -109,9 +133,9 @@ def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[Broke
     async def scenario() -> None:
         broker, bridge = ends
         broker.attach(asyncio.get_running_loop(), lambda _: None, lambda: None)
-        broker.send((Op.ROUTES, b"r" * 3_000_000))
+        broker.send(UseRoutes(b"r" * 3_000_000, []))
         with socket.create_server(("127.0.0.1", 0)) as server:
-            broker.send((Op.LISTEN, [7]), [server])
+            broker.send(Listen([7]), [server])
             address = server.getsockname()
         broker.close()
         bridge.close()
@@ -161,7 +185,7 @@ def test_what_a_hanging_bridge_has_not_read_is_known_and_leaves_whole_when_it_re
     async def scenario() -> None:
         broker, bridge = ends
         broker.attach(asyncio.get_running_loop(), lambda _: None, lambda: None)
-        sent = [(Op.SEEN, [(str(number), bytes([number]) * 20_000)]) for number in range(250)]
+        sent = [Replies([TopicMessage(str(number), bytes([number]) * 20_000)]) for number in range(250)]
         for frame in sent:
             broker.send(frame)
         assert 3_000_000 < broker.backlog < 250 * 20_100

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.link.frames import RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
 from amqtt_rest_bridge.routing.statistics import RouteAccount
 from tests.bridge.host import hosting
@@ -93,8 +94,8 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
 
 def test_requests_of_server_mode_count_too() -> None:
     one = account()
-    assert not one.served(5, 0, "", "", 100.0)
-    assert one.served(0, 3, "reply_timeout", "no reply", 101.0)
+    assert not one.served(RouteAnswers(5, 0, "", ""), 100.0)
+    assert one.served(RouteAnswers(0, 3, "reply_timeout", "no reply"), 101.0)
     assert one.health == "Red"
     assert one.status(102.0)["messages"]["total"] == 8
 

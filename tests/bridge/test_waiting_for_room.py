@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.routing.calls import Call
@@ -64,7 +65,7 @@ class Rig:
 
     def end(self, number: int) -> None:
         call: Call = self.bridge.calls[number]
-        self.dispatcher.done(call, (call.id, 200, None, "", 0.1, ()), lambda _: None)
+        self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.1, None), lambda _: None)
 
     @property
     def dealt(self) -> list[bytes]:

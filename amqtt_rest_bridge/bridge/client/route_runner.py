@@ -23,7 +23,7 @@ from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.link import Op
+from amqtt_rest_bridge.link.frames import CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute, Publication
 from amqtt_rest_bridge.topics import loggable
 
@@ -41,10 +41,6 @@ class RouteContext:
     threads: ThreadBudget
     ordered: KeyedQueue[Callable[[], None]]
     successor: Callable[[], "RouteRunner | None"]
-
-
-CallItem = tuple[int, int, str, bytes, float, str | None]
-"""What a CALLS frame says of a call: its id, the event's number, topic, payload, timestamp, idempotency key."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,17 +93,17 @@ class RouteRunner:
 
     # The journey of a call.
 
-    def take(self, items: Sequence[CallItem]) -> bool:
+    def take(self, calls: Sequence[DispatchedCall]) -> bool:
         """Queue calls in order of arrival; return whether no worker runs: the caller then has to `wake` or `work`."""
         now = time.perf_counter()
         ready: list[_OpenCall] = []
         with self._lock:
-            self._open += len(items)
-        for call_id, number, topic, payload, timestamp, idempotency_key in items:
-            event = self._events[number]
-            call = _OpenCall(call_id, event, Message(topic, payload, timestamp), idempotency_key, now)
+            self._open += len(calls)
+        for dispatched in calls:
+            event = self._events[dispatched.event]
+            call = _OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, now)
             if event.event.ordered:
-                call.order_key = (self.name, event.event.name, topic)
+                call.order_key = (self.name, event.event.name, call.message.topic)
             start = functools.partial(self._start, call)
             if call.order_key is None or self._context.ordered.enter(call.order_key, start):
                 ready.append(call)
@@ -147,8 +143,8 @@ class RouteRunner:
         seconds = retries.delay(call.tries, response, now=time.time(), random=random.random)
         self._retry_log.write(call.event.label, failure, loggable(call.message.topic), seconds)
         if self._policy.lossless:
-            self._outbox.send((Op.TRY_FAILED, call.id, failure.code.value, failure.message))
-        self._outbox.send((Op.WAITING, call.id, 1))
+            self._outbox.send(TryFailed(call.id, failure.code.value, failure.message))
+        self._outbox.send(Waiting(call.id, 1))
         self._context.timers.after(seconds, functools.partial(self._resume, call))
 
     def _fail(self, call: _OpenCall, failure: CallError, response: HttpResponse | None) -> None:
@@ -169,11 +165,10 @@ class RouteRunner:
         self, call: _OpenCall, status: int | None, failure: CallError | None, publication: Publication | None
     ) -> None:
         code, message = (None, "") if failure is None else (failure.code.value, failure.message)
-        publications = () if publication is None else ((publication.topic, publication.payload, publication.retain),)
         seconds = time.perf_counter() - call.started
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = seconds > _SLOW_SECONDS or not self._pool.backlog
-        self._outbox.done((call.id, status, code, message, seconds, publications), hurry=at_once)
+        self._outbox.done(CallResult(call.id, status, code, message, seconds, publication), hurry=at_once)
         self._leave(call)
 
     def _leave(self, call: _OpenCall) -> None:
@@ -192,12 +187,12 @@ class RouteRunner:
 
     def _resume(self, call: _OpenCall) -> None:
         if not (self._retired and self._policy.lossless) or self._stopping:
-            self._outbox.send((Op.WAITING, call.id, -1))
+            self._outbox.send(Waiting(call.id, -1))
             self._start(call)
             return
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):
-            self._outbox.send((Op.RETURNED, call.id))
+            self._outbox.send(Returned(call.id))
             self._leave(call)
             return
         with self._lock:
@@ -211,7 +206,7 @@ class RouteRunner:
         call.event = same[-1]
         with self._lock:
             self._open += 1
-        self._outbox.send((Op.WAITING, call.id, -1))
+        self._outbox.send(Waiting(call.id, -1))
         self._start(call)
         return True
 

@@ -128,7 +128,7 @@ class _Publishing:
     def send(self, request: Request, publication: Publication) -> None:
         """Hand a publication to the broker, or raise what the caller is told."""
         try:
-            self.outlet.publish(self._route, publication, wait=HOLD_SECONDS if request.may_wait else 0.0)
+            self.outlet.publish(publication, wait=HOLD_SECONDS if request.may_wait else 0.0)
         except Overloaded as error:
             if not request.may_wait:
                 raise MustWait from error

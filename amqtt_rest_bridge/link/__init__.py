@@ -1,0 +1,1 @@
+"""The link between the broker process and a bridge process: `frames` is the protocol, the rest its ends."""

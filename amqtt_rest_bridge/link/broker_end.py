@@ -1,0 +1,181 @@
+"""The broker's end of the link: on the broker's loop, and never blocking it.
+
+What leaves waits in one queue, since a bridge process may be slow to read or hang. The loop writes it in chunks, two
+an iteration, so that 100 MB for one bridge process delay no client. Listening sockets travel beside the bytes of their
+frame (SCM_RIGHTS).
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from amqtt_rest_bridge.link.codec import CHUNK, FrameDecoder, encode, encode_parts
+from amqtt_rest_bridge.link.frames import ToBridge, ToBroker
+
+log = logging.getLogger(__name__)
+
+_CHUNKS_AT_ONCE: Final = 2  # sent in one iteration of the broker's loop, even if the bridge reads as fast
+
+
+class BrokerEnd:
+    """Send frames in batches; call `on_frame` for each one that arrives.
+
+    Before `attach` (no loop runs in a plugin's constructor) the end is used blocking, by `send_now` and `receive_now`.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._decoder: FrameDecoder[ToBroker] = FrameDecoder(ToBroker)
+        # Bytes, and descriptors that leave with the first of them.
+        self._out: deque[tuple[bytes | memoryview, list[int]]] = deque()
+        self.backlog = 0
+        """Bytes that wait until the bridge reads."""
+        self.sent = 0
+        """Bytes that have left since the beginning."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_frame: Callable[[ToBroker], None] = _ignore
+        self._on_closed: Callable[[], None] = _nothing
+        self._on_sent: Callable[[], None] = _nothing
+        self._writing = False
+
+    def send_now(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
+        """Send one frame, with sockets beside it; blocks, so only before `attach`."""
+        data = encode(frame)
+        if sockets:
+            sent = socket.send_fds(self._sock, [data], [sock.fileno() for sock in sockets])
+            data = data[sent:]
+        self._sock.sendall(data)
+
+    def receive_now(self, timeout: float) -> list[ToBroker] | None:
+        """Return the frames that arrive within `timeout` seconds: [] without a complete one, None on a closed link."""
+        self._sock.settimeout(timeout)
+        try:
+            data = self._sock.recv(CHUNK)
+        except TimeoutError:
+            return []
+        except OSError:
+            return None
+        return self._decoder.feed(data) if data else None
+
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: Callable[[ToBroker], None],
+        on_closed: Callable[[], None],
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Attach to the loop: from now on nothing here blocks; `on_sent` is called when some of a backlog has left."""
+        self._loop, self._on_frame, self._on_closed, self._on_sent = loop, on_frame, on_closed, on_sent or _nothing
+        self._sock.setblocking(False)
+        loop.add_reader(self._sock.fileno(), self._readable)
+
+    def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
+        """Queue one frame; what is queued is bounded by what the callers admit."""
+        if self._loop is None:
+            return
+        # Duplicates, since the caller may close its sockets while the frame waits.
+        descriptors = [os.dup(sock.fileno()) for sock in sockets]
+        length, body = encode_parts(frame)
+        if len(body) < CHUNK:
+            self._out.append((length + body, descriptors))
+        else:  # not joined, which would copy it
+            self._out.extend(((length, descriptors), (body, [])))
+        self.backlog += len(length) + len(body)
+        if not self._writing:
+            self._writable()
+
+    def close(self) -> None:
+        """Close the link; the bridge process at the other end then ends by itself."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._sock.fileno())
+            if self._writing:
+                self._loop.remove_writer(self._sock.fileno())
+            self._loop = None
+        for _, descriptors in self._out:
+            _close_all(descriptors)
+        self._out.clear()
+        self.backlog = 0
+        self._sock.close()
+
+    def _has_room(self) -> None:
+        self._writable()
+        self._on_sent()
+
+    def _writable(self) -> None:
+        try:
+            for _ in range(_CHUNKS_AT_ONCE):
+                if not self._out:
+                    break
+                self._send_some()
+        except BlockingIOError:
+            pass
+        except OSError:
+            return  # the link is closed: `_readable` reports it
+        self._wait_writable(bool(self._out))
+
+    def _send_some(self) -> None:
+        data, descriptors = self._out.popleft()
+        if not descriptors:
+            parts, size = [data], len(data)
+            while size < CHUNK and self._out and not self._out[0][1] and len(self._out[0][0]) < CHUNK:
+                parts.append(self._out.popleft()[0])
+                size += len(parts[-1])
+            data = b"".join(parts) if len(parts) > 1 else data
+        sent = 0
+        try:
+            sent = socket.send_fds(self._sock, [data], descriptors) if descriptors else self._sock.send(data)
+            _close_all(descriptors)
+            descriptors = []
+        finally:
+            self.backlog -= sent
+            self.sent += sent
+            if sent < len(data):  # a view, since copying what a hanging bridge leaves would take the loop's time
+                self._out.appendleft((memoryview(data)[sent:], descriptors))
+
+    def _wait_writable(self, wanted: bool) -> None:
+        if self._loop is None or wanted == self._writing:
+            return
+        self._writing = wanted
+        if wanted:
+            self._loop.add_writer(self._sock.fileno(), self._has_room)
+        else:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        try:
+            for frame in self._decoder.feed(data):
+                self._on_frame(frame)
+        except Exception:  # results may be lost in it, so every call that the bridge process holds ends or is replayed
+            log.exception("a frame of the bridge process cannot be handled: the process is restarted")
+            self._end()
+
+    def _end(self) -> None:
+        on_closed = self._on_closed
+        self.close()
+        on_closed()
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _ignore(_frame: ToBroker) -> None:
+    """No-op default."""
+
+
+def _nothing() -> None:
+    """No-op default."""
