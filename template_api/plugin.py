@@ -18,8 +18,8 @@ from amqtt.plugins.base import BasePlugin
 
 from template_api.config import DEFAULT_DATABASE_URL, DEFAULT_HOST, DEFAULT_PORT, Settings
 from template_api.errors import TemplateApiError
-from template_api.sockets import listening_socket
-from template_api.supervisor import Supervisor
+from template_api.serving.sockets import listening_socket
+from template_api.serving.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 

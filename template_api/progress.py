@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from template_api.reading import Reading
+from template_api.sources.reading import Reading
 
 _WIDTH = 30
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from amqtt_rest_bridge.plugin import RestBridgePlugin
-from template_api.__main__ import main as template_api
+from template_api.cli import main as template_api
 from template_api.plugin import TemplateApiPlugin
 
 CONF: Final = Path(__file__).parent.parent / "conf"

@@ -27,10 +27,8 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from template_api.app import create_app
-from template_api.importer import import_templates
-from template_api.library import TemplateLibrary
+from template_api.library import Report, TemplateLibrary, import_templates
 from template_api.openapi import description
-from template_api.reports import Report
 
 POSTGRES_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 

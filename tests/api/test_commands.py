@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from template_api.__main__ import main
+from template_api.cli import main
 from template_api.progress import Progress
 
 Make = Callable[..., dict[str, Any]]

@@ -17,7 +17,8 @@ import sqlalchemy as sa
 
 from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary
-from template_api.models import SCHEMA_VERSION, UPGRADES, open_database, tables, translated
+from template_api.library.database import open_database, translated
+from template_api.library.tables import SCHEMA_VERSION, UPGRADES, tables
 
 if TYPE_CHECKING:
     from tests.api.conftest import Answer, Postgres, Served, Store
@@ -144,7 +145,7 @@ def test_a_statement_without_an_answer_ends_and_the_next_one_gets_a_new_connecti
 ) -> None:
     engine = open_database(postgres_server.new_database())
     with monkeypatch.context() as shorter:
-        shorter.setattr("template_api.postgres.ANSWER_SECONDS", 0.2)
+        shorter.setattr("template_api.library.postgres.ANSWER_SECONDS", 0.2)
         with (
             pytest.raises(DatabaseUnavailableError, match=r"no answer within 0\.2 s"),
             translated(engine),

@@ -12,12 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from template_api.errors import DatabaseUnavailableError, StartError, UnknownTemplateError
-from template_api.importer import fill_empty_library, import_templates, set_status, template_id
-from template_api.library import listed_templates
-from template_api.models import open_database, tables
+from template_api.library import fill_empty_library, import_templates, listed_templates, set_status
+from template_api.library.database import open_database
+from template_api.library.tables import tables
+from template_api.library.writer import template_id
 from template_api.progress import Progress
-from template_api.reading import Reading, read_templates
 from template_api.records import Status
+from template_api.sources.reading import Reading, read_templates
 
 if TYPE_CHECKING:
     from tests.api.conftest import Store

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from template_api import reading as reading_module
-from template_api.fields import SLUG
-from template_api.importer import import_templates
-from template_api.reading import Reading, read_templates
-from template_api.reports import Report
+from template_api.library import Report, import_templates
+from template_api.sources import reading as reading_module
+from template_api.sources.fields import SLUG
+from template_api.sources.reading import Reading, read_templates
 from tests.api.conftest import Store, template
 
 _BOMB = "a0: &a0 [lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 15))
@@ -81,7 +80,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_module, "_LARGEST_FILE", 1000)
+    monkeypatch.setattr(reading_module, "LARGEST_FILE", 1000)
     file = tmp_path / "library.jsonl"
     file.write_text("\n".join([json.dumps(template("one")), "x" * 5000, json.dumps(template("two"))]))
     first, long, last = read_templates(file)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from template_api.importer import import_templates
-from template_api.models import SCHEMA_VERSION, open_database
-from template_api.reading import read_templates
+from template_api.library import import_templates
+from template_api.library.database import open_database
+from template_api.library.tables import SCHEMA_VERSION
+from template_api.sources.reading import read_templates
 
 if TYPE_CHECKING:
     from tests.api.conftest import Store

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api import library as library_module
 from template_api.errors import DatabaseUnavailableError
-from template_api.importer import set_status
-from template_api.library import TemplateLibrary
+from template_api.library import TemplateLibrary, set_status
+from template_api.library import template_library as library_module
 from template_api.query import TemplateQuery
 from template_api.records import Status
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.__main__ import main
-from template_api.importer import set_status
-from template_api.library import FOLLOW_SECONDS
+from template_api.cli import main
+from template_api.library import set_status
+from template_api.library.template_library import FOLLOW_SECONDS
 from template_api.records import Status
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from template_api import supervisor as supervisor_module
 from template_api.config import Settings
 from template_api.errors import StartError
 from template_api.library import listed_templates
-from template_api.supervisor import Supervisor
+from template_api.serving import supervisor as supervisor_module
+from template_api.serving.supervisor import Supervisor
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api import serving
-from template_api.serving import Server
-from template_api.sockets import listening_socket
+from template_api.serving import channel, server
+from template_api.serving.server import Server
+from template_api.serving.sockets import listening_socket
 
 if TYPE_CHECKING:
     from tests.api.conftest import Served
@@ -41,13 +41,13 @@ class Application:
 
 @contextmanager
 def running(app: Application) -> Iterator[int]:
-    server = Server(app, listening_socket("127.0.0.1", 0), threads=2)
-    thread = threading.Thread(target=server.run)
+    served = Server(app, listening_socket("127.0.0.1", 0), threads=2)
+    thread = threading.Thread(target=served.run)
     thread.start()
     try:
-        yield server.port
+        yield served.port
     finally:
-        server.stop()
+        served.stop()
         thread.join(20)
         assert not thread.is_alive()
 
@@ -96,7 +96,7 @@ def test_what_waits_behind_an_unread_answer_is_answered_in_order_once_it_is_read
 
 
 def test_a_caller_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, closed: threading.Event) -> None:
-    monkeypatch.setattr(serving, "_UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(server, "_UNREAD_SECONDS", 0.1)
     with running(Application()) as port, connect(port) as unread:
         unread.sendall(get("/") * 200)
         assert closed.wait(30)
@@ -114,13 +114,13 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         if "read nothing" in text:
             event.set()
 
-    monkeypatch.setattr(serving.log, "info", note)
+    monkeypatch.setattr(server.log, "info", note)
     return event
 
 
 def test_callers_that_never_read_keep_no_new_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_CROWDED", 20)
-    monkeypatch.setattr(serving, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(channel, "_CROWDED", 20)
+    monkeypatch.setattr(channel, "_PATIENCE_SECONDS", 0)
     with running(Application()) as port, ExitStack() as opened:
         unread = [opened.enter_context(connect(port)) for _ in range(40)]
         for each in unread:

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from template_api.serving import Server
-from template_api.sockets import listening_socket
+from template_api.serving.server import Server
+from template_api.serving.sockets import listening_socket
 
 
 def main() -> None:

@@ -25,8 +25,7 @@ from urllib.request import urlopen
 import falcon.testing
 
 from template_api.app import create_app
-from template_api.importer import import_templates, set_status
-from template_api.library import TemplateLibrary
+from template_api.library import TemplateLibrary, import_templates, set_status
 from template_api.records import Status
 from tests.benchmarks.ranking import Texts, resident
 

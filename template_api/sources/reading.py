@@ -3,42 +3,24 @@
 Blocks on the file system. Yields one `Reading` for each template found, so that a bad one never stops the others.
 """
 
-import json
-import math
 import os
-import re
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import yaml
+from typing import BinaryIO
 
 from template_api.errors import SourceError, StartError
-from template_api.fields import Fields
-from template_api.notebooks import NotebookSource, listed_notebooks, notebook_source, primary_names
-from template_api.sources import TemplateSource, template_source, warnings
+from template_api.sources.fields import Fields
+from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
+from template_api.sources.notebooks import NotebookSource, listed_notebooks, notebook_source, primary_names
+from template_api.sources.template import TemplateSource, template_source, warnings
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
 NOTEBOOK_SUFFIX = ".lotnb"
 _LINE_KEYS = ("content",)
-# Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template says so much.
-_LARGEST_FILE = 32 * 1024 * 1024
-_LARGEST_YAML = 1024 * 1024
-
-
-class _Loader(yaml.BaseLoader):
-    """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None."""
-
-
-_NULL = "tag:yaml.org,2002:null"
-_Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
-_Loader.add_constructor(_NULL, lambda _loader, _node: None)
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -120,39 +102,12 @@ def _reading(
 
 
 def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
-    fields = _yaml_fields(root, file)
+    fields = yaml_fields(root, file)
     content = file.parent / CONTENT_FILE
-    text = fields.checked("", _text, root, content) if os.path.lexists(content) else ""
+    text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
     notebooks = list(_folder_notebooks(root, fields, file.parent))
     source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
     return fields, source, tuple(warnings(fields))
-
-
-def _yaml_fields(root: Path, file: Path) -> Fields:
-    """Read a YAML mapping, with the line of each key."""
-    text = _text(root, file, _LARGEST_YAML)
-    try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            members = loader.construct_document(node) if node is not None else {}
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        line = mark.line + 1 if mark else 1
-        raise SourceError(f"{file}:{line}", f"is not YAML: {exc.problem or exc.context}") from exc
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as exc:
-        raise SourceError(f"{file}:1", f"is not YAML: {str(exc).splitlines()[0]}") from exc
-    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
-        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
-    lines: dict[str, int] = {}
-    fields = Fields(str(file), members, lines)
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if lines.setdefault(key.value, line) != line:
-            fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
-    return fields
 
 
 def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
@@ -173,7 +128,8 @@ def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[Note
 
 
 def _folder_notebook(root: Path, file: Path, *, is_primary: bool, role: str | None) -> NotebookSource:
-    return notebook_source(f"{file}", file.name, _json(file, _text(root, file)), is_primary=is_primary, role=role)
+    cells = parsed_json(file, file_text(root, file))
+    return notebook_source(str(file), file.name, cells, is_primary=is_primary, role=role)
 
 
 def _is_notebook(filename: str) -> bool:
@@ -192,18 +148,18 @@ def _read_lines(file: Path) -> Iterator[Reading]:
 
 def _bounded_lines(lines: BinaryIO) -> Iterator[bytes]:
     """Yield lines; of one that is too long, only its beginning."""
-    while line := lines.readline(_LARGEST_FILE + 1):
+    while line := lines.readline(LARGEST_FILE + 1):
         yield line
-        while len(line) > _LARGEST_FILE and not line.endswith(b"\n"):
-            line = lines.readline(_LARGEST_FILE + 1)
+        while len(line) > LARGEST_FILE and not line.endswith(b"\n"):
+            line = lines.readline(LARGEST_FILE + 1)
 
 
 def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
     where = f"{file}:{number}"
-    if len(line) > _LARGEST_FILE:
-        raise SourceError(where, f"is longer than {_LARGEST_FILE} bytes")
+    if len(line) > LARGEST_FILE:
+        raise SourceError(where, f"is longer than {LARGEST_FILE} bytes")
     try:
-        members = _json(file, line.decode("utf-8-sig"), number)
+        members = parsed_json(file, line.decode("utf-8-sig"), number)
     except UnicodeDecodeError as exc:
         raise SourceError(where, f"is not UTF-8 at byte {exc.start}") from exc
     if not isinstance(members, dict):
@@ -225,42 +181,3 @@ def _line_notebooks(fields: Fields) -> Iterator[NotebookSource]:
         notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
         if notebook is not None:
             yield notebook
-
-
-def _text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:
-    """Read a file of a template. What a link shows from outside the folder that is imported is not the author's."""
-    try:
-        if not file.resolve().is_relative_to(root):
-            raise SourceError(str(file), f"is a link that leads out of {root}")
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device would not end
-            raise SourceError(str(file), "is not a regular file")
-        if found.st_size > largest:
-            raise SourceError(str(file), f"is larger than {largest} bytes")
-        return file.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        line = exc.object[: exc.start].count(b"\n") + 1
-        raise SourceError(f"{file}:{line}", "is not UTF-8") from exc
-    except (OSError, RuntimeError) as exc:  # the second for links that lead in a circle
-        raise SourceError(str(file), f"cannot be read: {getattr(exc, 'strerror', exc)}") from exc
-
-
-def _json(file: Path, text: str, line: int | None = None) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except json.JSONDecodeError as exc:
-        raise SourceError(f"{file}:{line or exc.lineno}", f"is not JSON: {exc.msg} (column {exc.colno})") from exc
-    except (RecursionError, ValueError) as exc:
-        raise SourceError(f"{file}:{line or 1}", f"is not JSON: {exc}") from exc
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _finite(digits: str) -> float:
-    """Refuse what Python takes for infinity: it could not be written as JSON again."""
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"{digits} is too large a number")
-    return number

@@ -1,7 +1,6 @@
-"""The library's tables, and how a database that holds them is opened, created and upgraded.
+"""How the library's database is opened, created and upgraded, and the transactions on it.
 
-SQLite and PostgreSQL hold the same tables. Only the schema lives here; what is read from it is in `library`, what is
-written to it in `importer`. Engines are safe to share between threads.
+Blocks on the database. Engines are safe to share between threads.
 """
 
 import os
@@ -12,144 +11,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlmodel import Field, SQLModel
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
+from template_api.library.tables import SCHEMA_VERSION, UPGRADES, Table, tables
 
-SCHEMA_VERSION = 2
-UPGRADES: Mapping[int, tuple[str, ...]] = {1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",)}
-"""SQL statements that lead from a schema version to the next one. Version 1 is the first."""
-
-_UUID = 36
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
-
-
-class Table(SQLModel):
-    """Gather the library's tables in a collection of their own."""
-
-    metadata = sa.MetaData()
-
-
-class Named(Table):
-    """Stand for what templates are sorted by: it has an id, a name and a slug."""
-
-    id: str = Field(primary_key=True, max_length=_UUID)
-    name: str
-    slug: str = Field(unique=True)
-
-
-class Category(Named, table=True):
-    """Hold a category; a template has one at most."""
-
-    __tablename__ = "categories"
-
-
-class Tag(Named, table=True):
-    """Hold a tag: also a primitive, protocol or service that a template names."""
-
-    __tablename__ = "tags"
-
-
-class UsedRoute(Named, table=True):
-    """Hold a route type that templates use, such as REST_API."""
-
-    __tablename__ = "routes"
-
-
-class BrokerVersion(Named, table=True):
-    """Hold a version of the broker that templates are for."""
-
-    __tablename__ = "broker_versions"
-
-
-class TemplateRow(Table, table=True):
-    """Hold a template in any state.
-
-    `facets`, `labels` and `cells_text` repeat what the linked rows say: `facets` is the JSON of category, tags, routes
-    and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
-    status that the source gave when it was last imported, `digest` stands for all that it said, and `changed` is the
-    library's version that this row came with.
-    """
-
-    __tablename__ = "templates"
-
-    id: str = Field(primary_key=True, max_length=_UUID)
-    slug: str | None = Field(default=None, unique=True)
-    title: str
-    short_description: str
-    content: str
-    difficulty: str | None = None
-    url: str | None = None
-    status: str
-    source_status: str
-    published_at: str | None = None
-    category_id: str | None = Field(default=None, foreign_key="categories.id")
-    broker_version_id: str | None = Field(default=None, foreign_key="broker_versions.id")
-    facets: str
-    labels: str
-    cells_text: str
-    digest: str
-    changed: int = Field(index=True)
-
-
-class TemplateTag(Table, table=True):
-    """Link a template to a tag."""
-
-    __tablename__ = "template_tags"
-
-    template_id: str = Field(primary_key=True, foreign_key="templates.id")
-    tag_id: str = Field(primary_key=True, foreign_key="tags.id")
-
-
-class TemplateRoute(Table, table=True):
-    """Link a template to a route type it uses."""
-
-    __tablename__ = "template_routes"
-
-    template_id: str = Field(primary_key=True, foreign_key="templates.id")
-    route_id: str = Field(primary_key=True, foreign_key="routes.id")
-
-
-class NotebookRow(Table, table=True):
-    """Hold one version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
-
-    `role` is what the template uses the file for, such as `solution`.
-    """
-
-    __tablename__ = "notebooks"
-    __table_args__ = (sa.UniqueConstraint("template_id", "filename", "version"),)
-
-    id: int | None = Field(default=None, primary_key=True)
-    template_id: str = Field(foreign_key="templates.id")
-    filename: str
-    version: int
-    is_primary: bool
-    is_latest: bool
-    place: int
-    cells: str
-    role: str | None = None
-
-
-class LibraryRow(Table, table=True):
-    """Hold the one row that says which schema and which version of the library this is.
-
-    Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
-    import runs, and stays so when it is cut off.
-    """
-
-    __tablename__ = "library"
-
-    id: int = Field(primary_key=True)
-    schema_version: int
-    version: int
-    is_filling: bool = False
-
-
-def tables() -> Mapping[str, sa.Table]:
-    """Return the library's tables by name, for statements over columns."""
-    return Table.metadata.tables
 
 
 def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int, tuple[str, ...]] = UPGRADES) -> Engine:
@@ -249,7 +117,7 @@ def _engine(url: URL) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
             return _prepared_sqlite(sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS}))
-        from template_api import postgres  # its driver is an extra
+        from template_api.library import postgres  # its driver is an extra
 
         engine = sa.create_engine(url, connect_args=postgres.ARGUMENTS, pool_pre_ping=True, pool_timeout=_POOL_SECONDS)
         sa.event.listen(engine, "do_connect", postgres.connect)

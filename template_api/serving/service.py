@@ -20,11 +20,10 @@ from pathlib import Path
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
 from template_api.errors import SettingsError, StartError, TemplateApiError
-from template_api.importer import fill_empty_library
-from template_api.library import TemplateLibrary, listed_templates
-from template_api.reading import Reading
-from template_api.serving import Server
-from template_api.sockets import listening_socket
+from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
+from template_api.serving.server import Server
+from template_api.serving.sockets import listening_socket
+from template_api.sources import Reading
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
-"""The API's HTTP server on waitress. Only here is waitress imported.
+"""One connection: requests in, one after the other, and their answers out.
 
-`Server.run` is the thread that does all socket I/O; waitress's worker threads run the application.
+The channel and the parser run on the thread of `Server.run`; a request's task runs on one of waitress's worker threads.
 
 A caller costs a bounded amount of memory, whatever it sends and whether it reads or not: of what it sends one read is
 held unparsed and one request parsed, and the next request is served once the answer before it has left for the
@@ -10,35 +10,25 @@ has read, and its threads wait as soon as 16 MiB are unread: four such callers s
 """
 
 import contextlib
-import logging
 import re
 import socket
-import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-import waitress
-from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
 from template_api import errors
-from template_api.config import DEFAULT_THREADS
 from template_api.middleware import CORS_FIELDS, REQUEST_ID, new_request_id
 from template_api.replies import JSON, error_body
 from template_api.resources import MAX_BODY_BYTES
 
-log = logging.getLogger(__name__)
-
 MAX_HEADER_BYTES = 65536
-_REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
-_UNREAD_SECONDS = 30  # a caller that has read nothing of its answer for so long is cut off
-_GRACE_SECONDS = 5  # what running requests get to finish in at a stop
-_CONNECTIONS = 1000  # below the 1,024 files that a process may usually have open
+REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
 _CROWDED = 900  # from here on each new connection costs the one that has been idle or unread longest
 _PATIENCE_SECONDS = 1  # with a caller that reads nothing, when connections are scarce
 _LINGER_SECONDS = 2
@@ -47,76 +37,7 @@ _FOLD = re.compile(rb"\r\n[ \t]")
 _HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
 
 
-class Server:
-    """Serve one WSGI application on one listening socket, until `stop`.
-
-    Args:
-        app: the application.
-        listening: a bound socket; closed at the end.
-        threads: how many requests are answered at once.
-    """
-
-    def __init__(self, app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS) -> None:
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it would warn per request under load
-        self._map: dict[int, Any] = {}
-        self._stopping = threading.Event()
-        self._server: Any = waitress.create_server(
-            app,
-            map=self._map,
-            sockets=[listening],
-            threads=threads,
-            ident="template-api",
-            max_request_body_size=MAX_BODY_BYTES + 1,  # waitress refuses bodies of this size, not only larger ones
-            max_request_header_size=MAX_HEADER_BYTES,
-            connection_limit=_CONNECTIONS,
-            channel_timeout=_REQUEST_SECONDS,
-            cleanup_interval=5,
-            log_socket_errors=False,
-            clear_untrusted_proxy_headers=True,
-        )
-        self._server.channel_class = _Channel
-
-    @property
-    def port(self) -> int:
-        """The port that is served."""
-        return int(self._server.effective_port)
-
-    def run(self) -> None:
-        """Serve until `stop`, then let running requests finish, 5 s at most."""
-        next_check = time.monotonic()
-        while not self._stopping.is_set():
-            wasyncore.loop(timeout=1, map=self._map, use_poll=True, count=1)
-            if time.monotonic() >= next_check:
-                next_check = time.monotonic() + 1
-                self._close_unread()
-        # Who has connected already is accepted and heard: closing the socket at once would reset them.
-        wasyncore.loop(timeout=0, map=self._map, use_poll=True, count=3)
-        wasyncore.dispatcher.close(self._server)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while self._busy() and time.monotonic() < deadline:
-            wasyncore.loop(timeout=0.02, map=self._map, use_poll=True, count=1)
-        self._server.task_dispatcher.shutdown(timeout=1)
-        wasyncore.close_all(self._map)
-
-    def stop(self) -> None:
-        """Make `run` return; may be called from any thread and from a signal handler."""
-        self._stopping.set()
-        with contextlib.suppress(OSError):  # it has stopped already
-            self._server.pull_trigger()
-
-    def _close_unread(self) -> None:
-        """Close connections whose callers do not read; waitress would wait until it can write to them."""
-        for channel in list(self._server.active_channels.values()):
-            if channel.is_unread(_UNREAD_SECONDS):
-                log.info("%s has read nothing of its answer for %g s: closed", channel.addr[0], _UNREAD_SECONDS)
-                channel.abandon()
-
-    def _busy(self) -> bool:
-        channels: Iterable[Any] = list(self._server.active_channels.values())
-        return any(channel.requests or channel.total_outbufs_len for channel in channels)
-
-
-class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
     """Refuse what waitress lets through and another server may read differently (RFC 9112)."""
 
     def __init__(self, adjustments: Any) -> None:
@@ -124,12 +45,14 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
         self.began = time.monotonic()
 
     def parse_header(self, header_plus: bytes) -> None:
+        """Parse the header section; raise `ParsingError` when it breaks a rule."""
         super().parse_header(header_plus)
         fault = _fault(header_plus, self.version, self.chunked, self.headers)
         if fault:
             raise ParsingError(fault)
 
     def received(self, data: bytes) -> int:
+        """Parse bytes of one request; return how many belong to it."""
         try:
             consumed: int = super().received(data)
         except ValueError:  # an address or a length that waitress 3.0.2 does not check before it reads it
@@ -181,21 +104,21 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         self.write(b"" if method == "HEAD" else body)
 
 
-class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """Use our parser and tasks, serve one request at a time, make room, and let a refusal arrive.
 
     A connection that is closed while the caller still sends is reset, and the caller may never read why it was refused.
     So after a refusal our side is closed first, and what still comes is thrown away for a while (RFC 9112 section 9.6).
     """
 
-    parser_class = _Parser
+    parser_class = Parser
     task_class = _Task
     error_task_class = _ErrorTask
     refused = False
     lingering = False
     lingers_until = 0.0
     thrown_away = 0
-    request: _Parser | None
+    request: Parser | None
     sent_continue: bool
     unparsed = b""  # received behind the request that is being served
 
@@ -222,22 +145,26 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         super().handle_close()
 
     def readable(self) -> bool:
+        """Return whether to wait for bytes; close what is overdue."""
         now = time.monotonic()
         if self.lingering:
             self.will_close = now > self.lingers_until or self.thrown_away > _LINGER_BYTES
             return not self.will_close
-        if self.request is not None and not self.requests and now - self.request.began > _REQUEST_SECONDS:
+        if self.request is not None and not self.requests and now - self.request.began > REQUEST_SECONDS:
             self.will_close = True
         return bool(not self.unparsed and super().readable())
 
     def writable(self) -> bool:
+        """Return whether to wait for room to send: for output, or for the next request to be served."""
         return bool(super().writable() or (self.unparsed and not self.requests))
 
     def received(self, data: bytes) -> None:
+        """Keep what was read, and serve the first request of it."""
         self.unparsed = data
         self._parse()
 
     def handle_write(self) -> None:
+        """Send what waits; once all has left, serve the next request."""
         super().handle_write()
         if self.connected and not (self.requests or self.total_outbufs_len):
             self._parse()
@@ -248,7 +175,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             if self.will_close or self.close_when_flushed:
                 self.unparsed = b""
             while self.unparsed and not self.requests:
-                request: _Parser = self.request or _Parser(self.adj)
+                request: Parser = self.request or Parser(self.adj)
                 self.request = request
                 self.unparsed = self.unparsed[request.received(self.unparsed) :]
                 if request.expect_continue and request.headers_finished and not self.sent_continue:
@@ -260,6 +187,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
                         self.server.add_task(self)
 
     def handle_read(self) -> None:
+        """Read; after a refusal throw it away."""
         if not self.lingering:
             super().handle_read()
             return
@@ -272,6 +200,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.abandon()
 
     def handle_close(self) -> None:
+        """Close; after a refusal our side first."""
         if self.refused and not self.lingering and self.connected:
             self.lingering, self.lingers_until = True, time.monotonic() + _LINGER_SECONDS
             self.will_close = self.close_when_flushed = False

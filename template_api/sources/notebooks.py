@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from template_api.errors import SourceError
-from template_api.fields import Fields, check_storable
+from template_api.sources.fields import Fields, check_storable
 
 PRIMARY_ROLE = "solution"
 _KEY = "notebooks"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
-from template_api.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
-from template_api.notebooks import NotebookSource
 from template_api.records import Difficulty, Status
+from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
+from template_api.sources.notebooks import NotebookSource
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",

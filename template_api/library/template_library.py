@@ -5,21 +5,17 @@ has changed, the catalogue is replaced by one with the changed templates, or bui
 run on the server's threads; one further thread, after `follow`, looks for changes, so that no request waits for that.
 """
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import sqlalchemy as sa
-
-from template_api.catalogue import Catalogue, Entry, Facet
 from template_api.errors import DatabaseUnavailableError
-from template_api.models import open_database, tables, translated
+from template_api.library.catalogue import Catalogue, Facet
+from template_api.library.database import open_database, translated
+from template_api.library.statements import Statements, document, entry, summary
 from template_api.query import TemplateQuery
-from template_api.ranking import Document
-from template_api.records import Found, ListedTemplate, Notebook, Status, Summary, Template
+from template_api.records import Found, Notebook, Status, Summary, Template
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +38,7 @@ class TemplateLibrary:
 
     def __init__(self, database_url: str) -> None:
         self._engine = open_database(database_url)
-        self._statements = _Statements()
+        self._statements = Statements()
         self._facets: dict[Facet, Facet] = {}
         self._refreshing = threading.Lock()
         self._stopping = threading.Event()
@@ -119,7 +115,7 @@ class TemplateLibrary:
                 return None
             row = min(rows, key=lambda row: row.id != given["id"])
             notebooks = connection.execute(self._statements.notebooks, {"template_id": row.id}).all()
-        return Template(_summary(row), tuple(Notebook(*notebook) for notebook in notebooks))
+        return Template(summary(row), tuple(Notebook(*notebook) for notebook in notebooks))
 
     def check(self) -> None:
         """Ask the database for a sign of life.
@@ -136,7 +132,7 @@ class TemplateLibrary:
             return {}
         with translated(self._engine), self._engine.connect() as connection:
             rows = connection.execute(self._statements.some, {"ids": ids}).all()
-        return {row.id: _summary(row) for row in rows}
+        return {row.id: summary(row) for row in rows}
 
     def _refresh(self) -> None:
         try:
@@ -174,7 +170,7 @@ class TemplateLibrary:
             return self._load()
         began = time.monotonic()
         published = {
-            row.id: (_entry(row, self._facets), _document(row)) for row in rows if row.status == Status.PUBLISHED.value
+            row.id: (entry(row, self._facets), document(row)) for row in rows if row.status == Status.PUBLISHED.value
         }
         gone = {row.id for row in rows} - set(published)
         catalogue = catalogue.updated(version, published, gone)
@@ -187,89 +183,10 @@ class TemplateLibrary:
             # The version first: rows that are newer than it are read again at the next look.
             version = connection.execute(self._statements.version).scalar_one()
             rows = connection.execution_options(yield_per=_FETCHED_ROWS).execute(self._statements.published)
-            catalogue = Catalogue.built(version, ((_entry(row, self._facets), _document(row)) for row in rows))
+            catalogue = Catalogue.built(version, ((entry(row, self._facets), document(row)) for row in rows))
         log.info("library version %d: %d templates indexed in %.2f s", version, len(catalogue), _since(began))
         return catalogue
 
 
 def _since(began: float) -> float:
     return time.monotonic() - began
-
-
-def listed_templates(database_url: str, status: Status | None = None) -> Generator[ListedTemplate, None, None]:
-    """Yield the templates of a library in any state, or in one; the newest first, those without a date last.
-
-    Raises:
-        StartError: the URL cannot be used or the database is of a newer version.
-        DatabaseUnavailableError: the database does not answer.
-    """
-    engine = open_database(database_url)
-    t = tables()["templates"].c
-    statement = sa.select(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at)
-    if status is not None:
-        statement = statement.where(t.status == status.value)
-    try:
-        with translated(engine), engine.connect() as connection:
-            for row in connection.execute(statement.order_by(t.published_at.is_(None), t.published_at.desc(), t.id)):
-                yield ListedTemplate(*row)
-    finally:
-        engine.dispose()
-
-
-class _Statements:
-    """Hold the SELECTs, built once."""
-
-    def __init__(self) -> None:
-        library, templates, notebooks = (tables()[name] for name in ("library", "templates", "notebooks"))
-        t = templates.c
-        published = t.status == Status.PUBLISHED.value
-        shown = (t.id, t.slug, t.title, t.short_description, t.difficulty, t.url, t.facets, t.content)
-        self.version = sa.select(library.c.version)
-        indexed = sa.select(
-            t.id, t.status, t.published_at, t.difficulty, t.facets, t.title, t.labels, t.short_description, t.content,
-            t.cells_text,
-        )  # fmt: skip
-        self.published = indexed.where(published).order_by(t.published_at.desc(), t.id)
-        self.changed = indexed.where(t.changed > sa.bindparam("since")).limit(sa.bindparam("most"))
-        self.some = sa.select(*shown).where(published, t.id.in_(sa.bindparam("ids", expanding=True)))
-        self.one = sa.select(*shown).where(
-            published, sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug"))
-        )
-        n = notebooks.c
-        self.notebooks = (
-            sa.select(n.filename, n.version, n.is_primary, n.cells, n.role)
-            .where(n.template_id == sa.bindparam("template_id"), n.is_latest)
-            .order_by(n.place)
-        )
-
-
-def _document(row: Any) -> Document:
-    return Document(row.id, row.title, row.labels, row.short_description, row.content, row.cells_text)
-
-
-def _entry(row: Any, known: dict[Facet, Facet]) -> Entry:
-    """Return what order and filters look at; equal facets of different templates are one object in memory."""
-    facets = json.loads(row.facets)
-    found = [
-        *(("tag_ids", tag["id"]) for tag in facets["tags"]),
-        *(("route_ids", route["id"]) for route in facets["routes"]),
-    ]
-    for kind, facet in (("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])):
-        if facet is not None:
-            found.append((kind, facet["id"]))
-    if row.difficulty is not None:
-        found.append(("difficulty", row.difficulty))
-    return Entry(row.id, row.published_at, tuple(known.setdefault(facet, facet) for facet in found))
-
-
-def _summary(row: Any) -> Summary:
-    return Summary(
-        id=row.id,
-        slug=row.slug,
-        title=row.title,
-        short_description=row.short_description,
-        difficulty=row.difficulty,
-        url=row.url,
-        content=row.content,
-        **json.loads(row.facets),
-    )

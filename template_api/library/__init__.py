@@ -1,0 +1,22 @@
+"""The library in its database: what is written to it, what the API reads, and the search index in memory.
+
+Only here are sqlmodel and sqlalchemy imported, in `postgres` alone psycopg. From the bottom: `tables`, `postgres`;
+`database` (open, upgrade, transactions); `catalogue`, `statements`, `writer`; `importer`, `states`, `template_library`.
+"""
+
+from template_api.library.database import require_database
+from template_api.library.importer import fill_empty_library, import_templates
+from template_api.library.states import listed_templates, set_status
+from template_api.library.template_library import TemplateLibrary
+from template_api.library.writer import Outcome, Report
+
+__all__ = [
+    "Outcome",
+    "Report",
+    "TemplateLibrary",
+    "fill_empty_library",
+    "import_templates",
+    "listed_templates",
+    "require_database",
+    "set_status",
+]

@@ -1,0 +1,138 @@
+"""The library's tables, the same on SQLite and PostgreSQL. Only the schema lives here."""
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlmodel import Field, SQLModel
+
+SCHEMA_VERSION = 2
+UPGRADES: Mapping[int, tuple[str, ...]] = {1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",)}
+"""SQL statements that lead from a schema version to the next one. Version 1 is the first."""
+
+_UUID = 36
+
+
+class Table(SQLModel):
+    """Gather the library's tables in a collection of their own."""
+
+    metadata = sa.MetaData()
+
+
+class Named(Table):
+    """Stand for what templates are sorted by: it has an id, a name and a slug."""
+
+    id: str = Field(primary_key=True, max_length=_UUID)
+    name: str
+    slug: str = Field(unique=True)
+
+
+class Category(Named, table=True):
+    """Hold a category; a template has one at most."""
+
+    __tablename__ = "categories"
+
+
+class Tag(Named, table=True):
+    """Hold a tag: also a primitive, protocol or service that a template names."""
+
+    __tablename__ = "tags"
+
+
+class UsedRoute(Named, table=True):
+    """Hold a route type that templates use, such as REST_API."""
+
+    __tablename__ = "routes"
+
+
+class BrokerVersion(Named, table=True):
+    """Hold a version of the broker that templates are for."""
+
+    __tablename__ = "broker_versions"
+
+
+class TemplateRow(Table, table=True):
+    """Hold a template in any state.
+
+    `facets`, `labels` and `cells_text` repeat what the linked rows say: `facets` is the JSON of category, tags, routes
+    and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
+    status that the source gave when it was last imported, `digest` stands for all that it said, and `changed` is the
+    library's version that this row came with.
+    """
+
+    __tablename__ = "templates"
+
+    id: str = Field(primary_key=True, max_length=_UUID)
+    slug: str | None = Field(default=None, unique=True)
+    title: str
+    short_description: str
+    content: str
+    difficulty: str | None = None
+    url: str | None = None
+    status: str
+    source_status: str
+    published_at: str | None = None
+    category_id: str | None = Field(default=None, foreign_key="categories.id")
+    broker_version_id: str | None = Field(default=None, foreign_key="broker_versions.id")
+    facets: str
+    labels: str
+    cells_text: str
+    digest: str
+    changed: int = Field(index=True)
+
+
+class TemplateTag(Table, table=True):
+    """Link a template to a tag."""
+
+    __tablename__ = "template_tags"
+
+    template_id: str = Field(primary_key=True, foreign_key="templates.id")
+    tag_id: str = Field(primary_key=True, foreign_key="tags.id")
+
+
+class TemplateRoute(Table, table=True):
+    """Link a template to a route type it uses."""
+
+    __tablename__ = "template_routes"
+
+    template_id: str = Field(primary_key=True, foreign_key="templates.id")
+    route_id: str = Field(primary_key=True, foreign_key="routes.id")
+
+
+class NotebookRow(Table, table=True):
+    """Hold one version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
+
+    `role` is what the template uses the file for, such as `solution`.
+    """
+
+    __tablename__ = "notebooks"
+    __table_args__ = (sa.UniqueConstraint("template_id", "filename", "version"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    template_id: str = Field(foreign_key="templates.id")
+    filename: str
+    version: int
+    is_primary: bool
+    is_latest: bool
+    place: int
+    cells: str
+    role: str | None = None
+
+
+class LibraryRow(Table, table=True):
+    """Hold the one row that says which schema and which version of the library this is.
+
+    Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
+    import runs, and stays so when it is cut off.
+    """
+
+    __tablename__ = "library"
+
+    id: int = Field(primary_key=True)
+    schema_version: int
+    version: int
+    is_filling: bool = False
+
+
+def tables() -> Mapping[str, sa.Table]:
+    """Return the library's tables by name, for statements over columns."""
+    return Table.metadata.tables

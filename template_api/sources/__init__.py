@@ -1,0 +1,8 @@
+"""Template folders and `.jsonl` files, read into checked values; knows nothing of the database.
+
+From the bottom: `fields`; `files`, `notebooks`; `template`; `reading`.
+"""
+
+from template_api.sources.reading import Reading, read_templates
+
+__all__ = ["Reading", "read_templates"]
