@@ -30,8 +30,7 @@ if TYPE_CHECKING:
         StartError,
         TemplateApiError,
     )
-    from template_api.importer import import_templates
-    from template_api.library import TemplateLibrary
+    from template_api.library import TemplateLibrary, import_templates
 
     __version__: str
 
@@ -46,7 +45,7 @@ __all__ = [
     "import_templates",
 ]
 
-_MODULES = {"TemplateLibrary": "library", "create_app": "app", "import_templates": "importer"}
+_MODULES = {"TemplateLibrary": "library", "create_app": "app", "import_templates": "library"}
 
 
 def __getattr__(name: str) -> object:
