@@ -1,6 +1,8 @@
 """The documents' tables are the code's, their links lead somewhere, the tests that they name are there."""
 
+import configparser
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,20 @@ def test_a_page_opens_with_a_paragraph_and_a_table_of_contents(name: str) -> Non
 
 def test_the_first_page_is_short() -> None:
     assert len(page("README.md").splitlines()) <= 250
+
+
+@pytest.mark.parametrize("name", ["amqtt_rest_bridge", "template_api"])
+def test_the_architecture_names_files_and_folders_that_are_there_and_every_folder(name: str) -> None:
+    package = ROOT / name
+    written = codes(section(page(f"{name}/README.md"), "Architecture"))
+    named = {code for code in written if code.endswith((".py", "/", ".tatsu")) and code != "__init__.py"}
+    assert [code for code in named if not list(package.rglob(code))] == []
+    assert {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} <= named
+
+
+def test_the_architecture_names_every_package_that_is_needed() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    needed = re.findall(r"^[A-Za-z0-9-]+", metadata["options"]["install_requires"], re.MULTILINE)
+    written = section(BRIDGE, "Architecture")
+    assert [name for name in needed if name not in written] == []
