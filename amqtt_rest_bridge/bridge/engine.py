@@ -10,8 +10,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -25,7 +26,8 @@ from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
-from amqtt_rest_bridge.bridge.port_watch import PortWatch, Turning
+from amqtt_rest_bridge.bridge.port_watch import PortWatch
+from amqtt_rest_bridge.bridge.ports import Ports, Server
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
@@ -50,7 +52,7 @@ from amqtt_rest_bridge.link.frames import (
     Served as ServedReport,
 )
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
-from amqtt_rest_bridge.route_set import longest_request, read_filters, routes_by_port
+from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +60,6 @@ _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer 
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"})
-
-
-class Server(Turning, Protocol):
-    """The HTTP server of one port; see `bridge.http_listener`."""
-
-    def replace_routes(self, routes: tuple[Route, ...]) -> None:
-        """Serve these routes from the next request on."""
-
-    def stop(self, grace: float) -> None:
-        """Refuse new requests, let running ones finish for `grace` seconds, close."""
 
 
 class Makers(Protocol):
@@ -96,10 +88,7 @@ class Engine:
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
-        self._sockets: dict[int, socket.socket] = {}
-        self._servers: dict[int, Server] = {}
-        self._longest: dict[int, float] = {}  # seconds that a request on a port may take, by any of its definitions
-        self._leaving: list[Server] = []  # a reload took their port away; they serve what they had begun
+        self._ports = Ports(partial(makers.server, outlet=self), self._timers, link.send)
         self._answers = _Answers()
         self._watch = PortWatch(link.send)
         self._ending = False
@@ -147,11 +136,12 @@ class Engine:
             case UseRoutes(pickled, ports):
                 self._use_routes(pickled, ports)
             case Listen(ports):
-                self._sockets |= {port: self._link.take_socket() for port in ports}
+                for port in ports:
+                    self._ports.add(port, self._link.take_socket())
             case Stop(grace):
                 self._begin_stop(grace)
             case Ping():
-                self._watch.ping({} if self._ending else self._servers)
+                self._watch.ping({} if self._ending else self._ports.servers)
 
     # What server mode asks (bridge.outlet.Outlet), from any thread.
 
@@ -203,7 +193,7 @@ class Engine:
             runner.retire()
         self._retired.extend(gone)
         self._inbound.watch(read_filters(numbered.route for numbered in routes))
-        self._serve([numbered.route for numbered in routes], ports, settings)
+        self._ports.serve(routes_by_port((numbered.route for numbered in routes), ports), settings)
         self._link.send(Ready())
 
     def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
@@ -213,31 +203,6 @@ class Engine:
             self._outbox, self._timers, self._threads, self._ordered, lambda: self._by_route.get(name)
         )
         return RouteRunner(numbered, settings, sender, context)
-
-    def _serve(self, routes: Iterable[Route], ports: list[int], settings: BridgeSettings) -> None:
-        by_port = routes_by_port(routes, ports)
-        for port, sock in self._sockets.items():
-            if port in by_port and port in self._servers:
-                self._servers[port].replace_routes(by_port[port])
-            elif port in by_port:
-                self._servers[port] = self._makers.server(sock, by_port[port], self, settings)
-        for port in [port for port in self._sockets if port not in by_port]:
-            self._sockets.pop(port).close()
-            if port in self._servers:
-                self._leave(port)
-        for port, served in by_port.items():
-            self._longest[port] = max(self._longest.get(port, 0.0), *map(longest_request, served))
-
-    def _leave(self, port: int) -> None:
-        """Stop a port; the requests that it serves end by the definition that they began with."""
-        server, grace = self._servers.pop(port), self._longest.pop(port)
-        self._leaving.append(server)
-
-        def stop() -> None:
-            server.stop(grace)
-            self._leaving.remove(server)
-
-        threading.Thread(target=stop, name=f"close-{port}", daemon=True).start()
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
@@ -262,16 +227,7 @@ class Engine:
         runners = [*set(self._runners.values()), *self._retired]
         for runner in runners:
             runner.stop()
-        closing = [
-            threading.Thread(target=server.stop, args=(grace,), daemon=True)
-            for server in (*self._servers.values(), *self._leaving)
-        ]
-        for thread in closing:
-            thread.start()
-        for sock in self._sockets.values():  # the listener has closed its own: whoever connects now is refused at once
-            sock.close()
-        for thread in closing:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._ports.stop(deadline)
         self._stopping = True
         while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
             threading.Event().wait(_STOP_LOOK_SECONDS)
@@ -282,13 +238,10 @@ class Engine:
         self._stopping = True
         self._timers.close()
         self._inbound.dismiss()
-        for server in (*self._servers.values(), *self._leaving):
-            server.stop(0.0)
+        self._ports.close()
         for runner in {*self._runners.values(), *self._retired}:
             runner.stop()
             runner.close()
-        for sock in self._sockets.values():
-            sock.close()
         self._link.close()
 
 

@@ -47,6 +47,12 @@ def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
                 raise ConfigurationError(f"route {route.name}: {error}") from error
 
 
+def _tls_files(settings: BridgeSettings) -> TlsFiles | None:
+    if settings.server_certfile is None or settings.server_keyfile is None:
+        return None
+    return TlsFiles(settings.server_certfile, settings.server_keyfile)
+
+
 class Network:
     """Real senders and listeners."""
 
@@ -80,12 +86,12 @@ class Port:
         self._outlet = outlet
         self._turns = turns
         self._settings = settings
-        tls = None
-        if settings.server_certfile is not None and settings.server_keyfile is not None:
-            tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
-        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        tls = _tls_files(settings)
+        if tls is not None:
+            tls.load()  # before the access log is opened: a port that cannot be served is tried again and again
+        access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         self._listener = Listener(
-            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=self._access_log
+            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=access_log
         )
         self._listener.start()
 

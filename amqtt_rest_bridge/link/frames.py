@@ -226,8 +226,26 @@ class Stalled(Struct, frozen=True, array_like=True, tag=31):
     ports: list[StalledPort]
 
 
+class Unserved(Struct, frozen=True, array_like=True, tag=32):
+    """All ports that the bridge process cannot serve, by SERVER_PORT, and why; before each `Ready` and on a change."""
+
+    reasons: dict[int, str]
+
+
 ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest
 ToBroker = (
-    Ready | Failed | Results | Publish | Waiting | Served | Log | Stopped | Returned | TryFailed | Pong | Stalled
+    Ready
+    | Failed
+    | Results
+    | Publish
+    | Waiting
+    | Served
+    | Log
+    | Stopped
+    | Returned
+    | TryFailed
+    | Pong
+    | Stalled
+    | Unserved
 )
 Frame = ToBridge | ToBroker

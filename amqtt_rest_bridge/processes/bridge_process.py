@@ -38,6 +38,7 @@ from amqtt_rest_bridge.link.frames import (
     ToBridge,
     ToBroker,
     TryFailed,
+    Unserved,
     UseRoutes,
     Waiting,
 )
@@ -87,6 +88,9 @@ class Reports(Protocol):
 
     def stalled(self, ports: Sequence[int]) -> None:
         """Note ports that have stopped answering."""
+
+    def unserved(self, process: int, ports: Mapping[int, str]) -> None:
+        """Note all ports that a bridge process cannot serve, and why."""
 
     def latest(self) -> list[tuple[str, bytes]]:
         """Return the topic filters of read events with their newest message."""
@@ -148,6 +152,7 @@ class Bridge:
         self._give_back = 0
         self._unanswered = 0  # pings
         self._stalled: Sequence[StalledPort] = ()
+        self._unserved: Mapping[int, str] = {}  # why, by port
         self._gone = False
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
@@ -174,8 +179,8 @@ class Bridge:
             frames = self._link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
                 self._take(frame)
-            if self.failure is not None:
-                raise ConfigurationError(self.failure)
+            if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
+                raise ConfigurationError(reason)
             if frames is None:
                 raise ConfigurationError("the bridge process ended while it started; its output says why")
             if not frames and remaining <= 0:
@@ -296,6 +301,9 @@ class Bridge:
                 self._take_pong()
             case Stalled(ports):
                 self._stalled = ports
+            case Unserved(reasons):
+                self._unserved = reasons
+                self._reports.unserved(self.index, reasons)
 
     def _give(self, count: int) -> None:
         if not self._give_back:

@@ -33,6 +33,7 @@ from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)
 
+_GiveCredits = Callable[[int], None]
 MAX_HOPS: Final = 8  # decisions section 5: a chain of routes ends here
 
 
@@ -198,7 +199,7 @@ class Dispatcher:
         self.waiting(call, -1)
         failure, listening = bridge_restarted(), call.listening
         topic = loggable(call.message.topic)
-        log.warning("route %s, event %s: %s, message on %s", listening.route, listening.event.name, failure.code, topic)
+        self._quiet.note(logging.WARNING, listening.name, "%s, message on %s", failure.code, topic)
         if listening.account.failure(failure.code, failure.message, self._clock()):
             self._tell_health(listening.account)
         # Admitted messages are few enough that each one's failure has room.
@@ -236,6 +237,10 @@ class Dispatcher:
     def stalled(self, ports: Sequence[int]) -> None:
         """Note ports that have stopped answering."""
         self._server.stalled(ports, self._clock())
+
+    def unserved(self, process: int, ports: Mapping[int, str]) -> None:
+        """Note all ports that a bridge process cannot serve, and why."""
+        self._server.unserved(process, ports, self._clock())
 
     def refuse(self, listening: Listening, message: Message, failure: CallError, hops: int) -> None:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
@@ -296,17 +301,11 @@ class Dispatcher:
             self.on_health(account)
 
     def _publish_failure(
-        self,
-        listening: Listening,
-        message: Message,
-        failure: CallError,
-        hops: int,
-        give: Callable[[int], None] | None = None,
+        self, listening: Listening, message: Message, failure: CallError, hops: int, give: _GiveCredits | None = None
     ) -> None:
         topic = failure_topic(listening.event, message)
         if topic is not None:
-            name = listening.event.name
-            payload = failure_payload(listening.route, name, message.topic, message.timestamp, failure)
+            payload = failure_payload(*listening.name, message.topic, message.timestamp, failure)
             self._publisher.put(Publication(topic, payload), hops + 1, give)
 
 

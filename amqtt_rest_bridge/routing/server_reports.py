@@ -25,6 +25,7 @@ class ServerReports:
         self._changed = changed
         self._routes: tuple[Route, ...] = ()
         self._accounts: Mapping[str, RouteAccount] = {}
+        self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
 
     def replace(self, routes: Iterable[Route], accounts: Mapping[str, RouteAccount]) -> None:
         """Use other routes, and the account of each."""
@@ -52,6 +53,19 @@ class ServerReports:
         for routes in routes_by_port(self._routes, ports).values():
             for route in routes:
                 self._error(route.name, "internal_error", "the port of the route has stopped answering", now)
+
+    def unserved(self, process: int, ports: Mapping[int, str], now: float) -> None:
+        """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""
+        self._unserved[process] = ports
+        reasons = {port: reason for faults in self._unserved.values() for port, reason in faults.items()}
+        down = {
+            route.name: f"SERVER_PORT {port} is not served: {reasons[port]}"
+            for port, routes in routes_by_port(self._routes, reasons).items()
+            for route in routes
+        }
+        for name, account in self._accounts.items():
+            if account.note_down(down.get(name), now):
+                self._changed(account)
 
     def _error(self, route: str, code: str, message: str, now: float) -> None:
         account = self._accounts[route]

@@ -32,6 +32,7 @@ class RouteAccount:
         self._streak = 0
         self._last_success: float | None = None
         self._last_error: tuple[float, str, str] | None = None
+        self._down: str | None = None  # why its port is not served
         self._since = now
         self.update(route)
 
@@ -123,6 +124,14 @@ class RouteAccount:
         self._failed_tries += 1
         return self._error(code, message, now)
 
+    def note_down(self, reason: str | None, now: float) -> bool:
+        """Note that the port of the route is not served, or (None) that it is; say whether the health changed."""
+        before = self.health
+        if reason is not None and reason != self._down:
+            self._last_error = (now, "internal_error", reason)
+        self._down = reason
+        return self.health != before
+
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
         self._recent.append(False)
@@ -132,8 +141,8 @@ class RouteAccount:
 
     @property
     def health(self) -> str:
-        """Give Green, Yellow (errors among the last 20) or Red (the last 20 all failed, or 3 in a row)."""
-        if self._streak >= _RED_STREAK:
+        """Give Green, Yellow (errors among the last 20) or Red (the last 20 all failed, 3 in a row, or no port)."""
+        if self._down is not None or self._streak >= _RED_STREAK:
             return "Red"
         return "Green" if all(self._recent) else "Yellow"
 

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.statistics import RouteAccount
 
 
@@ -69,7 +70,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.bridge, self.queue, self.numbering = Bridge(), Queue(), Numbering()
-        self.dispatcher = Dispatcher(self.bridge, self.queue, 4)
+        self.dispatcher = Dispatcher(self.bridge, self.queue, 4, quiet=QuietLog(later=lambda *_: None))
         self.use(route())
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:

@@ -71,10 +71,15 @@ def test_a_call_whose_event_is_gone_ends_with_a_failure(rig: Rig) -> None:
     assert b"bridge_restarted" in rig.queue.publications[0].payload
 
 
-def test_however_many_calls_a_bridge_process_held_each_gets_its_failure(rig: Rig) -> None:
+def test_however_many_calls_a_bridge_process_held_each_gets_its_failure_and_the_log_a_line(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     for call in rig.offer(MAX_QUEUE + 5):
         rig.dispatcher.lost(call)
     assert len(rig.queue.publications) == MAX_QUEUE + 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "route R, event E: bridge_restarted, message on in/1"
+    ]
 
 
 def test_the_health_of_a_route_that_is_gone_is_not_told(rig: Rig) -> None:

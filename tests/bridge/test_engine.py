@@ -14,7 +14,8 @@ import pytest
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet
 from amqtt_rest_bridge.bridge.client.requests import Sender
-from amqtt_rest_bridge.bridge.engine import Engine, Server
+from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.ports import Server
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import (

@@ -249,3 +249,36 @@ def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts
             client.publish("in/1", body)
         gate.open.set()
         assert [payload for _, payload in client.messages(60)] == bodies
+
+
+@pytest.mark.parametrize("policy", ["balanced", "lossless"])
+def test_what_a_dead_process_held_moves_a_little_in_each_iteration_of_the_brokers_loop(
+    target: Recorder, tmp_path: Path, policy: str
+) -> None:
+    gate = Gate()
+    target.answer = gate.answer
+    routes = route(target) + f"    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY \"{policy}\"\n"
+    size, count, most = 20_000, 300, 64 * 1024
+    with hosting(routes, processes=1, spool=str(tmp_path / "spool.db")) as host:
+        client = host.client("out")
+        for number in range(count):
+            client.publish("in/1", b"%03d " % number + b"x" * (size - 4))
+        own, steps, over = host.plugin._bridges, list[int](), threading.Event()
+
+        def waiting() -> int:
+            return len(own._due.items) + len(own._lost.items)
+
+        async def watch() -> None:
+            while not over.is_set():
+                before = waiting()
+                await asyncio.sleep(0)
+                steps.append(max(0, before - waiting()))
+
+        watching = asyncio.run_coroutine_threadsafe(watch(), host._loop)
+        kill(host)
+        gate.open.set()
+        assert len(client.messages(count)) == count
+        over.set()
+        watching.result(SECONDS)
+        assert sum(steps) >= count
+        assert max(steps) * size < most + size

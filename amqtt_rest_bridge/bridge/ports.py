@@ -1,0 +1,155 @@
+"""The ports that a bridge process serves: opened, given other routes, closed. The link's readers and the timers.
+
+Decision: a port that cannot be served (its certificate is gone) costs its own routes alone. It is tried again every
+second, and the broker is told which ports are not served and why. Its callers meanwhile wait in the listening socket,
+which stays open, as while a bridge process is restarted.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from amqtt_rest_bridge.bridge.port_watch import Turning
+from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.link.frames import Unserved
+from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.route_set import longest_request
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class Server(Turning, Protocol):
+    """The HTTP server of one port."""
+
+    def replace_routes(self, routes: tuple[Route, ...]) -> None:
+        """Serve these routes from the next request on."""
+
+    def stop(self, grace: float) -> None:
+        """Refuse new requests, let running ones finish for `grace` seconds, close."""
+
+
+class OpenServer(Protocol):
+    """Start what serves a port; raises `ConfigurationError` when its files cannot be used."""
+
+    def __call__(self, *, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings) -> Server:
+        """Return the running server."""
+
+
+class Ports:
+    """Listening sockets and their servers.
+
+    Args:
+        open_server: Starts the server of a port.
+        timers: Run the retries.
+        send: Sends a frame to the broker.
+    """
+
+    def __init__(self, open_server: OpenServer, timers: Timers, send: Callable[[Unserved], None]) -> None:
+        self.servers: Mapping[int, Server] = {}
+        """What serves each port; replaced, never changed, so any thread may read it."""
+        self._open_server = open_server
+        self._timers = timers
+        self._send = send
+        self._lock = threading.Lock()
+        self._sockets: dict[int, socket.socket] = {}
+        self._routes: Mapping[int, tuple[Route, ...]] = {}
+        self._settings = BridgeSettings()
+        self._longest: dict[int, float] = {}  # seconds that a request on a port may take, by any of its definitions
+        self._leaving: list[Server] = []  # a reload took their port away; they serve what they had begun
+        self._faults: dict[int, str] = {}  # why a port is not served
+        self._is_due = False  # the next retry
+        self._stopped = False
+
+    def add(self, port: int, sock: socket.socket) -> None:
+        """Take over the listening socket of a port."""
+        self._sockets[port] = sock
+
+    def serve(self, routes: Mapping[int, tuple[Route, ...]], settings: BridgeSettings) -> None:
+        """Serve these routes by port; a port that is not among them closes once its requests have ended."""
+        with self._lock:
+            self._routes, self._settings = routes, settings
+            for port, server in self.servers.items():
+                if port in routes:
+                    server.replace_routes(routes[port])
+            for port in [port for port in self._sockets if port not in routes]:
+                self._sockets.pop(port).close()
+                grace = self._longest.pop(port, 0.0)
+                if port in self.servers:
+                    self._leave(port, grace)
+            for port, served in routes.items():
+                self._longest[port] = max(self._longest.get(port, 0.0), *map(longest_request, served))
+            self._send(Unserved(self._open()))
+
+    def stop(self, deadline: float) -> None:
+        """Refuse new connections and requests, let running ones finish until `deadline` (monotonic); blocks."""
+        grace = max(0.0, deadline - time.monotonic())
+        closing = [threading.Thread(target=server.stop, args=(grace,), daemon=True) for server in self._end()]
+        for thread in closing:
+            thread.start()
+        for sock in self._sockets.values():  # the servers have closed their own: who connects now is refused at once
+            sock.close()
+        for thread in closing:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Close all ports and connections at once."""
+        for server in self._end():
+            server.stop(0.0)
+        for sock in self._sockets.values():
+            sock.close()
+
+    def _end(self) -> list[Server]:
+        with self._lock:
+            self._stopped = True
+            return [*self.servers.values(), *self._leaving]
+
+    def _open(self) -> dict[int, str]:
+        """Open what is not served yet; return what cannot be served, and why."""
+        faults: dict[int, str] = {}
+        for port, routes in self._routes.items():
+            if port in self.servers or port not in self._sockets:
+                continue
+            try:
+                server = self._open_server(sock=self._sockets[port], routes=routes, settings=self._settings)
+            except ConfigurationError as error:
+                faults[port] = str(error)
+            else:
+                self.servers = {**self.servers, port: server}
+        self._log(faults)
+        self._faults = faults
+        if faults and not self._is_due:
+            self._is_due = True
+            self._timers.after(_RETRY_SECONDS, self._retry)
+        return faults
+
+    def _log(self, faults: Mapping[int, str]) -> None:
+        for port, reason in faults.items():
+            if self._faults.get(port) != reason:
+                log.error("SERVER_PORT %d is not served: %s; tried again every second", port, reason)
+        for port in self._faults.keys() & self.servers.keys():
+            log.warning("SERVER_PORT %d is served again", port)
+
+    def _retry(self) -> None:
+        with self._lock:
+            self._is_due = False
+            before = self._faults
+            if not self._stopped and self._open() != before:
+                self._send(Unserved(self._faults))
+
+    def _leave(self, port: int, grace: float) -> None:
+        """Stop a port; the requests that it serves end by the definition that they began with."""
+        server = self.servers[port]
+        self.servers = {other: kept for other, kept in self.servers.items() if other != port}
+        self._leaving.append(server)
+
+        def stop() -> None:
+            server.stop(grace)
+            self._leaving.remove(server)
+
+        threading.Thread(target=stop, name=f"close-{port}", daemon=True).start()
