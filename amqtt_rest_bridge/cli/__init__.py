@@ -1,4 +1,15 @@
-"""The subcommands of `rest-bridge`, one module each: `add_to` describes it to argparse, `run` does it.
+"""The commands of `rest-bridge`, one module or folder each, and the options that several of them share. Main thread.
 
-`run` gives the exit status; what it prints goes to standard output, what is wrong to standard error.
+A command is a function whose annotations describe its options to typer; it returns the exit status. Results go to
+standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.
 """
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SECRETS_DIR = "/run/secrets"
+
+Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
+SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]

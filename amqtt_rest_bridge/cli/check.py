@@ -1,28 +1,28 @@
-"""`rest-bridge check`: everything that is wrong with route files, without a broker."""
+"""`rest-bridge check`: report everything that is wrong with route files, without a broker. Main thread."""
 
-import argparse
 import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Annotated
 
-from amqtt_rest_bridge.cli.parsers import Subparsers
+import typer
+
+from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.language import loader, sources
 
-SECRETS_DIR = "/run/secrets"
-
-_DESCRIPTION = """\
-Read route files and say everything that is wrong with them, as the broker would at its start:
+DESCRIPTION = """\
+Read route files and report everything that is wrong with them, as the broker would at its start:
 
   path:line:column: error: message      keeps the broker from starting
-  path:line:column: warning: message    works, but hardly as it was meant
+  path:line:column: warning: message    works, but probably not as intended
   path:line:column: notice: message     worth knowing, such as a definition that is skipped
 
-It knows nothing of the plugin's settings, such as the spool of lossless routes: rest-bridge serve -c FILE --check does.
-Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column, cells counted from 1.
+The plugin's settings, such as the spool of lossless routes, are validated by `rest-bridge serve -c FILE --check`.
+Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column; cells count from 1.
 """
-_EPILOG = """\
+EPILOG = """\
 exit status:
   0  no errors (warnings and notices do not count)
   1  at least one error
@@ -35,41 +35,22 @@ examples:
 """
 
 
-def add_to(subparsers: Subparsers) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "check",
-        help="say what is wrong with route files",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("path", nargs="+", metavar="PATH", help="route file, notebook or folder")
-    parser.add_argument("--json", action="store_true", help="print a JSON array of faults instead of lines")
-    add_secrets_dir(parser)
-    parser.set_defaults(run=run)
-
-
-def add_secrets_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where secrets are; `try` has it as well."""
-    parser.add_argument(
-        "--secrets-dir", type=Path, default=Path(SECRETS_DIR), metavar="DIR",
-        help=f'folder in which GET SECRET "X" reads the file X (default: {SECRETS_DIR})',
-    )  # fmt: skip
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    paths: Paths,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults instead of lines")] = False,
+    secrets_dir: SecretsDir = Path(SECRETS_DIR),
+) -> int:
     """Print the faults of all files, sorted.
 
     Raises:
         ConfigurationError: a path cannot be read.
     """
-    loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
+    loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=secrets_dir)
     faults = loaded.faults
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
-        faults += (Fault(arguments.path[0], Position(1, 1), Severity.WARNING, message, hint),)
-    if arguments.json:
+        faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint),)
+    if as_json:
         print(json.dumps([_as_object(fault) for fault in faults], indent=2, ensure_ascii=False))
     else:
         for fault in faults:

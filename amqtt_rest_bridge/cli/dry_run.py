@@ -1,6 +1,5 @@
-"""`rest-bridge try`: the requests that one message would send, with or without sending them."""
+"""`rest-bridge try`: show the requests that one message would send, or send them. Main thread."""
 
-import argparse
 import base64
 import contextlib
 import os
@@ -10,11 +9,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from amqtt_rest_bridge.bridge.client.requests import build_request
 from amqtt_rest_bridge.bridge.client.results import failure_of
-from amqtt_rest_bridge.cli.check import add_secrets_dir
-from amqtt_rest_bridge.cli.parsers import Subparsers
+from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
 from amqtt_rest_bridge.http_client.client import HttpSender
 from amqtt_rest_bridge.language import loader, sources
@@ -26,13 +27,13 @@ MAX_BYTES = 262_144
 """The plugin's defaults of max_body_bytes and max_response_bytes."""
 
 ANY_KEY = "<a UUID, the same for every try>"
-"""What stands for the Idempotency-Key of a request that is only shown."""
+"""Shown in place of the Idempotency-Key of a request that is only shown."""
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Show the exact requests that a message on a topic would send, for every client event of the routes that it triggers:
 method, URL, headers and body, with credentials masked. Nothing is sent unless --send is given; nothing is published.
 """
-_EPILOG = """\
+EPILOG = """\
 exit status:
   0  every request could be built (and, with --send, was answered with a status below 400)
   1  the route files have errors, or a request failed
@@ -45,35 +46,31 @@ examples:
 """
 
 
-def add_to(subparsers: Subparsers) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "try",
-        help="show what a message would send",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("path", nargs="+", metavar="PATH", help="route file, notebook or folder")
-    parser.add_argument("--topic", required=True, metavar="T", help="topic of the message")
-    payload = parser.add_mutually_exclusive_group()
-    payload.add_argument("--payload", default="", metavar="P", help="payload of the message (default: empty)")
-    payload.add_argument("--payload-file", type=Path, metavar="FILE", help="file that holds the payload")
-    parser.add_argument("--send", action="store_true", help="send the requests and show the responses")
-    add_secrets_dir(parser)
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    paths: Paths,
+    topic: Annotated[str, typer.Option(metavar="T", help="topic of the message", show_default=False)],
+    payload: Annotated[
+        str | None, typer.Option(metavar="P", help="payload of the message (default: empty)", show_default=False)
+    ] = None,
+    payload_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="file that holds the payload", show_default=False)
+    ] = None,
+    send: Annotated[bool, typer.Option("--send", help="send the requests and show the responses")] = False,
+    secrets_dir: SecretsDir = Path(SECRETS_DIR),
+) -> int:
     """Show, and with --send send, what a message triggers; faults of the route files go to standard error.
 
     Raises:
-        ConfigurationError: a path cannot be read, or the topic is no topic name.
+        ConfigurationError: A path cannot be read, or the topic is not a topic name.
     """
-    message = Message(arguments.topic, _payload(arguments), time.time())
-    if reason := check_topic_name(message.topic):
-        raise ConfigurationError(f"--topic {message.topic!r} {reason}")
-    loaded = loader.load(sources.read(arguments.path), environment=os.environ, secrets_dir=arguments.secrets_dir)
+    if payload is not None and payload_file is not None:
+        raise typer.BadParameter("--payload and --payload-file cannot be used together")
+    if reason := check_topic_name(topic):
+        raise ConfigurationError(f"--topic {topic!r} {reason}")
+    # The bytes as they were typed, whatever the terminal's encoding.
+    body = os.fsencode(payload or "") if payload_file is None else _read(payload_file)
+    message = Message(topic, body, time.time())
+    loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=secrets_dir)
     for fault in loaded.faults:
         if fault.severity is not Severity.NOTICE:
             print(fault, file=sys.stderr)
@@ -83,19 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
         (route, event)
         for route in loaded.routes
         for event in route.client_events
-        if filter_matches(event.source_topic, message.topic)
+        if filter_matches(event.source_topic, topic)
     ]
     if not triggered:
-        print(_nothing(loaded.routes, message.topic))
-    outcomes = [_show(route, event, message, send=arguments.send) for route, event in triggered]
+        print(_nothing(loaded.routes, topic))
+    outcomes = [_show(route, event, message, send=send) for route, event in triggered]
     return 0 if all(outcomes) else 1
 
 
-def _payload(arguments: argparse.Namespace) -> bytes:
-    path: Path | None = arguments.payload_file
-    if path is None:
-        text: str = arguments.payload
-        return os.fsencode(text)  # the bytes as they were typed, whatever the terminal's encoding
+def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -104,11 +97,11 @@ def _payload(arguments: argparse.Namespace) -> bytes:
 
 def _nothing(routes: tuple[Route, ...], topic: str) -> str:
     filters = sorted({event.source_topic for route in routes for event in route.client_events})
-    return f"a message on {topic} triggers no client event; they listen on: {', '.join(filters) or '(there is none)'}"
+    return f"a message on {topic} triggers no client event; the routes listen on: {', '.join(filters) or '(nothing)'}"
 
 
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
-    """Print one event's request and what became of it; tell whether all went well."""
+    """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
     secrets = route.secrets
     try:
@@ -133,7 +126,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
 
 
 def _key(route: Route, *, send: bool) -> str | None:
-    """Give the Idempotency-Key that the broker would give a call; only lossless ones have one."""
+    """Return the Idempotency-Key of a call, None unless its route is lossless."""
     if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS:
         return None
     return str(uuid.uuid4()) if send else ANY_KEY
@@ -192,5 +185,5 @@ def _body_text(body: bytes, secrets: frozenset[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Keep what a server sent from steering the terminal."""
+    """Replace control characters, which would steer the terminal."""
     return "".join([char if char.isprintable() else "\ufffd" for char in text])

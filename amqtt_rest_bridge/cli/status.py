@@ -1,6 +1,5 @@
 """`rest-bridge status`: how the routes of a running broker are doing."""
 
-import argparse
 import json
 import os
 import shutil
@@ -8,27 +7,27 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+import typer
 
 from amqtt_rest_bridge.cli import status_table
 from amqtt_rest_bridge.errors import BridgeError
 
-if TYPE_CHECKING:
-    from amqtt_rest_bridge.cli.parsers import Subparsers
-
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 
-_DESCRIPTION = """\
-Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last error.
+DESCRIPTION = """\
+Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last
+error.
 
 On a terminal the table follows the broker until Ctrl-C. Otherwise, and with --json, what the broker has retained is
-printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin publishes every `status_seconds` (30 by
-default, 0: never) and whenever the health of a route changes.
+printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin publishes every `status_seconds`
+(30 by default, 0: never) and whenever the health of a route changes.
 
-Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED count
-messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
+Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
+count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
 """
-_EPILOG = """\
+EPILOG = """\
 exit status:
   0    shown (even if there is no route)
   1    the broker cannot be reached, refuses us, or closed the connection
@@ -45,46 +44,53 @@ _ALTERNATE_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def add_to(subparsers: "Subparsers") -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "status",
-        help="show how the routes of a running broker are doing",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--broker", default=DEFAULT_BROKER, metavar="URL",
-        help="mqtt://, mqtts://, ws:// or wss://[USER:PASSWORD@]HOST[:PORT]; %%XX in user name and password is decoded "
-        f"(default: {DEFAULT_BROKER})",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print a JSON array of the status payloads, once")
-    parser.add_argument(
-        "--seconds", type=_seconds, metavar="N",
-        help="end after N seconds (default: on a terminal never, otherwise when all that is retained has come)",
-    )  # fmt: skip
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Show the table, or print once."""
-    from amqtt_rest_bridge.broker import status_client
-
-    address = status_client.parse_address(arguments.broker)
+def _seconds(text: str) -> float:
     try:
-        if sys.stdout.isatty() and not arguments.json:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _DAY:
+        raise typer.BadParameter(f"{text!r} is not a number of seconds above 0, at most {_DAY}")
+    return seconds
+
+
+def run(
+    broker: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="mqtt://, mqtts://, ws:// or wss://[USER:PASSWORD@]HOST[:PORT]; "
+            "%XX in user name and password is decoded",
+        ),
+    ] = DEFAULT_BROKER,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print a JSON array of the status payloads, once")
+    ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", parser=_seconds, show_default=False,
+            help="end after N seconds (default: on a terminal never, otherwise when all that is retained has come)",
+        ),
+    ] = None,
+) -> int:  # fmt: skip
+    """Show the table, or print once."""
+    from amqtt_rest_bridge.broker import status_client  # amqtt takes a second to import, which --help need not wait for
+
+    address = status_client.parse_address(broker)
+    try:
+        if sys.stdout.isatty() and not as_json:
             screen = _Screen(address.shown)
             with screen:
-                status_client.follow(address, arguments.seconds, screen.show)
+                status_client.follow(address, seconds, screen.show)
             return 0
-        statuses = status_client.snapshot(address, arguments.seconds)
+        statuses = status_client.snapshot(address, seconds)
     except BridgeError as error:
         print(f"rest-bridge status: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    _print_once(statuses, as_json=arguments.json)
+    _print_once(statuses, as_json=as_json)
     return 0
 
 
@@ -128,13 +134,3 @@ class _Screen:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _DAY:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0, at most {_DAY}")
-    return seconds

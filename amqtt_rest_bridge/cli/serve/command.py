@@ -1,24 +1,22 @@
 """`rest-bridge serve`: the broker with its plugins, run as a service."""
 
-import argparse
 import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
+
+import typer
 
 from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
 from amqtt_rest_bridge.cli.serve.signals import Signals
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
 
-if TYPE_CHECKING:
-    from amqtt_rest_bridge.cli.parsers import Subparsers
-
 log = logging.getLogger(__name__)
 
 _LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Run an MQTT broker with the plugins of a configuration file, the same file as for `amqtt -c`.
 
 What cannot work keeps the broker from starting, with one line that says why: a file that is missing or malformed, an
@@ -28,12 +26,12 @@ before), a port that is taken. Nothing is left running then.
 SIGTERM and SIGINT (Ctrl-C) shut down gracefully: requests under way get 5 s to finish, the whole takes 10 s at most.
 A second signal ends the process at once. SIGHUP reads the route files again.
 
-Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message, exception).
-Level info has a line for each message and request that a route handled, at most one a second for each event; debug
-has the connections of clients too.
+Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message,
+exception). Level info has a line for each message and request that a route handled, at most one a second for each
+event; debug has the connections of clients too.
 uvloop is used when it is installed: pip install 'amqtt-rest-bridge[fast]'.
 """
-_EPILOG = """\
+EPILOG = """\
 exit status:
   0        stopped by a signal, gracefully (--check: the configuration is fine)
   1        cannot start, failed while running, or was not shut down within 10 s (--check: there are errors)
@@ -47,38 +45,26 @@ examples:
 """
 
 
-def add_to(subparsers: "Subparsers") -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "serve",
-        help="run the broker with its plugins",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="the broker's configuration")
-    parser.add_argument(
-        "--check", action="store_true",
-        help="look at configuration, plugins' settings and route files, print ok or what is wrong, and start nothing",
-    )  # fmt: skip
-    parser.add_argument(
-        "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT,
-        help="how log records are written (default: text)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--log-level", type=str.lower, choices=list(LogLevel), default=LogLevel.INFO, metavar="LEVEL",
-        help="debug, info (the default), warning or error; debug slows the broker down",
-    )  # fmt: skip
-    parser.add_argument(
-        "-d", "--debug", action="store_const", const=LogLevel.DEBUG, dest="log_level", help="same as --log-level debug"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    config: Annotated[
+        Path, typer.Option("-c", "--config", metavar="FILE", help="the broker's configuration", show_default=False)
+    ],
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="validate configuration, plugins' settings and route files, print ok or what is wrong, start nothing",
+        ),
+    ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="how log records are written")] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="the least level written; debug slows the broker down")
+    ] = LogLevel.INFO,
+    debug: Annotated[bool, typer.Option("-d", "--debug", help="same as --log-level debug")] = False,
+) -> int:
     """Serve until a signal, or check; whatever is wrong ends as one line."""
-    log_format, level, path = arguments.log_format, LogLevel(arguments.log_level), arguments.config
-    if arguments.check:
+    level, path = LogLevel.DEBUG if debug else log_level, config
+    if check:
         told = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
         logs = configure(log_format, sys.stdout, level=told, only_messages=True)
         return _told(lambda: _check(path), logs)
