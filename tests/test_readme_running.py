@@ -106,3 +106,11 @@ def test_the_program_that_embeds_a_broker_runs_in_an_empty_folder(tmp_path: Path
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "received: b'{\"door\": \"open\"}'\n", "")
     assert list(tmp_path.iterdir()) == []
     assert "received: b'{\"door\": \"open\"}'" in text
+
+
+def test_the_program_that_loads_routes_prints_what_the_reference_says() -> None:
+    text = section(page("amqtt_rest_bridge/README.md"), "Loading routes in another program")
+    (program,) = blocks(text, "python")
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"it prints `{ended.stdout.strip()}`" in text
