@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from wsgiref.types import WSGIApplication
 
 from amqtt_rest_bridge.bridge.broker_port import Outlet
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender
+from amqtt_rest_bridge.bridge.client.http_options import client_options, unusable_routes
+from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.server.app import create_app
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_client.client import HttpSender
-from amqtt_rest_bridge.http_client.tls import Contexts, FileCheck
+from amqtt_rest_bridge.http_client import HttpClient, TlsContexts
 from amqtt_rest_bridge.http_server.access_log import AccessLog
 from amqtt_rest_bridge.http_server.server import Listener, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
@@ -36,15 +36,8 @@ def run(sock: socket.socket) -> None:
 
 def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
     """Raise `ConfigurationError` for the first route that a bridge process could not run; reads its TLS files."""
-    files = FileCheck()
-    for route in routes:
-        if route.client_events:
-            try:
-                PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
-                Network().sender(route.config, settings).close()
-                files.look(route.config)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"route {route.name}: {error}") from error
+    for route, error in unusable_routes(routes, settings, os.environ):
+        raise ConfigurationError(f"route {route.name}: {error}") from error
 
 
 def _tls_files(settings: BridgeSettings) -> TlsFiles | None:
@@ -58,12 +51,13 @@ class Network:
 
     def __init__(self) -> None:
         self._turns = ReplyTurns()
-        self._contexts = Contexts()
+        self._contexts = TlsContexts()
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
         """Make what sends the requests of a route; its TLS files are read when it connects."""
         limit = settings.max_response_bytes
-        return HttpSender(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
+        options = client_options(config, max_response_bytes=limit, environment=os.environ)
+        return HttpClient(options, contexts=self._contexts)
 
     def server(
         self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings

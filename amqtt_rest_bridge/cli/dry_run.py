@@ -13,11 +13,12 @@ from typing import Annotated
 
 import typer
 
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.bridge.client.requests import build_request
 from amqtt_rest_bridge.bridge.client.results import failure_of
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
-from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.masking import is_credential, mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
@@ -133,11 +134,11 @@ def _key(route: Route, *, send: bool) -> str | None:
 
 
 def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallError | None]:
-    sender = HttpSender(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
+    client = HttpClient(client_options(route.config, max_response_bytes=MAX_BYTES, environment=os.environ))
     try:
-        response = sender.send(request)
+        response = client.send(request)
     finally:
-        sender.close()
+        client.close()
     return response, failure_of(request, response)
 
 

@@ -1,63 +1,57 @@
-"""Sends the requests of one route: kept connections, proxies, TLS, redirects. Client workers run it, several at once.
+"""The door: `HttpClient.send`. A request goes over a kept connection or a new one, and follows redirects.
 
-urllib3's connections are used directly, without its pools: half the time (see `tests/benchmarks/http_sender.py`),
-and a deadline can be put below them that bounds a call as a whole (`http_connection`).
+Client workers run it, several at once. What a request meets on its way is raised as one `CallError`.
 """
 
-import errno
-import http.client as http_client
-import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from urllib3.connection import HTTPConnection
-from urllib3.util.connection import create_connection
-
-from amqtt_rest_bridge.errors import CallError, ConfigurationError
-from amqtt_rest_bridge.http_client import failures, tls
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, HeadTooLargeError, NotHttpError, Pool
-from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedContentError
-from amqtt_rest_bridge.http_client.exchange import (
-    Headers,
-    MalformedResponseError,
-    Received,
-    connect,
-    exchange,
-)
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http_client import failures
+from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server
+from amqtt_rest_bridge.http_client.connection import Connection, Received, exchange
+from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
+from amqtt_rest_bridge.http_client.failures import EXCHANGE_ERRORS
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
     Origin,
+    find_proxy,
     may_follow,
     origin_of,
     printable,
     resolve,
-    split_base_address,
 )
-from amqtt_rest_bridge.http_client.proxies import Proxy, find_proxy
-from amqtt_rest_bridge.http_client.resolver import Resolver
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.http_client.response import Headers
+from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
 
-# Decision: an address that does not answer holds up those after it no longer than this (the idea of RFC 8305).
-_PATIENCE = 3.0  # seconds
-_SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-]
 _SAFE_TO_REPEAT = frozenset({Method.GET, Method.PUT, Method.DELETE})
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
-_NOT_HTTP = (HTTPException, NotHttpError, MalformedResponseError, MalformedContentError)
-_FAILURES = (OSError, HeadTooLargeError, ContentTooLargeError, *_NOT_HTTP)  # what `exchange` raises
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What a client needs to know: its server, bounds, TLS and the way there.
+
+    `timeout` is in seconds and bounds a call as a whole, `max_response_bytes` a body before and after decoding.
+    `environment` is searched for HTTP_PROXY, HTTPS_PROXY and NO_PROXY; it may hold passwords.
+    """
+
+    origin: Origin
+    timeout: float = 30.0
+    max_response_bytes: int = 262_144
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
 class _Outgoing(NamedTuple):
-    """A request on its way: what stands in its head, and the time of the clock by which its response must be there."""
+    """A request as it goes out: its target and headers, and the time of the clock at which it must be done."""
 
     request: HttpRequest
     target: str
@@ -65,70 +59,51 @@ class _Outgoing(NamedTuple):
     deadline: float
 
 
-class _Server:
-    """Where requests go: an origin, the proxy on the way there, the connections kept to it."""
+class HttpClient:
+    """Send requests to one server; for any number of threads at once.
 
-    def __init__(self, origin: Origin, proxy: Proxy | None, clock: Callable[[], float]) -> None:
-        self.origin = origin
-        self.proxy = proxy
-        self.pool = Pool(clock)
-        self.prefix = str(origin)
-        self.is_tls = origin.scheme == "https"
-        self.address = ""  # the one that connected last; tried first next time
-        through = "" if proxy is None else f" through the proxy {proxy.origin.authority}"
-        self.where = self.prefix + through
-        self.forwarded = proxy is not None and not self.is_tls
-        self.proxy_headers: Headers = ()
-        if proxy is not None and proxy.authorization is not None:
-            self.proxy_headers = (("Proxy-Authorization", proxy.authorization),)
+    Files for TLS are read when a connection is opened, and their contents shared by clients with the same `contexts`.
 
-
-class HttpSender:
-    """Send requests to the server of a route's BASE_ADDRESS; for any number of threads at once.
-
-    Files for TLS are looked at for each new connection, so a route whose files are gone costs no other route anything.
-    Senders that are given the same `contexts` read a file once.
+    Args:
+        options: Server, bounds, TLS, environment.
+        clock: Monotonic seconds.
+        resolver: Resolves host names; default: one that asks the system.
+        contexts: TLS contexts shared with other clients; default: its own.
 
     Raises:
-        ConfigurationError: BASE_ADDRESS or a proxy variable of `environment` cannot be used.
+        ConfigurationError: A proxy variable of the environment cannot be used.
     """
 
     def __init__(
         self,
-        config: RestApiConfig,
+        options: ClientOptions,
         *,
-        max_response_bytes: int,
-        environment: Mapping[str, str],
         clock: Callable[[], float] = monotonic,
         resolver: Resolver | None = None,
-        contexts: tls.Contexts | None = None,
+        contexts: TlsContexts | None = None,
     ) -> None:
-        self._config = config
-        self._limit = max_response_bytes
-        self._environment = environment
+        self._options = options
         self._clock = clock
-        self._resolver = resolver or Resolver()
-        self._seconds = float(config.request_timeout)
-        self._contexts = contexts or tls.Contexts()
-        self._context: ssl.SSLContext | None = None  # of the last new connection
+        self._connector = Connector(
+            options.tls, contexts or TlsContexts(), resolver or Resolver(), seconds=options.timeout, clock=clock
+        )
         self._lock = Lock()
-        origin, _ = split_base_address(config.base_address or "")
-        self._server = self._server_of(origin)
-        self._upgraded: _Server | None = None  # the same host's HTTPS, when a redirect led there
+        self._server = self._server_of(options.origin)
+        self._upgraded: Server | None = None  # the same host's HTTPS, when a redirect led there
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request and read its response, following a GET's redirects on the same host and port.
 
-        Blocks for REQUEST_TIMEOUT at most. Any status is a response, that of a redirect which may not be followed
-        among them: `client_results.failure_of` says what is a failure.
+        Blocks for the timeout at most. Any status is a response, also that of a redirect which may not be followed:
+        `redirect_refused` tells why.
 
         Raises:
             CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
+            ValueError: the URL is not of this client's server, or a header would change the shape of the request.
         """
         started = self._clock()
-        deadline = started + self._seconds
-        target = self._target(request.url)
-        outgoing = _Outgoing(request, target, _complete(request, self._server.origin), deadline)
+        target, headers = self._target(request.url), _complete(request, self._options.origin)
+        outgoing = _Outgoing(request, target, headers, started + self._options.timeout)
         received = self._attempt(self._server, outgoing)
         if received.status in REDIRECTS and request.method is Method.GET:
             received = self._follow(outgoing, received)
@@ -144,21 +119,24 @@ class HttpSender:
         for server in self._servers():
             server.pool.close()
 
-    def _servers(self) -> list[_Server]:
+    def _servers(self) -> list[Server]:
         return [server for server in (self._server, self._upgraded) if server is not None]
 
+    def _server_of(self, origin: Origin) -> Server:
+        return Server(origin, find_proxy(origin, self._options.environment), self._clock)
+
     def _target(self, url: str) -> str:
-        """Give what stands in the request line for a URL of this sender's server."""
+        """Return the target in the request line for a URL of this client's server."""
         prefix = self._server.prefix
         if url.startswith(prefix + "/") and url.isascii() and " " not in url:
             return url[len(prefix) :]
         parts = urlsplit(url)
         if origin_of(parts) != self._server.origin:
-            raise ValueError("this sender only sends to the server of its route")
+            raise ValueError(f"this client only sends to {prefix}")
         return printable((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
     def _follow(self, outgoing: _Outgoing, received: Received) -> Received:
-        """Follow redirects as far as decisions allow; the one that may not be followed is the response."""
+        """Follow redirects to the same server; return the first response that is none, or may not be followed."""
         url = outgoing.request.url
         for _ in range(MOST_REDIRECTS):
             location = next((value for name, value in received.headers if name.lower() == "location"), None)
@@ -171,17 +149,14 @@ class HttpSender:
             received = self._attempt(server, outgoing._replace(target=target))
         return received
 
-    def _upgrade(self, origin: Origin) -> _Server:
+    def _upgrade(self, origin: Origin) -> Server:
         with self._lock:
             if self._upgraded is None:
                 self._upgraded = self._server_of(origin)
             return self._upgraded
 
-    def _server_of(self, origin: Origin) -> _Server:
-        return _Server(origin, find_proxy(origin, self._environment), self._clock)
-
-    def _attempt(self, server: _Server, outgoing: _Outgoing) -> Received:
-        """Send a request over a kept connection, or over a new one when none is kept or the kept one proves closed."""
+    def _attempt(self, server: Server, outgoing: _Outgoing) -> Received:
+        """Send a request over a kept connection; over a new one when none is kept or its server has closed it."""
         if server.forwarded:
             target = server.prefix + outgoing.target  # RFC 9112 section 3.2.2
             outgoing = outgoing._replace(target=target, headers=(*outgoing.headers, *server.proxy_headers))
@@ -189,125 +164,38 @@ class HttpSender:
         if kept is not None:
             try:
                 return self._exchange(server, kept, outgoing)
-            except _FAILURES as error:
+            except EXCHANGE_ERRORS as error:
                 if not _was_closed_before(error, kept.wire, outgoing.request):
                     raise self._failed(server, error, kept.wire) from error
-        connection = self._connect(server, outgoing.deadline)
+        connection = self._connector.connect(server, outgoing.deadline)
         try:
             return self._exchange(server, connection, outgoing)
-        except _FAILURES as error:
+        except EXCHANGE_ERRORS as error:
             raise self._failed(server, error, connection.wire) from error
 
-    def _exchange(self, server: _Server, connection: Connection, outgoing: _Outgoing) -> Received:
-        method, body = outgoing.request.method, outgoing.request.body
+    def _exchange(self, server: Server, connection: Connection, outgoing: _Outgoing) -> Received:
+        request, limit = outgoing.request, self._options.max_response_bytes
         keep = False
         connection.wire.start(outgoing.deadline)
         try:
-            received = exchange(connection, method, outgoing.target, outgoing.headers, body, self._limit)
+            received = exchange(connection, request.method, outgoing.target, outgoing.headers, request.body, limit)
             keep = received.reusable
         finally:
             if not keep:
                 connection.wire.release()
         if keep:
-            server.pool.give(connection, received.keep_alive_seconds)
+            server.pool.put(connection, received.keep_alive_seconds)
         return received
 
-    def _failed(self, server: _Server, error: Exception, wire: DeadlineSocket) -> CallError:
-        return failures.exchange_failed(server.where, error, wire, seconds=self._seconds, limit=self._limit)
-
-    def _connect(self, server: _Server, deadline: float) -> Connection:
-        context = self._tls_context(server.where) if server.is_tls else None
-        sock = self._dial(server, deadline)
-        try:
-            if context is not None:
-                if server.proxy is not None:
-                    self._open_tunnel(sock, server, deadline)
-                sock = self._start_tls(sock, context, server, deadline)
-        except BaseException:
-            sock.close()
-            raise
-        return self._over(sock, server.origin, deadline)
-
-    def _over(self, sock: socket.socket, origin: Origin, deadline: float) -> Connection:
-        """Make an HTTP connection of a connected socket, with the deadline below it."""
-        return connect(HTTPConnection(origin.host, origin.port), DeadlineSocket(sock, self._clock, deadline))
-
-    def _dial(self, server: _Server, deadline: float) -> socket.socket:
-        """Connect to the first address of a server, or of the proxy before it, that takes the connection."""
-        origin = server.origin if server.proxy is None else server.proxy.origin
-        try:
-            found = self._resolver.addresses(origin.host, origin.port, deadline - self._clock())
-            addresses = sorted(found, key=lambda address: address != server.address)  # the one that worked goes first
-            sock, server.address = self._dial_one_of(addresses, origin.port, deadline)
-        except OSError as error:
-            raise failures.connecting_failed(server.where, error, self._seconds) from error
-        return sock
-
-    def _dial_one_of(self, addresses: Sequence[str], port: int, deadline: float) -> tuple[socket.socket, str]:
-        error: OSError = socket.gaierror("the name has no address")
-        for number, address in enumerate(addresses, 1):
-            remaining = deadline - self._clock()
-            if remaining <= 0:
-                raise TimeoutError
-            timeout = remaining if number == len(addresses) else min(remaining, _PATIENCE)
-            try:
-                return create_connection((address, port), timeout, socket_options=_SOCKET_OPTIONS), address
-            except socket.gaierror:  # urllib3's answer to an IPv6 address on a system without IPv6
-                if isinstance(error, socket.gaierror):
-                    error = OSError(errno.EAFNOSUPPORT, "")
-            except OSError as refused:
-                error = refused
-        raise error
-
-    def _open_tunnel(self, sock: socket.socket, server: _Server, deadline: float) -> None:
-        """Ask the proxy for a tunnel to the server (RFC 9110 section 9.3.6)."""
-        authority = server.origin.endpoint
-        connection = self._over(sock, server.origin, deadline)
-        http = connection.http
-        try:
-            http.putrequest("CONNECT", authority, skip_host=True, skip_accept_encoding=True)
-            for name, value in (("Host", authority), *server.proxy_headers):
-                http.putheader(name, value)
-            http.endheaders()
-            status = http_client.HTTPConnection.getresponse(http).status
-        except OSError as error:
-            raise failures.connecting_failed(server.where, error, self._seconds) from error
-        except _FAILURES as error:
-            raise failures.proxy_failed(server.where, "with something that is not HTTP") from error
-        if not 200 <= status < 300:
-            raise failures.proxy_failed(server.where, failures.describe_status(status))
-        if not connection.wire.is_clean():
-            raise failures.proxy_failed(server.where, "with more than the opening of a tunnel")
-
-    def _tls_context(self, where: str) -> ssl.SSLContext:
-        """Return the context for a new connection.
-
-        Decision: while files that were in use cannot be used (gone, or being replaced), what they held goes on.
-        """
-        try:
-            self._context = self._contexts.of(self._config)
-        except ConfigurationError as error:
-            if self._context is None:
-                raise failures.files_unusable(where, error) from error
-        return self._context
-
-    def _start_tls(
-        self, sock: socket.socket, context: ssl.SSLContext, server: _Server, deadline: float
-    ) -> socket.socket:
-        """Do the TLS handshake; the certificate is checked against the name in BASE_ADDRESS, or its address."""
-        try:
-            # The handshake as a whole is bounded by the socket's timeout.
-            sock.settimeout(max(deadline - self._clock(), 0.001))
-            name = server.origin.host.rstrip(".").partition("%")[0]
-            return context.wrap_socket(sock, server_hostname=name)
-        except TimeoutError as error:
-            raise failures.connecting_failed(server.where, error, self._seconds) from error
-        except OSError as error:
-            raise failures.tls_failed(server.where, error) from error
+    def _failed(self, server: Server, error: Exception, wire: DeadlineSocket) -> CallError:
+        options = self._options
+        return failures.exchange_failed(
+            server.where, error, wire, seconds=options.timeout, limit=options.max_response_bytes
+        )
 
 
 def _complete(request: HttpRequest, origin: Origin) -> Headers:
-    """Add Host and Content-Length when they are missing; `PreparedEvent.build` has put both in."""
+    """Add Host and Content-Length when they are missing."""
     names = {name.lower() for name, _ in request.headers}
     headers = request.headers
     if "host" not in names:
@@ -318,7 +206,7 @@ def _complete(request: HttpRequest, origin: Origin) -> Headers:
 
 
 def _was_closed_before(error: Exception, wire: DeadlineSocket, request: HttpRequest) -> bool:
-    """Tell that a kept connection was closed by its server and the request may be sent over another one.
+    """Return whether a kept connection was closed by its server and the request may be sent over another one.
 
     RFC 9112 section 9.3.1: a client may repeat a request by itself when nothing of a response came and repeating does
     no harm. So a POST or PATCH is repeated only when not one byte of it could be sent, or with an Idempotency-Key.

@@ -1,195 +1,45 @@
-"""A socket that obeys a deadline, as http.client sees it, and the pool of kept connections. Client workers use both.
+"""Connections to one server: one request and its response over each at a time, and the pool of those that are kept.
 
-A socket's own timeout starts again with every byte, so a server that drips bytes is never cut off by it, and
-http.client has no bound on the bytes it takes. Both bounds are set here, below it, so that they hold for all it reads.
+http.client does HTTP here, on a socket with a deadline; `response` reads what it returns. Client workers run it. Knows
+nothing of proxies, redirects or repeating.
 """
 
-import contextlib
-import io
-import select
+import re
 import socket
-import ssl
 import threading
-from collections.abc import Callable
-from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from http.client import HTTPConnection, HTTPException
+from typing import Final, NamedTuple, cast
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from amqtt_rest_bridge.http_client.deadline_socket import LONGEST_HEAD, DeadlineSocket
+from amqtt_rest_bridge.http_client.response import FinalResponse, Headers, decode_content, read_body
 
-LONGEST_HEAD = 65_536  # bytes of a response's head, interim responses included
 # Decision: shorter than the 60 s after which common load balancers and servers close an idle connection, so that a
 # request rarely meets a connection that is just being closed.
-LONGEST_IDLE = 55.0  # seconds
-_SLACK = 0.01  # seconds that a socket's timeout may lie beyond the deadline, to save a system call for each read
-_JOINED = 65_536  # bytes of a request that go out in one write
-_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+LONGEST_IDLE: Final = 55.0  # seconds
+_KEEP_ALIVE_TIMEOUT = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
+_CHUNK_OVERHEAD: Final = 8  # bytes on the wire for one of the body, when each has a chunk of its own
 
 
-class HeadTooLargeError(Exception):
-    """The head of a response is larger than `LONGEST_HEAD`."""
+class Phase(StrEnum):
+    """How far an exchange had come when it ended."""
+
+    SENDING = "sending the request"
+    WAITING = "waiting for the response"
+    HEAD = "reading the response's headers"
+    BODY = "reading the response's body"
 
 
-class NotHttpError(Exception):
-    """The answer begins as no HTTP/1 response does; `first_bytes` is its beginning."""
+class Received(NamedTuple):
+    """A response read to its end; `reusable`: its connection may carry another request."""
 
-    def __init__(self, first_bytes: bytes) -> None:
-        super().__init__("it does not begin with an HTTP/1 status line")
-        self.first_bytes = first_bytes
-
-
-class DeadlineSocket:
-    """What http.client takes for its socket: a connected one, plain or TLS, with bounds for one exchange at a time.
-
-    `sent` tells that part of the request has gone out, `flushed` that all of it has, `received` how many bytes of the
-    response have come, `kept` that nothing speaks against using the connection again.
-    """
-
-    __slots__ = (
-        "_clock", "_deadline", "_ended", "_parts", "_pending", "_poller", "_reader", "_sock", "_timeout",
-        "cut_off", "flushed", "kept", "received", "room", "sent",
-    )  # fmt: skip
-
-    def __init__(self, sock: socket.socket, clock: Callable[[], float], deadline: float = 0.0) -> None:
-        self._sock = sock
-        self._clock = clock
-        self._timeout = -1.0
-        self._reader = _Reader(_Raw(self), 16_384)
-        self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN)
-        self._pending: Callable[[], int] | None = sock.pending if isinstance(sock, ssl.SSLSocket) else None
-        self.start(deadline)
-
-    def start(self, deadline: float) -> None:
-        """Begin an exchange that must be over at `deadline`, a time of the clock."""
-        self._deadline = deadline
-        self._parts: list[bytes] = []
-        self._ended = False
-        self.sent = False
-        self.flushed = False
-        self.received = 0
-        self.room = LONGEST_HEAD
-        self.cut_off: ConnectionError | None = None
-        self.kept = True
-
-    def remaining(self) -> float:
-        """Give the seconds until the deadline; raises TimeoutError when there are none."""
-        remaining = self._deadline - self._clock()
-        if remaining <= 0:
-            raise TimeoutError
-        return remaining
-
-    def is_clean(self) -> bool:
-        """Tell, after an exchange, that nothing follows the response: a later one could not be told from it."""
-        self._ended = True
-        return not self._reader.peek(1)
-
-    def is_quiet(self) -> bool:
-        """Tell that an idle connection can be used: not closed, and nothing came that nobody asked for."""
-        return not self._poller.poll(0) and not (self._pending is not None and self._pending())
-
-    def release(self) -> None:
-        """Close the real socket, whatever state it is in."""
-        with contextlib.suppress(OSError):
-            self._sock.close()
-
-    # What http.client calls.
-
-    def sendall(self, data: bytes) -> None:
-        """Keep a part of the request; head and body go out together when the response is asked for."""
-        self._parts.append(data)
-
-    def makefile(self, _mode: str) -> "_Reader":
-        """Send the request and give the file that the response is read from."""
-        if self._parts:
-            parts, self._parts = self._parts, []
-            self._flush(parts)
-        return self._reader
-
-    def close(self) -> None:
-        """Learn that the response ends with the connection; its body has still to be read."""
-        self.kept = False
-
-    def _flush(self, parts: list[bytes]) -> None:
-        if sum(map(len, parts)) <= _JOINED:
-            parts = [b"".join(parts)]
-        self._limit()
-        try:
-            count = self._sock.send(parts[0])
-        except OSError:
-            self._hear_why()
-            raise
-        self.sent = True
-        try:
-            for rest in (parts[0][count:], *parts[1:]):
-                if rest:
-                    self._limit()
-                    self._sock.sendall(rest)
-        except ConnectionError as error:
-            # A server may refuse a body before it has it all; its response is worth reading.
-            self.cut_off = error
-            self.kept = False
-        self.flushed = True
-
-    def _hear_why(self) -> None:
-        """Let a TLS server that hung up say why: it refuses a client certificate only after our handshake is done."""
-        if isinstance(self._sock, ssl.SSLSocket):
-            self._limit()
-            self._sock.recv(1)  # raises ssl.SSLError with the server's alert
-
-    def receive_into(self, buffer: "WriteableBuffer") -> int:
-        """Wait for bytes until the deadline; 0 at the end of the stream."""
-        if self._ended:
-            return 0
-        self._limit()
-        if self.received:
-            self._acknowledge()
-        count = self._sock.recv_into(buffer)
-        if not self.received and count:
-            first = bytes(memoryview(buffer)[: min(count, 8)])
-            if not b"HTTP/1.".startswith(first[:7]):
-                raise NotHttpError(first)  # at once, because such a server may wait for us until the deadline
-        self.received += count
-        if self.received > self.room:
-            raise HeadTooLargeError
-        return count
-
-    def _limit(self) -> None:
-        # settimeout is a system call. The usual exchange needs none, because the one before it left the same timeout.
-        remaining = self.remaining()
-        if not remaining <= self._timeout <= remaining + _SLACK:
-            self._sock.settimeout(remaining)
-            self._timeout = remaining
-
-    def _acknowledge(self) -> None:
-        """Acknowledge at once what has come, where the system can.
-
-        Many small servers send head and body apart, and wait with the second for the acknowledgement of the first,
-        which the system would delay by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
-        """
-        if _QUICK_ACK is not None:
-            with contextlib.suppress(OSError):
-                self._sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
-
-
-class _Raw(io.RawIOBase):
-    """The receiving side of a `DeadlineSocket`, for a buffered reader."""
-
-    def __init__(self, source: DeadlineSocket) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer") -> int:
-        return self._source.receive_into(buffer)
-
-
-class _Reader(io.BufferedReader):
-    """Stays open between responses: what it has read ahead belongs to the connection, not to one response."""
-
-    def close(self) -> None:
-        """Do nothing; http.client closes it at the end of each response."""
+    status: int
+    reason: str
+    headers: Headers
+    body: bytes
+    reusable: bool
+    keep_alive_seconds: int | None
 
 
 class Connection:
@@ -203,6 +53,80 @@ class Connection:
         self.idle_until = 0.0
 
 
+def connect(http: HTTPConnection, wire: DeadlineSocket) -> Connection:
+    """Put a connected socket below an HTTP connection."""
+    http.response_class = FinalResponse
+    http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
+    return Connection(http, wire)
+
+
+def exchange(
+    connection: Connection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None, limit: int
+) -> Received:
+    """Send a request and read its response, its content coding undone.
+
+    The connection's wire must have been started; it knows how far the exchange came when this raises.
+
+    Raises:
+        TimeoutError: the deadline passed.
+        OSError: the connection broke or was closed; `ssl.SSLError` among them.
+        HTTPException, NotHttpError, MalformedResponseError: it is not a complete response.
+        HeadTooLargeError, ContentTooLargeError: head or body is larger than allowed.
+        ValueError: target or headers hold what would change the shape of the request.
+    """
+    http, wire = connection.http, connection.wire
+    _send(http, method, target, headers, body)
+    try:
+        response = cast(FinalResponse, HTTPConnection.getresponse(http))
+    except (ConnectionError, HTTPException):
+        if wire.cut_off is not None:
+            raise wire.cut_off from None
+        raise
+    wire.room = wire.received + LONGEST_HEAD + limit * _CHUNK_OVERHEAD
+    named = response.named
+    content = read_body(response, limit)
+    if "content-encoding" in named:
+        content = decode_content(content, named["content-encoding"], limit)
+    # RFC 9112 section 6.1: with both lengths given, a proxy on the way may have seen another end of this response.
+    ambiguous = response.chunked and "content-length" in named
+    return Received(
+        response.status,
+        response.reason,
+        response.fields,
+        content,
+        wire.kept and not ambiguous and wire.is_clean(),
+        _keep_alive_seconds(named.get("keep-alive")),
+    )
+
+
+def _send(
+    http: HTTPConnection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+) -> None:
+    """Send a request with no header but those given."""
+    http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+    # Not urllib3's own putheader and getresponse: the one looks for a marker that is never there in each value, the
+    # other wraps the response in objects that are not needed here; together they cost 40 us a call.
+    put = HTTPConnection.putheader
+    for name, value in headers:
+        # http.client writes latin-1: this way round, UTF-8 goes out.
+        put(http, name, value if value.isascii() else value.encode().decode("latin-1"))
+    http.endheaders(body)
+
+
+def phase_of(wire: DeadlineSocket) -> Phase:
+    """Return how far an exchange has come."""
+    if not wire.flushed:
+        return Phase.SENDING
+    if not wire.received:
+        return Phase.WAITING
+    return Phase.HEAD if wire.room == LONGEST_HEAD else Phase.BODY
+
+
+def _keep_alive_seconds(text: str | None) -> int | None:
+    match = None if text is None else _KEEP_ALIVE_TIMEOUT.search(text)
+    return None if match is None else int(match[1])
+
+
 class Pool:
     """The idle connections to one server, the one used last on top; never more than there are callers at once."""
 
@@ -213,7 +137,7 @@ class Pool:
         self._closed = False
 
     def take(self) -> Connection | None:
-        """Take a connection that can be used, None when there is none; others found on the way are closed.
+        """Return a connection that can be used, None without one; those that cannot be used are closed.
 
         A connection that its server has closed is found here, before anything is sent (RFC 9112 section 9.6).
         """
@@ -227,11 +151,11 @@ class Pool:
                 return connection
             connection.wire.release()
 
-    def give(self, connection: Connection, keep_alive_seconds: int | None) -> None:
-        """Put a connection back that may carry another request; what has been idle for too long is closed.
+    def put(self, connection: Connection, keep_alive_seconds: int | None) -> None:
+        """Put a connection back that may carry another request; close those that have been idle for too long.
 
-        `keep_alive_seconds` is the server's own idle timeout, where it tells. A connection is given up one second
-        before that, or at half of it when that is later, rather than raced for.
+        `keep_alive_seconds` is the server's own idle timeout, where it sends one. A connection is closed one second
+        before that, or at half of it when that is later: the server may be closing it already.
         """
         now = self._clock()
         idle = LONGEST_IDLE
@@ -246,7 +170,7 @@ class Pool:
             old.wire.release()
 
     def expire(self) -> None:
-        """Close what has been idle for too long: no later request may come that would find it."""
+        """Close what has been idle for too long: no later request may come that would do so."""
         now = self._clock()
         with self._lock:
             expired = [old for old in self._idle if old.idle_until <= now]
@@ -256,7 +180,7 @@ class Pool:
             old.wire.release()
 
     def close(self) -> None:
-        """Close what is idle now, and everything that is given back later."""
+        """Close what is idle now, and everything that is put back later."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,4 +1,4 @@
-"""What went wrong on the network, in words: errors of sockets and TLS to `CallError` with the next thing to check.
+"""Failures: errors of sockets, TLS and HTTP to `CallError` with the next thing to check.
 
 Pure. `where` is an origin, never a path or query: those may hold what a payload brought.
 """
@@ -8,13 +8,21 @@ import socket
 import ssl
 from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
+from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.http_client.connection import LONGEST_HEAD, DeadlineSocket, HeadTooLargeError, NotHttpError
-from amqtt_rest_bridge.http_client.content import ContentTooLargeError
-from amqtt_rest_bridge.http_client.exchange import Phase, phase_of
+from amqtt_rest_bridge.http_client.connection import Phase, phase_of
+from amqtt_rest_bridge.http_client.deadline_socket import LONGEST_HEAD, DeadlineSocket, HeadTooLargeError, NotHttpError
+from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
+from amqtt_rest_bridge.http_client.response import ContentTooLargeError, MalformedResponseError
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
 
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # what a TLS server says to a plain request: an alert or handshake record
+EXCHANGE_ERRORS = (
+    OSError, HTTPException, NotHttpError, HeadTooLargeError, ContentTooLargeError, MalformedResponseError,
+)  # fmt: skip
+"""What `connection.exchange` raises."""
+
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # a TLS server answers a plain request with an alert or handshake record
 _NO_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
 )
@@ -83,7 +91,7 @@ def files_unusable(where: str, error: ConfigurationError) -> CallError:
 
 
 def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallError:
-    """Explain why TLS did not come about, or broke.
+    """Explain why TLS could not be established, or broke.
 
     `unsent` is set only when trying again may help: a handshake that was cut off, not a certificate that was refused.
     """
@@ -155,16 +163,16 @@ def _malformed(where: str, error: Exception, phase: Phase) -> CallError:
         message = f"{where} expects TLS on this port"
         hint = "Set USE_SSL or write https:// into BASE_ADDRESS."
     elif phase is Phase.BODY:
-        message = f"the response of {where} cannot be read: {_told(error)}"
+        message = f"the response of {where} cannot be read: {_without_content(error)}"
         hint = "Check the server, and proxies on the way."
     else:
-        message = f"{where} answered with something that is not HTTP/1.1: {_told(error)}"
+        message = f"{where} answered with something that is not HTTP/1.1: {_without_content(error)}"
         hint = "Check the port in BASE_ADDRESS, and the server."
     return CallError(FailureCode.CONNECTION_FAILED, message, hint)
 
 
-def _told(error: Exception) -> str:
-    """Give our own words for an error; http.client's quote what came, which is not for logs."""
+def _without_content(error: Exception) -> str:
+    """Return a text for an error without what came, which is not for logs; http.client's own texts quote it."""
     return type(error).__name__ if isinstance(error, HTTPException) else str(error)
 
 
@@ -174,8 +182,30 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
 
 
+def redirect_refused(request: HttpRequest, response: HttpResponse) -> CallError | None:
+    """Explain why `send` did not follow a redirect; None for a response that is none."""
+    location = next((value for name, value in response.headers if name.lower() == "location"), None)
+    if response.status not in REDIRECTS or location is None:
+        return None
+    target = resolve(request.url, location)
+    where = "an address that cannot be used" if target is None else str(target[0])
+    if request.method is not Method.GET:
+        reason, hint = f"{request.method} is not redirected", "Write the final address into BASE_ADDRESS and ENDPOINT."
+    elif target is not None and may_follow(origin_of(urlsplit(request.url)), target[0]):
+        reason = f"this was redirect {MOST_REDIRECTS + 1}, {MOST_REDIRECTS} are followed"
+        hint = "The server redirects in a circle, or ENDPOINT should name the final path."
+    else:
+        reason = "only the same host and port is followed"
+        hint = "If that server is meant, write it into BASE_ADDRESS; its credentials would go there too."
+    return CallError(
+        FailureCode.REDIRECT_REFUSED,
+        f"the server answered {describe_status(response.status)} to {where}; {reason}",
+        hint,
+    )
+
+
 def describe_status(status: int) -> str:
-    """Give a status with its standard phrase; what the server calls it never reaches a log line."""
+    """Return a status with its standard phrase; the server's own phrase never reaches a log line."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

@@ -1,18 +1,21 @@
-"""Where a request goes: origins (RFC 9110 section 4.3), base addresses and redirect targets.
+"""Where a request goes: origins (RFC 9110 section 4.3), targets of redirects, and the proxy on the way.
 
-Pure; used when a route is loaded and for each redirect, never for each message.
+Pure; used when a client is made and for each redirect, never for each request.
 """
 
 import ipaddress
 import re
-from dataclasses import dataclass
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from amqtt_rest_bridge.errors import ConfigurationError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
+_UPGRADE = ("http", 80, "https", 443)
 
 # Printable ASCII stays as the author wrote it; the rest cannot stand in a request line (RFC 9112 section 3.2).
 _KEPT = "".join(map(chr, range(0x21, 0x7F)))
@@ -32,42 +35,22 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Give the Host field's value: IPv6 in brackets, without its zone; the port unless it is the scheme's own."""
+        """Return the Host field's value: IPv6 in brackets, without its zone; the port unless it is the scheme's own."""
         return self.endpoint.removesuffix(f":{DEFAULT_PORTS[self.scheme]}")
 
     @property
     def endpoint(self) -> str:
-        """Give host and port, always both, as CONNECT asks for them (RFC 9110 section 9.3.6)."""
+        """Return host and port, always both, as CONNECT has them (RFC 9110 section 9.3.6)."""
         host = f"[{self.host.partition('%')[0]}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """Give the origin as the start of a URL."""
+        """Return the origin as the start of a URL."""
         return f"{self.scheme}://{self.authority}"
 
 
-def split_base_address(text: str) -> tuple[Origin, str]:
-    """Split BASE_ADDRESS into its origin and its path, the path without a trailing slash.
-
-    Decisions: credentials in it are refused, because addresses appear in logs; so are a query and a fragment, because
-    ENDPOINT follows the path.
-
-    Raises:
-        ConfigurationError: it is not the http or https URL of a host.
-    """
-    if "?" in text or "#" in text:
-        raise ConfigurationError("BASE_ADDRESS cannot hold a query or a fragment; write the query into ENDPOINT")
-    try:
-        parts = urlsplit(text)
-        if parts.username is not None:
-            raise ConfigurationError("BASE_ADDRESS holds credentials; set USERNAME and PASSWORD instead")
-        return origin_of(parts), printable(parts.path).rstrip("/")
-    except ValueError as error:
-        raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
-
-
 def origin_of(parts: SplitResult) -> Origin:
-    """Take the origin out of a split URL.
+    """Return the origin of a split URL.
 
     Raises:
         ValueError: the scheme is not http or https, or there is no usable host or port.
@@ -86,7 +69,7 @@ def printable(text: str) -> str:
 
 
 def resolve(url: str, location: str) -> tuple[Origin, str] | None:
-    """Say where a Location field points, seen from `url`: origin and request target; None when it is unusable."""
+    """Resolve a Location field against `url`: origin and request target, None when it is unusable."""
     try:
         parts = urlsplit(urljoin(url, location))
         if parts.username is not None:
@@ -98,11 +81,8 @@ def resolve(url: str, location: str) -> tuple[Origin, str] | None:
 
 
 def may_follow(old: Origin, new: Origin) -> bool:
-    """Tell whether a redirect stays with the server that the operator named: same host and port, or its own HTTPS."""
+    """Return whether a redirect may be followed: to the same host and port, or to the HTTPS of the same host."""
     return new == old or (old.host == new.host and (old.scheme, old.port, new.scheme, new.port) == _UPGRADE)
-
-
-_UPGRADE = ("http", 80, "https", 443)
 
 
 def _ascii_host(host: str) -> str:
@@ -115,3 +95,99 @@ def _ascii_host(host: str) -> str:
     if not _HOST_NAME.fullmatch(host):
         raise ValueError("it names no host" if not host else f"{host!r} is not a host name")
     return host
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy's origin and the Proxy-Authorization value for it, None when it asks for none."""
+
+    origin: Origin
+    authorization: str | None = field(default=None, repr=False)
+
+
+def find_proxy(target: Origin, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy for an origin, None to connect directly; lower-case variables win over upper-case ones.
+
+    Decision: loopback addresses and `localhost` never go through a proxy, which could only reach itself there.
+
+    Raises:
+        ConfigurationError: the variable does not hold the address of an HTTP proxy.
+    """
+    name, text = _variable(f"{target.scheme}_proxy", environment)
+    if not text or _is_loopback(target.host) or _is_exempt(target, _variable("no_proxy", environment)[1]):
+        return None
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        proxy = Proxy(origin_of(parts), _credentials(parts.username, parts.password))
+    except ValueError:
+        # The variable's value stays out of the message, and the cause out of its log: it may hold a password.
+        raise ConfigurationError(f"{name} is not the address of a proxy") from None
+    if proxy.origin.scheme != "http":
+        raise ConfigurationError(f"{name} must begin with http://, also for https:// targets; no other kind is known")
+    return proxy
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    for spelling in (name, name.upper()):
+        value = environment.get(spelling, "").strip()
+        if value:
+            return spelling, value
+    return name.upper(), ""
+
+
+def _credentials(username: str | None, password: str | None) -> str | None:
+    if username is None:
+        return None
+    pair = f"{unquote(username)}:{unquote(password or '')}"
+    return "Basic " + b64encode(pair.encode()).decode()
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    if address is not None:
+        return address.is_loopback
+    name = host.rstrip(".")
+    return name == "localhost" or name.endswith(".localhost")
+
+
+def _is_exempt(target: Origin, no_proxy: str) -> bool:
+    return any(_matches(entry.strip().lower(), target) for entry in no_proxy.split(",") if entry.strip())
+
+
+def _matches(entry: str, target: Origin) -> bool:
+    """Match `*`, a name with its subdomains, an address or a network; a name or address may have a port."""
+    if entry == "*":
+        return True
+    address = _address(target.host)
+    if "/" in entry:
+        return address is not None and _in_network(address, entry)
+    host, port = _split_port(entry)
+    if port is not None and port != str(target.port):
+        return False
+    if address is not None:
+        return address == _address(host)
+    name = host.removeprefix("*").strip(".")
+    own = target.host.rstrip(".")
+    return own == name or own.endswith(f".{name}")
+
+
+def _split_port(entry: str) -> tuple[str, str | None]:
+    if entry.startswith("["):
+        host, _, port = entry[1:].partition("]")
+        return host, port.removeprefix(":") or None
+    host, colon, port = entry.rpartition(":")
+    return (host, port) if colon and ":" not in host else (entry, None)
+
+
+def _in_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, entry: str) -> bool:
+    try:
+        return address in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

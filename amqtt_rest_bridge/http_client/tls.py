@@ -1,14 +1,14 @@
-"""TLS settings of a route as a context: whose certificates are believed, and which one is shown."""
+"""TLS: whose certificates are trusted and which one is sent, as options and as contexts. Any thread."""
 
 import functools
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final, NoReturn
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.model import RestApiConfig
 
 Identity = tuple[str, int, int, int]
 """A file as it is: path, time of change (ns), inode, size."""
@@ -17,10 +17,28 @@ Key = tuple[bool, Identity | None, Identity | None, Identity | None]
 _MOST_FAULTS: Final = 1000
 
 
-class Contexts:
-    """TLS contexts, made when they are first asked for; routes with the same files and parameters share one.
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """Which certificates a client trusts, and which one it sends; None for a file that is not set.
 
-    A file is read again only when it has changed: routes by the hundred may name a large one. Any thread.
+    `ca_file` replaces the system's authorities. Without `verify` any certificate is accepted. Files are PEM.
+    """
+
+    verify: bool = True
+    ca_file: str | None = None
+    client_cert_file: str | None = None
+    client_key_file: str | None = None
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether a file is set."""
+        return bool(self.ca_file or self.client_cert_file or self.client_key_file)
+
+
+class TlsContexts:
+    """TLS contexts, made when they are first needed; clients with the same files and parameters share one.
+
+    A file is read again only when it has changed: hundreds of clients may use the same large one.
     """
 
     def __init__(self) -> None:
@@ -29,22 +47,22 @@ class Contexts:
         self._faults: dict[Key, str] = {}  # of files that could be read and hold the wrong thing
         self._making: dict[Key, Lock] = {}
 
-    def of(self, config: RestApiConfig) -> ssl.SSLContext:
-        """Return the context of a route; blocks for as long as reading its files takes, the first time.
+    def of(self, options: TlsOptions) -> ssl.SSLContext:
+        """Return the context for these options; blocks for as long as reading its files takes, the first time.
 
-        Decision: CA_FILE replaces the system's authorities, so that a private authority is the only one believed.
+        Decision: CA_FILE replaces the system's authorities, so that a private authority is the only one trusted.
 
         Raises:
             ConfigurationError: A file cannot be used; the message names its setting and its path.
         """
-        if not has_files(config):
-            return _shared_context(not config.ignore_cert_errors)
-        key = _key(config)
+        if not options.has_files:
+            return _shared_context(options.verify)
+        key = _key(options)
         with self._lock:
             making = self._making.setdefault(key, Lock())
         try:
             with making:
-                return self._known(key) or self._make(key, config)
+                return self._known(key) or self._make(key, options)
         finally:
             with self._lock:
                 self._making.pop(key, None)
@@ -56,9 +74,9 @@ class Contexts:
                 raise ConfigurationError(fault)
             return self._made.get(key)
 
-    def _make(self, key: Key, config: RestApiConfig) -> ssl.SSLContext:
+    def _make(self, key: Key, options: TlsOptions) -> ssl.SSLContext:
         try:
-            context = _context_with_files(config)
+            context = _context_with_files(options)
         except ConfigurationError as error:
             if not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, ssl.SSLError):
                 with self._lock:
@@ -71,46 +89,27 @@ class Contexts:
         return context
 
 
-class FileCheck:
-    """Look whether routes could use their TLS files, at each set of files once. One thread."""
-
-    def __init__(self) -> None:
-        self._verdicts: dict[tuple[object, ...], ConfigurationError | None] = {}
-
-    def look(self, config: RestApiConfig) -> None:
-        """Raise `ConfigurationError` for files that cannot be used; reads them."""
-        files = (config.ignore_cert_errors, config.ca_file, config.client_cert_file, config.client_key_file)
-        if files not in self._verdicts and has_files(config):
-            try:
-                _context_with_files(config)
-                self._verdicts[files] = None
-            except ConfigurationError as error:
-                self._verdicts[files] = error
-        verdict = self._verdicts.get(files)
-        if verdict is not None:
-            raise ConfigurationError(str(verdict)) from verdict
+def check_files(options: TlsOptions) -> None:
+    """Raise `ConfigurationError` for files that cannot be used; reads them."""
+    if options.has_files:
+        _context_with_files(options)
 
 
-def has_files(config: RestApiConfig) -> bool:
-    """Tell that a route names files for TLS."""
-    return bool(config.ca_file or config.client_cert_file or config.client_key_file)
-
-
-def _context_with_files(config: RestApiConfig) -> ssl.SSLContext:
-    context = _context(not config.ignore_cert_errors, config.ca_file)
-    if config.client_cert_file:
-        _load_certificate(context, config.client_cert_file, config.client_key_file)
-    elif config.client_key_file:
+def _context_with_files(options: TlsOptions) -> ssl.SSLContext:
+    context = _context(options.verify, options.ca_file)
+    if options.client_cert_file:
+        _load_certificate(context, options.client_cert_file, options.client_key_file)
+    elif options.client_key_file:
         raise ConfigurationError("CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")
     return context
 
 
-def _key(config: RestApiConfig) -> Key:
+def _key(options: TlsOptions) -> Key:
     return (
-        not config.ignore_cert_errors,
-        _identity("CA_FILE", config.ca_file),
-        _identity("CLIENT_CERT_FILE", config.client_cert_file),
-        _identity("CLIENT_KEY_FILE", config.client_key_file),
+        options.verify,
+        _identity("CA_FILE", options.ca_file),
+        _identity("CLIENT_CERT_FILE", options.client_cert_file),
+        _identity("CLIENT_KEY_FILE", options.client_key_file),
     )
 
 

@@ -18,8 +18,9 @@ import urllib3
 import urllib3.connection
 
 from amqtt_rest_bridge.bridge.client import results
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.bridge.client.requests import PreparedEvent
-from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 
@@ -88,7 +89,7 @@ def with_urllib3_pool(request: HttpRequest, port: int) -> Call:
     return lambda: manager.request(request.method, request.url, body=request.body, headers=headers, retries=False).data
 
 
-def whole_call(prepared: PreparedEvent, event: ClientEvent, sender: HttpSender) -> Call:
+def whole_call(prepared: PreparedEvent, event: ClientEvent, sender: HttpClient) -> Call:
     """Make all that a worker does for a message: request, exchange, publication."""
 
     def call() -> object:
@@ -134,12 +135,12 @@ def main() -> None:
         base = f"http://127.0.0.1:{port}"
         route, event = typical_event(base)
         prepared = PreparedEvent(route, event, max_body_bytes=262_144)
-        sender = HttpSender(route.config, max_response_bytes=262_144, environment={})
+        sender = HttpClient(client_options(route.config, max_response_bytes=262_144, environment={}))
         request = prepared.build(MESSAGE).request
         cases: dict[str, Call] = {
             "raw socket (the floor)": raw(request, port),
             "build a request": lambda: prepared.build(MESSAGE),
-            "HttpSender.send": lambda: sender.send(request),
+            "HttpClient.send": lambda: sender.send(request),
             "build, send, result": whole_call(prepared, event, sender),
             "http.client": with_http_client(request, port),
             "urllib3.connection": with_urllib3_connection(request, port),

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_client.client import HttpSender
-from amqtt_rest_bridge.http_client.resolver import Resolver
+from amqtt_rest_bridge.http_client import HttpClient, Resolver
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import (
     Target,
@@ -16,9 +16,10 @@ from tests.bridge.http_target import (
 
 
 @contextmanager
-def sender_of(base: str, *, seconds: int = 5, limit: int = 300_000, **others: object) -> Iterator[HttpSender]:
+def sender_of(base: str, *, seconds: int = 5, limit: int = 300_000, **others: object) -> Iterator[HttpClient]:
     config = RestApiConfig(base_address=base, request_timeout=seconds)
-    sender = HttpSender(config, max_response_bytes=limit, environment={}, **others)  # type: ignore[arg-type]
+    options = client_options(config, max_response_bytes=limit, environment={})
+    sender = HttpClient(options, **others)  # type: ignore[arg-type]
     yield sender
     sender.close()
 
@@ -28,11 +29,12 @@ def base_of(target: Target) -> str:
 
 
 @contextmanager
-def sender_by(config: RestApiConfig, environment: dict[str, str] | None = None) -> Iterator[HttpSender]:
+def sender_by(config: RestApiConfig, environment: dict[str, str] | None = None) -> Iterator[HttpClient]:
     resolver = Resolver(lambda host, port: ["127.0.0.1"])
-    sender = HttpSender(
-        replace(config, request_timeout=5), max_response_bytes=1_000, environment=environment or {}, resolver=resolver
+    options = client_options(
+        replace(config, request_timeout=5), max_response_bytes=1_000, environment=environment or {}
     )
+    sender = HttpClient(options, resolver=resolver)
     yield sender
     sender.close()
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, closing, reply
 
@@ -15,7 +16,9 @@ LIMIT = 1_000
 
 def call(target: Target, method: Method = Method.GET) -> HttpResponse:
     base = f"http://127.0.0.1:{target.port}"
-    sender = HttpSender(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
+    sender = HttpClient(
+        client_options(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
+    )
     try:
         return sender.send(HttpRequest(method, f"{base}/path"))
     finally:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.http_client.connection import DeadlineSocket
-from amqtt_rest_bridge.http_client.exchange import Received, connect, exchange
+from amqtt_rest_bridge.http_client.connection import Received, connect, exchange
+from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
 from tests.bridge.http_target import AUTHORITY, Target, reply, server_tls
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from time import monotonic
 import pytest
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.http_client.resolver import Resolver
+from amqtt_rest_bridge.http_client import Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method
 from tests.bridge.http_sender_support import base_of, sender_of
 from tests.bridge.http_target import Peer, Script, Target, closing, echo, reply

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
-from amqtt_rest_bridge.http_client.client import HttpSender
-from amqtt_rest_bridge.http_client.exchange import FinalResponse
-from amqtt_rest_bridge.http_client.origin import Origin
-from amqtt_rest_bridge.http_client.proxies import find_proxy
+from amqtt_rest_bridge.http_client import HttpClient
+from amqtt_rest_bridge.http_client.origin import Origin, find_proxy
+from amqtt_rest_bridge.http_client.response import FinalResponse
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, sender_by
 from tests.bridge.http_target import (
@@ -83,7 +83,11 @@ def test_proxy_is_chosen_by_the_scheme_and_lower_case_wins() -> None:
 )
 def test_unusable_proxy_is_found_when_the_sender_is_made(proxy: str) -> None:
     with pytest.raises(ConfigurationError, match="HTTP_PROXY") as caught:
-        HttpSender(RestApiConfig(base_address="http://x.test"), max_response_bytes=1, environment={"HTTP_PROXY": proxy})
+        HttpClient(
+            client_options(
+                RestApiConfig(base_address="http://x.test"), max_response_bytes=1, environment={"HTTP_PROXY": proxy}
+            )
+        )
     assert "secret" not in str(caught.value)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_client.client import HttpSender
-from amqtt_rest_bridge.http_client.resolver import Resolver
+from amqtt_rest_bridge.http_client import HttpClient, Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import base_of, sender_of
 from tests.bridge.http_target import Target, echo
@@ -46,7 +46,7 @@ def test_line_break_in_a_header_is_never_sent(value: str) -> None:
 
 def test_another_server_than_the_route_names_is_refused() -> None:
     with Target(echo) as target, sender_of(base_of(target)) as sender:
-        with pytest.raises(ValueError, match="server of its route"):
+        with pytest.raises(ValueError, match="only sends to"):
             sender.send(HttpRequest(Method.GET, base_of(target).replace("127.0.0.1", "127.0.0.1.test") + "/"))
         assert not target.connections
 
@@ -83,7 +83,7 @@ def test_ipv6_address_is_reached_and_stands_in_brackets() -> None:
 )
 def test_unusable_base_address_is_refused(base: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match="BASE_ADDRESS") as caught:
-        HttpSender(RestApiConfig(base_address=base), max_response_bytes=1, environment={})
+        HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=1, environment={}))
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.http_client.client import HttpSender
-from amqtt_rest_bridge.http_client.connection import DeadlineSocket
-from amqtt_rest_bridge.http_client.exchange import Received, connect, exchange
+from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.http_client import HttpClient
+from amqtt_rest_bridge.http_client.connection import Received, connect, exchange
+from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.http_target import Peer, Target, answering, closing, reply
 
@@ -23,7 +24,9 @@ LIMIT = 1_000
 
 def call(target: Target, method: Method = Method.GET) -> HttpResponse:
     base = f"http://127.0.0.1:{target.port}"
-    sender = HttpSender(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
+    sender = HttpClient(
+        client_options(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
+    )
     try:
         return sender.send(HttpRequest(method, f"{base}/path"))
     finally:
@@ -158,7 +161,7 @@ def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements() -> None
 
     with Target(script) as target:
         base = f"http://127.0.0.1:{target.port}"
-        sender = HttpSender(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={})
+        sender = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))
         elapsed = [sender.send(HttpRequest(Method.GET, base + "/")).elapsed for _ in range(30)]
         sender.close()
     assert min(elapsed[20:]) < 0.03  # the first ones are acknowledged at once in any case; a delay would hold for all
@@ -167,7 +170,7 @@ def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements() -> None
 def test_responses_of_one_connection_are_told_apart() -> None:
     with Target(answering(reply(b"one"))) as target:
         base = f"http://127.0.0.1:{target.port}"
-        sender = HttpSender(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={})
+        sender = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))
         bodies = [sender.send(HttpRequest(Method.GET, base + "/")).body for _ in range(3)]
         sender.close()
         assert (bodies, target.connections) == ([b"one"] * 3, 1)

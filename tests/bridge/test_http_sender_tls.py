@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from amqtt_rest_bridge.bridge.client import results
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.http_client import failures
-from amqtt_rest_bridge.http_client.client import HttpSender
+from amqtt_rest_bridge.http_client import HttpClient, failures
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.bridge.http_sender_support import failure_of, get, sender_by
 from tests.bridge.http_target import (
@@ -177,7 +177,7 @@ def test_server_that_answers_plain_requests_on_its_tls_port_gets_the_same_hint()
 def test_handshake_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None:
     with Target(silent) as target:
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", request_timeout=1)
-        sender = HttpSender(config, max_response_bytes=1, environment={})
+        sender = HttpClient(client_options(config, max_response_bytes=1, environment={}))
         with pytest.raises(CallError) as caught:
             sender.send(HttpRequest(Method.POST, f"{config.base_address}/"))
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
@@ -197,5 +197,7 @@ def test_senders_do_not_read_the_systems_authorities_before_they_connect(monkeyp
     loads: list[ssl.SSLContext] = []
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", loads.append)
     for number in range(100):
-        HttpSender(RestApiConfig(base_address=f"https://h{number}.test"), max_response_bytes=1, environment={})
+        HttpClient(
+            client_options(RestApiConfig(base_address=f"https://h{number}.test"), max_response_bytes=1, environment={})
+        )
     assert not loads

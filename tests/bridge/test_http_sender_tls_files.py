@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.bridge.main import Network, check_routes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.http_client.tls import Contexts, FileCheck
+from amqtt_rest_bridge.http_client import TlsContexts, TlsOptions, check_files
 from amqtt_rest_bridge.model import BridgeSettings, ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.bridge.broker_process import eventually
@@ -55,7 +56,7 @@ def test_unusable_tls_file_is_found_by_a_check_and_fails_the_call_that_needs_it(
 ) -> None:
     config = RestApiConfig(base_address="https://localhost", **settings)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError) as caught:
-        FileCheck().look(config)
+        check_files(client_options(config, max_response_bytes=1, environment={}).tls)
     assert said in str(caught.value)
     failure = failure_of(config)
     assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
@@ -109,26 +110,26 @@ class Reads:
 def test_routes_with_the_same_files_share_a_context_and_a_file_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, file, contexts = Reads(monkeypatch), tmp_path / "ca.pem", Contexts()
+    reads, file, contexts = Reads(monkeypatch), tmp_path / "ca.pem", TlsContexts()
     file.write_bytes(Path(AUTHORITY).read_bytes())
-    configs = [RestApiConfig(base_address=f"https://h{number}.test", ca_file=str(file)) for number in range(100)]
-    made = [contexts.of(config) for config in configs]
+    options = TlsOptions(ca_file=str(file))
+    made = [contexts.of(TlsOptions(ca_file=str(file))) for _ in range(100)]
     assert all(context is made[0] for context in made)
-    assert contexts.of(replace(configs[0], ignore_cert_errors=True)) is not made[0]
+    assert contexts.of(replace(options, verify=False)) is not made[0]
     assert len(reads.files) == 2
     file.write_bytes(Path(AUTHORITY).read_bytes() * 2)
-    assert contexts.of(configs[0]) is not made[0]
+    assert contexts.of(options) is not made[0]
     assert len(reads.files) == 3
 
 
 def test_a_file_that_holds_the_wrong_thing_is_read_once_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, file, contexts = Reads(monkeypatch), tmp_path / "ca.pem", Contexts()
+    reads, file, contexts = Reads(monkeypatch), tmp_path / "ca.pem", TlsContexts()
     file.write_text("no certificate")
     for _ in range(10):
         with pytest.raises(ConfigurationError, match="cannot be used"):
-            contexts.of(RestApiConfig(base_address="https://h.test", ca_file=str(file)))
+            contexts.of(TlsOptions(ca_file=str(file)))
     assert len(reads.files) == 1
 
 

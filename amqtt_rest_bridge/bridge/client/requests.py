@@ -6,9 +6,10 @@ from base64 import b64encode
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.http_client.origin import printable, split_base_address
+from amqtt_rest_bridge.http_client import Origin, origin_of, printable
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,
@@ -129,6 +130,26 @@ class PreparedEvent:
                 unsent=True,
             )
         return body
+
+
+def split_base_address(text: str) -> tuple[Origin, str]:
+    """Split BASE_ADDRESS into its origin and its path, the path without a trailing slash.
+
+    Decision: credentials in it are refused, because addresses appear in logs; so are a query and a fragment, because
+    ENDPOINT follows the path.
+
+    Raises:
+        ConfigurationError: it is not the http or https URL of a host.
+    """
+    if "?" in text or "#" in text:
+        raise ConfigurationError("BASE_ADDRESS cannot hold a query or a fragment; write the query into ENDPOINT")
+    try:
+        parts = urlsplit(text)
+        if parts.username is not None:
+            raise ConfigurationError("BASE_ADDRESS holds credentials; set USERNAME and PASSWORD instead")
+        return origin_of(parts), printable(parts.path).rstrip("/")
+    except ValueError as error:
+        raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
 
 
 def build_request(

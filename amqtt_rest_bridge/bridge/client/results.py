@@ -2,18 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic
-from amqtt_rest_bridge.http_client.failures import describe_status
-from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
+from amqtt_rest_bridge.http_client import describe_status, redirect_refused
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,
     HttpResponse,
     Message,
-    Method,
     Publication,
     ResponseFormat,
 )
@@ -41,8 +38,7 @@ def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None
         return CallError(
             FailureCode.HTTP_STATUS, f"the server answered {describe_status(status)}", _status_hint(status, response)
         )
-    location = header(response, "location") if status in REDIRECTS else None
-    return None if location is None else _redirect_refused(request, status, location)
+    return redirect_refused(request, response)
 
 
 def result(event: ClientEvent, destination: str | None, response: HttpResponse) -> Publication | None:
@@ -96,23 +92,6 @@ def unexpected() -> CallError:
 def header(response: HttpResponse, name: str) -> str | None:
     """Return the first value of a header, its name in lower case; None when there is none."""
     return next((value for key, value in response.headers if key.lower() == name), None)
-
-
-def _redirect_refused(request: HttpRequest, status: int, location: str) -> CallError:
-    target = resolve(request.url, location)
-    where = "an address that cannot be used" if target is None else str(target[0])
-    may = target is not None and may_follow(origin_of(urlsplit(request.url)), target[0])
-    if request.method is not Method.GET:
-        reason, hint = f"{request.method} is not redirected", "Write the final address into BASE_ADDRESS and ENDPOINT."
-    elif may:
-        reason = f"this was redirect {MOST_REDIRECTS + 1}, {MOST_REDIRECTS} are followed"
-        hint = "The server redirects in a circle, or ENDPOINT should name the final path."
-    else:
-        reason = "only the same host and port is followed"
-        hint = "If that server is meant, write it into BASE_ADDRESS; its credentials would go there too."
-    return CallError(
-        FailureCode.REDIRECT_REFUSED, f"the server answered {describe_status(status)} to {where}; {reason}", hint
-    )
 
 
 def _status_hint(status: int, response: HttpResponse) -> str:

@@ -1,0 +1,65 @@
+"""From the settings of a route to the options of its HTTP client, and the check that both can be used.
+
+Pure, but `unusable_routes` reads the TLS files that routes name. Any thread.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, split_base_address
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_client import (
+    ClientOptions,
+    HttpClient,
+    TlsOptions,
+    check_files,
+)
+from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+
+
+def client_options(
+    config: RestApiConfig, *, max_response_bytes: int, environment: Mapping[str, str]
+) -> ClientOptions:
+    """Return the options of the client that sends the requests of a route.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS cannot be used.
+    """
+    tls = TlsOptions(
+        verify=not config.ignore_cert_errors,
+        ca_file=config.ca_file,
+        client_cert_file=config.client_cert_file,
+        client_key_file=config.client_key_file,
+    )
+    origin, _ = split_base_address(config.base_address or "")
+    return ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls, environment)
+
+
+def unusable_routes(
+    routes: Iterable[Route], settings: BridgeSettings, environment: Mapping[str, str]
+) -> Iterator[tuple[Route, ConfigurationError]]:
+    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once."""
+    faults: dict[TlsOptions, ConfigurationError | None] = {}
+    for route in routes:
+        if not route.client_events:
+            continue
+        try:
+            PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
+            limit = settings.max_response_bytes
+            options = client_options(route.config, max_response_bytes=limit, environment=environment)
+            HttpClient(options).close()
+        except ConfigurationError as error:
+            yield route, error
+            continue
+        if options.tls not in faults:
+            faults[options.tls] = _fault_of(options.tls)
+        fault = faults[options.tls]
+        if fault is not None:
+            yield route, fault
+
+
+def _fault_of(tls: TlsOptions) -> ConfigurationError | None:
+    try:
+        check_files(tls)
+    except ConfigurationError as error:
+        return error
+    return None
