@@ -1,9 +1,8 @@
 """One route's client mode in the bridge process, from a call that arrives to its result.
 
-`RouteRunner` reads as the journey of a call: `take` queues it, `_run` builds and sends its request, and it goes on
-with `_succeed`, `_retry` or `_fail`; `retries.RetryPolicy` decides between the last two. `take` runs on the link's
-readers, `_run` on the route's workers or, for a lone call, on the reader that took it; a retry comes back by the timer
-thread.
+`RouteRunner` reads as the journey of a call: `take` queues it, `_run` builds and sends its request; then `_succeed`,
+`_retry` or `_fail`, as `retries.RetryPolicy` decides. `take` runs on the link's readers, `_run` on the route's workers
+or, for a lone call, on the reader that took it; a retry comes back by the timer thread.
 """
 
 import functools
@@ -63,7 +62,7 @@ class RouteRunner:
         numbered: The route and its events' numbers.
         settings: Of the plugin.
         sender: Sends requests; closed with the runner.
-        context: Where results, retries and ORDERED calls go.
+        context: The parts of the engine that runners share.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
