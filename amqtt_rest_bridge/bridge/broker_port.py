@@ -1,5 +1,10 @@
-"""What server mode asks of the engine. Types only; `server_mode` hands them on to whoever embeds it."""
+"""The broker as server mode sees it: a port that the engine implements. Types only.
 
+Nothing here blocks. What takes time (room at the broker, a reply) calls `wake` once it has come: on any thread,
+possibly before the method that was given it returns, and `wake` must not block either.
+"""
+
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,13 +13,11 @@ from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
 
-
-class Overloaded(BridgeError):  # noqa: N818  # a state of the bridge, not a mistake
-    """There was no room for a publication within the time given; it has not been published."""
+Wake = Callable[[], None]
 
 
-class ShuttingDown(BridgeError):  # noqa: N818  # a state of the bridge, not a mistake
-    """The bridge is closing; the publication has not been published."""
+class ShuttingDownError(BridgeError):
+    """The bridge is closing; nothing has been published."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,45 +29,61 @@ class Served:
     request: str
 
 
+class Queued(Protocol):
+    """A publication that waits for room on its way to the broker."""
+
+    @property
+    def sent(self) -> bool:
+        """Tell whether the broker has it."""
+        ...
+
+    def withdraw(self) -> bool:
+        """Take it out of the queue; false when it is not there (any more)."""
+        ...
+
+
 class Reply(Protocol):
     """One request's place among those that wait for a message on a topic."""
 
     @property
+    def payload(self) -> bytes | None:
+        """Return the first message since `expect`, None as long as none came."""
+        ...
+
+    @property
     def dismissed(self) -> bool:
-        """Say whether the bridge closed before a message came."""
-        ...
-
-    def wait(self, seconds: float) -> bytes | None:
-        """Block up to `seconds` for the first message since `expect`; None when none came or the bridge closes."""
+        """Tell whether the bridge closed before a message came."""
         ...
 
 
-class Outlet(Protocol):
-    """The engine, as server mode sees it. Every method may be called from any thread, several at once."""
+class BrokerPort(Protocol):
+    """What server mode asks of the broker. Every method may be called from any thread, several at once."""
 
-    def publish(self, publication: Publication, *, wait: float) -> None:
-        """Send a publication to the broker; once this returns the broker has it, even if this process dies.
+    def publish(self, publication: Publication) -> bool:
+        """Send a publication if there is room; once this returns true the broker has it, even if this process dies.
 
-        Blocks at most `wait` seconds for room. With `wait=0` it is called on the listener's own thread, for every
-        request that finds room: then it must not block for longer than sending takes.
+        Raises `ShuttingDownError` when the bridge closes.
+        """
+        ...
 
-        Raises:
-            Overloaded: no room within `wait`; nothing was published.
-            ShuttingDown: the bridge closes; nothing was published.
+    def enqueue(self, publication: Publication, wake: Wake) -> Queued:
+        """Send a publication as soon as there is room, in order of arrival; `wake` is called once it was sent late.
+
+        Raises `ShuttingDownError` when the bridge closes.
         """
         ...
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
-        """Return the latest payload seen on a read event's SOURCE_TOPIC, None before there is one. Never blocks."""
+        """Return the latest payload seen on a read event's SOURCE_TOPIC, None before there is one."""
         ...
 
-    def expect(self, topic: str) -> AbstractContextManager[Reply]:
-        """Stand waiting for the first message on `topic` from entering on; leaving stops waiting. Never blocks."""
+    def expect(self, topic: str, wake: Wake) -> AbstractContextManager[Reply]:
+        """Wait for the first message on `topic` from entering on, until leaving; it or a dismissal calls `wake`."""
         ...
 
     def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
         """Count an answer: its status line, and for an error the code with its message (else None).
 
-        Never blocks. Called once for every request that led to an event.
+        Called once for every request that led to an event.
         """
         ...

@@ -17,12 +17,12 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.bridge.broker_port import Outlet, Overloaded, Served, ShuttingDown
+from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, Served, ShuttingDownError, Wake
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
-from amqtt_rest_bridge.bridge.inbound import Inbound, Waiting
+from amqtt_rest_bridge.bridge.inbound import AwaitedReply, Inbound
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
@@ -63,13 +63,13 @@ _OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"}
 
 
 class Makers(Protocol):
-    """How the engine gets at the network; real ones are in `bridge.process`."""
+    """How the engine gets at the network; real ones are in `bridge.main`."""
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
         """Make what sends the requests of a route."""
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+        self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
     ) -> Server:
         """Start what serves a port."""
 
@@ -88,7 +88,7 @@ class Engine:
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
-        self._ports = Ports(partial(makers.server, outlet=self), self._timers, link.send)
+        self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
         self._answers = _Answers()
         self._watch = PortWatch(link.send)
         self._ending = False
@@ -143,25 +143,32 @@ class Engine:
             case Ping():
                 self._watch.ping({} if self._ending else self._ports.servers)
 
-    # What server mode asks (bridge.outlet.Outlet), from any thread.
+    # What server mode asks (`BrokerPort`), from any thread.
 
-    def publish(self, publication: Publication, *, wait: float) -> None:
-        """Send a publication to the broker; see `Outlet.publish`."""
+    def publish(self, publication: Publication) -> bool:
+        """Send a publication to the broker if there is room; see `BrokerPort.publish`."""
+        self._refuse_when_stopping()
+        return self._outbox.publish(publication)
+
+    def enqueue(self, publication: Publication, wake: Wake) -> Queued:
+        """Send a publication once there is room; see `BrokerPort.enqueue`."""
+        self._refuse_when_stopping()
+        return self._outbox.enqueue(publication, wake)
+
+    def _refuse_when_stopping(self) -> None:
         if self._stopping:
-            raise ShuttingDown("the bridge is shutting down")
-        if not self._outbox.publish(publication, wait):
-            raise Overloaded("the broker is busy")
+            raise ShuttingDownError("the bridge is shutting down")
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
-        """Return the latest payload of a read event; see `Outlet.latest`."""
+        """Return the latest payload of a read event; see `BrokerPort.latest`."""
         return self._inbound.latest(topic_filter)
 
-    def expect(self, topic: str) -> AbstractContextManager[Waiting]:
-        """Stand waiting for a reply; see `Outlet.expect`."""
-        return self._inbound.expect(topic)
+    def expect(self, topic: str, wake: Wake) -> AbstractContextManager[AwaitedReply]:
+        """Wait for a reply; see `BrokerPort.expect`."""
+        return self._inbound.expect(topic, wake)
 
     def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
-        """Count an answer; see `Outlet.answered`."""
+        """Count an answer; see `BrokerPort.answered`."""
         self._answers.count(served, status, code, message)
 
     # What the broker says, on the reader whose turn it is.

@@ -10,18 +10,17 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from wsgiref.types import WSGIApplication
 
-from amqtt_rest_bridge.bridge.broker_port import Outlet
+from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.http_options import client_options, unusable_routes
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
-from amqtt_rest_bridge.bridge.server.app import create_app
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.server.refusals import port_closed, shutting_down
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import HttpClient, TlsContexts
-from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.server import Listener, TlsFiles
+from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
@@ -47,7 +46,7 @@ def _tls_files(settings: BridgeSettings) -> TlsFiles | None:
 
 
 class Network:
-    """Real senders and listeners."""
+    """Real senders and HTTP servers."""
 
     def __init__(self) -> None:
         self._turns = ReplyTurns()
@@ -60,58 +59,68 @@ class Network:
         return HttpClient(options, contexts=self._contexts)
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+        self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
     ) -> "Port":
         """Serve routes on a listening socket."""
-        return Port(sock, routes, outlet, settings, self._turns)
+        return Port(sock, routes, broker, settings, self._turns)
 
 
 class Port:
-    """A running listener whose routes can be replaced."""
+    """A running HTTP server whose routes can be replaced."""
 
     def __init__(
         self,
         sock: socket.socket,
         routes: tuple[Route, ...],
-        outlet: Outlet,
+        broker: BrokerPort,
         settings: BridgeSettings,
         turns: ReplyTurns,
     ) -> None:
-        self._outlet = outlet
+        self._broker = broker
         self._turns = turns
         self._settings = settings
         tls = _tls_files(settings)
         if tls is not None:
             tls.load()  # before the access log is opened: a port that cannot be served is tried again and again
-        access_log = None if settings.access_log is None else AccessLog(settings.access_log)
-        self._listener = Listener(
-            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=access_log
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log, ("route", "event"))
+        self._server = HttpServer(
+            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=self._access_log
         )
-        self._listener.start()
+        self._server.start()
 
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
         """Serve these routes from the next request on; certificate files are read again."""
-        self._listener.replace_app(self._app(routes))
+        self._server.replace_app(self._app(routes))
         try:
-            self._listener.reload_tls()
+            self._server.reload_tls()
         except ConfigurationError as error:
             log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
 
     @property
     def bound_port(self) -> int:
         """Return the port number that callers connect to."""
-        return self._listener.bound_port
+        return self._server.bound_port
 
     def on_turn(self, action: Callable[[], None]) -> None:
         """Run something on the port's thread, in its next turn."""
-        self._listener.on_turn(action)
+        self._server.on_turn(action)
+
+    def leave(self, grace: float) -> None:
+        """Shut down gracefully because no route uses the port any more."""
+        self._stop(grace, port_closed())
 
     def stop(self, grace: float) -> None:
-        """Refuse new requests, let running ones finish, close."""
-        self._listener.stop(grace)
+        """Shut down gracefully with the bridge."""
+        self._stop(grace, shutting_down())
 
-    def _app(self, routes: tuple[Route, ...]) -> WSGIApplication:
-        return create_app(routes, self._outlet, max_body_bytes=self._settings.max_body_bytes, turns=self._turns)
+    def _stop(self, grace: float, refusal: Refusal) -> None:
+        self._server.stop(grace, refusal)
+        if self._access_log is not None:
+            self._access_log.close()
+
+    def _app(self, routes: tuple[Route, ...]) -> RouteApplication:
+        limit = self._settings.max_body_bytes
+        return RouteApplication(routes, self._broker, max_body_bytes=limit, turns=self._turns)
 
 
 class LinkHandler(logging.Handler):

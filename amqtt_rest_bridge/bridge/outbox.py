@@ -7,6 +7,7 @@ or many callers never fill the broker's memory. Everything leaves in order. Any 
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Results, ToBroker, credits_for
@@ -16,24 +17,30 @@ _BATCH = 32  # results that may wait for company
 _COMPANY_SECONDS = 0.002  # ... and for how long
 
 
-class _Entry:
-    """A result or a publication in the queue; a thread may wait until it is `sent`."""
+class Entry:
+    """A result or a publication in the queue."""
 
-    __slots__ = ("cost", "item", "sent")
+    __slots__ = ("_outbox", "cost", "item", "sent", "wake")
 
-    def __init__(self, item: CallResult | Publication, cost: int) -> None:
+    def __init__(self, outbox: "Outbox", item: CallResult | Publication, cost: int) -> None:
         self.item = item
         self.cost = cost
         self.sent = False
+        self.wake: Callable[[], None] | None = None  # called when it is sent late
+        self._outbox = outbox
+
+    def withdraw(self) -> bool:
+        """Take it out of the queue; return False when it is not there (any more)."""
+        return self._outbox.withdraw(self)
 
 
 class Outbox:
-    """The queue to the broker, bounded by what the broker admitted and by the threads that wait in `publish`."""
+    """The queue to the broker, bounded by what the broker admitted and by the requests that wait in `enqueue`."""
 
     def __init__(self, link: BridgeEnd) -> None:
         self._link = link
-        self._changed = threading.Condition()
-        self._entries: deque[_Entry] = deque()
+        self._lock = threading.Lock()
+        self._entries: deque[Entry] = deque()
         self._credits = INITIAL_CREDITS
         self._since = 0.0  # when the oldest entry was put in
 
@@ -45,46 +52,63 @@ class Outbox:
     def done(self, result: CallResult, *, hurry: bool) -> None:
         """Send the result of a call; with `hurry` it leaves at once, else soon."""
         cost = 0 if result.publication is None else credits_for(result.publication.payload)
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             if not self._entries:
                 self._since = now
-            self._entries.append(_Entry(result, cost))
+            self._entries.append(Entry(self, result, cost))
             if hurry or len(self._entries) >= _BATCH or now - self._since > _COMPANY_SECONDS:
                 self._flush()
 
-    def publish(self, publication: Publication, timeout: float) -> bool:
-        """Send a publication of server mode; return False when it could not leave within `timeout` seconds."""
-        entry = _Entry(publication, credits_for(publication.payload))
-        with self._changed:
+    def publish(self, publication: Publication) -> bool:
+        """Send a publication of server mode; return False when there is no room for it now."""
+        entry = Entry(self, publication, credits_for(publication.payload))
+        with self._lock:
             self._entries.append(entry)
             self._flush()
-            if not entry.sent and not self._changed.wait_for(lambda: entry.sent, timeout):
+            if not entry.sent:
                 self._entries.remove(entry)
             return entry.sent
 
+    def enqueue(self, publication: Publication, wake: Callable[[], None]) -> Entry:
+        """Send a publication as soon as there is room; `wake` is called, under the lock, if that is later."""
+        entry = Entry(self, publication, credits_for(publication.payload))
+        with self._lock:
+            self._entries.append(entry)
+            self._flush()
+            entry.wake = wake
+        return entry
+
+    def withdraw(self, entry: Entry) -> bool:
+        """Take an entry out of the queue; return False when it is not there (any more)."""
+        with self._lock:
+            if entry.sent or entry not in self._entries:
+                return False
+            self._entries.remove(entry)
+            return True
+
     def send(self, frame: ToBroker) -> None:
         """Send a frame that costs nothing, after what is ready to leave."""
-        with self._changed:
+        with self._lock:
             self._flush()
             self._link.send(frame)
 
     def credit(self, count: int) -> None:
         """Add credits that the broker has returned."""
-        with self._changed:
+        with self._lock:
             self._credits += count
             self._flush()
 
     def flush(self) -> None:
         """Send what is ready to leave."""
         if self._entries:
-            with self._changed:
+            with self._lock:
                 self._flush()
 
     def _flush(self) -> None:
         entries = self._entries
         frames: list[ToBroker] = []
-        publications = False
+        late: list[Callable[[], None]] = []
         while entries and (self._credits > 0 or not entries[0].cost):
             entry = entries.popleft()
             self._credits -= entry.cost
@@ -96,12 +120,13 @@ class Outbox:
                 else:
                     frames.append(Results([entry.item]))
                 continue
-            publications = True
+            if entry.wake is not None:
+                late.append(entry.wake)
             if isinstance(last, Publish):
                 last.publications.append(entry.item)
             else:
                 frames.append(Publish([entry.item]))
         if frames:
             self._link.send(*frames)
-        if publications:
-            self._changed.notify_all()
+        for wake in late:
+            wake()

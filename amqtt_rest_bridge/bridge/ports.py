@@ -30,8 +30,11 @@ class Server(Turning, Protocol):
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
         """Serve these routes from the next request on."""
 
+    def leave(self, grace: float) -> None:
+        """Shut down gracefully because no route uses the port any more; blocks for `grace` seconds at most."""
+
     def stop(self, grace: float) -> None:
-        """Refuse new requests, let running ones finish for `grace` seconds, close."""
+        """Shut down gracefully with the bridge: let running requests finish for `grace` seconds, close."""
 
 
 class OpenServer(Protocol):
@@ -149,7 +152,7 @@ class Ports:
         self._leaving.append(server)
 
         def stop() -> None:
-            server.stop(grace)
+            server.leave(grace)
             self._leaving.remove(server)
 
         threading.Thread(target=stop, name=f"close-{port}", daemon=True).start()

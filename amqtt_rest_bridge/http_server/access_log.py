@@ -1,4 +1,4 @@
-"""The access log: one JSON object a line for each answer. Called by the port's thread and the threads that wait.
+"""The access log: one JSON object a line for each answer. Written by the port's thread.
 
 A line never holds a body, a credential or a query string, which may hold tokens.
 """
@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AccessEntry:
-    """What one line tells; `timestamp` is Unix time, `seconds` the time from the request's last byte to the answer."""
+    """One answer; `timestamp` is Unix time, `seconds` the time from the request's last byte to the answer."""
 
     timestamp: float
     request_id: str
@@ -32,14 +33,13 @@ class AccessEntry:
     path: str
     status: int
     code: str | None
-    route: str | None
-    event: str | None
+    labels: Mapping[str, str]
     request_bytes: int
     response_bytes: int
     seconds: float
 
-    def line(self) -> bytes:
-        """Write the entry as one line of JSON; whatever the caller sent, it stays one line."""
+    def line(self, labels: Sequence[str]) -> bytes:
+        """Return the entry as one line of JSON, with a field for each of `labels`, null where the answer has none."""
         fields = {
             "time": rfc3339(self.timestamp),
             "request_id": self.request_id,
@@ -48,8 +48,7 @@ class AccessEntry:
             "path": self.path,
             "status": self.status,
             "code": self.code,
-            "route": self.route,
-            "event": self.event,
+            **{name: self.labels.get(name) for name in labels},
             "request_bytes": self.request_bytes,
             "response_bytes": self.response_bytes,
             "ms": round(self.seconds * 1000, 3),
@@ -60,14 +59,16 @@ class AccessEntry:
 class AccessLog:
     """Append entries to a file, which several processes may share and logrotate may move away.
 
-    Raises `ConfigurationError` when the file cannot be opened. Later failures (a full disk) are logged once and never
-    harm a request.
+    `labels` are the names of an application's own fields. Raises `ConfigurationError` when the file cannot be opened.
+    Later failures (a full disk) are logged once and never harm a request.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, labels: Sequence[str] = ()) -> None:
         self._path = Path(path)
+        self._labels = tuple(labels)
         self._lock = threading.Lock()
         self._failed = False
+        self._closed = False
         self._looked = time.monotonic()
         try:
             self._descriptor = self._open()
@@ -78,8 +79,10 @@ class AccessLog:
         """Append one entry; a line is one write, so that lines of several processes never mix."""
         try:
             with self._lock:
+                if self._closed:
+                    return
                 self._follow()
-                os.write(self._descriptor, entry.line())
+                os.write(self._descriptor, entry.line(self._labels))
         except OSError as error:
             if not self._failed:
                 self._failed = True
@@ -88,9 +91,11 @@ class AccessLog:
             self._failed = False
 
     def close(self) -> None:
-        """Close the file; nothing may be written afterwards."""
+        """Close the file; what is written afterwards is dropped."""
         with self._lock, contextlib.suppress(OSError):
-            os.close(self._descriptor)
+            if not self._closed:
+                self._closed = True
+                os.close(self._descriptor)
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -1,18 +1,22 @@
-"""The I/O loop of one port: waits for sockets that are ready and lets their channels work. Runs on the port's thread.
+"""The I/O loop of one port: waits for sockets that are ready and calls their channels. Runs on the port's thread.
 
 It takes the place of waitress's own loop, which asks every channel at every turn whether it wants to read or write:
 with 1,000 idle connections that costs more than a millisecond a turn. Here a channel is asked after it did something,
 and waiting costs the same for one connection and for thousands.
 """
 
+import heapq
+import itertools
 import logging
 import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 log = logging.getLogger(__name__)
+
+_DEAD_TIMERS: Final = 64  # cancelled ones that are kept without a look whether they are most
 
 
 class Channel(Protocol):
@@ -21,11 +25,11 @@ class Channel(Protocol):
     accepting: bool
 
     def readable(self) -> bool:
-        """Say whether the channel wants to read."""
+        """Tell whether the channel wants to read."""
         ...
 
     def writable(self) -> bool:
-        """Say whether the channel wants to write."""
+        """Tell whether the channel wants to write."""
         ...
 
     def handle_read_event(self) -> None:
@@ -41,6 +45,22 @@ class Channel(Protocol):
         ...
 
 
+class Timer:
+    """An action that is due at a time, unless it is cancelled before."""
+
+    __slots__ = ("_loop", "action")
+
+    def __init__(self, loop: "ChannelLoop", action: Callable[[], None]) -> None:
+        self._loop = loop
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """Never run the action; on the loop's thread."""
+        if self.action is not None:
+            self.action = None
+            self._loop.forget_timer()
+
+
 class ChannelLoop(dict[int, Any]):
     """The loop, and the map of descriptors to channels in which waitress's channels register themselves."""
 
@@ -49,6 +69,9 @@ class ChannelLoop(dict[int, Any]):
         self._selector = selectors.DefaultSelector()
         self._interest: dict[int, int] = {}
         self._ready: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._timer_numbers = itertools.count()
+        self._cancelled = 0  # of the timers in the list
         self._running = True
 
     def __setitem__(self, descriptor: int, channel: Channel) -> None:
@@ -62,8 +85,22 @@ class ChannelLoop(dict[int, Any]):
             self._selector.unregister(descriptor)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Have `work` done on the loop's thread before it waits again; from another thread, wake the loop after it."""
+        """Run `work` on the loop's thread before it waits again; from another thread, wake the loop after it."""
         self._ready.append(work)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
+        """Run `action` once, `seconds` from now, unless the timer is cancelled before; on the loop's thread."""
+        timer = Timer(self, action)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._timer_numbers), timer))
+        return timer
+
+    def forget_timer(self) -> None:
+        """Count a cancelled timer, and drop them all when they are most of what is kept."""
+        self._cancelled += 1
+        if self._cancelled > _DEAD_TIMERS and 2 * self._cancelled > len(self._timers):
+            self._timers = [entry for entry in self._timers if entry[2].action is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def stop(self) -> None:
         """End `run` after the current turn; on the loop's thread."""
@@ -78,7 +115,7 @@ class ChannelLoop(dict[int, Any]):
         next_tick = time.monotonic() + tick_seconds
         select, ready = self._selector.select, self._ready
         while self._running:
-            for key, events in select(0 if ready else tick_seconds):
+            for key, events in select(0 if ready else self._pause(tick_seconds)):
                 channel: Channel = key.data
                 if channel is self.get(key.fd):  # not closed by what happened since
                     self._serve(channel, events)
@@ -87,8 +124,11 @@ class ChannelLoop(dict[int, Any]):
                 self.refresh(key.fd)
             for _ in range(len(ready)):
                 self._do(ready.popleft())
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + tick_seconds
+            now = time.monotonic()
+            if self._timers:
+                self._run_due(now)
+            if now >= next_tick:
+                next_tick = now + tick_seconds
                 self._do(on_tick)
 
     def refresh(self, descriptor: int | None) -> None:
@@ -115,6 +155,20 @@ class ChannelLoop(dict[int, Any]):
     def close(self) -> None:
         """Close the loop's own descriptor, after `run` has ended."""
         self._selector.close()
+
+    def _pause(self, tick_seconds: float) -> float:
+        if not self._timers:
+            return tick_seconds
+        return min(tick_seconds, max(0.0, self._timers[0][0] - time.monotonic()))
+
+    def _run_due(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.action is None:
+                self._cancelled -= 1
+            else:
+                action, timer.action = timer.action, None
+                self._do(action)
 
     def _serve(self, channel: Channel, events: int) -> None:
         try:

@@ -15,28 +15,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from waitress.task import WSGITask
-
-from amqtt_rest_bridge.bridge.server.app import MustWait, new_request_id
-from amqtt_rest_bridge.bridge.server.refusals import RequestRefused, internal_error, overloaded, shutting_down
-from amqtt_rest_bridge.bridge.server.request import NO_WAIT, REFUSAL, REQUEST_ID
+from amqtt_rest_bridge.http_server.exchange import Exchange
 from amqtt_rest_bridge.http_server.output import Output
+from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import RequestParser
-from amqtt_rest_bridge.http_server.responses import answer_pieces, call, made_of
+from amqtt_rest_bridge.http_server.response_head import response_pieces
 
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 2.0
-_PATIENCE_SECONDS: Final = 1.0  # with who sends nothing or only a part, when connections are scarce
+_PATIENCE_SECONDS: Final = 1.0  # with a peer that sends nothing or only a part, when connections are scarce
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-# waitress comes without types; with the stubs of another package or without, its classes count as Any here.
-_Task: Any = WSGITask
 
-
-class Connection:
+class ServerConnection:
     """A connection and the requests on it; a channel of the port's loop.
 
     Args:
@@ -58,7 +52,7 @@ class Connection:
         self._socket = sock
         self._descriptor = sock.fileno()
         self._unparsed = b""  # received behind the request that is being served; one read at most
-        self._serving: Any = None  # the request whose answer is being made
+        self._serving: Exchange | None = None  # the request whose answer is being made
         self._output = Output(sock)
         self._continued = False  # the peer has been told to send the body of the request in part
         self._closing = False  # once the output has left
@@ -73,36 +67,36 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Say that it has served its purpose and nothing is under way, so that closing it loses nothing."""
+        """Tell whether it has served a request and nothing is under way, so that closing it loses nothing."""
         return self._has_served and not (self.is_busy or self.request)
 
     @property
     def is_late(self) -> bool:
-        """Say that a peer has kept us waiting for its handshake or request."""
+        """Tell whether a peer has kept us waiting for its handshake or request."""
         return not self.is_busy and time.monotonic() - self.began > _PATIENCE_SECONDS
 
     @property
     def is_stalled(self) -> bool:
-        """Say that a peer has kept us waiting for room to send."""
+        """Tell whether a peer has kept us waiting for room to send."""
         return bool(self._output) and time.monotonic() - self.active_at > _PATIENCE_SECONDS
 
     @property
     def is_busy(self) -> bool:
-        """Say that a request is being served or its answer is on its way."""
+        """Tell whether a request is being served or its answer is on its way."""
         return bool(self._serving or self._output or self._unparsed)
 
     def readable(self) -> bool:
-        """Say whether to wait for bytes."""
+        """Tell whether to wait for bytes."""
         if self._handshaking:
             return not self._handshake_writes
         return self._lingering_since is not None or not (self.is_busy or self._closing)
 
     def writable(self) -> bool:
-        """Say whether to wait for room to send."""
+        """Tell whether to wait for room to send."""
         return self._handshake_writes if self._handshaking else bool(self._output)
 
     def handle_read_event(self) -> None:
-        """Read what is there and take it apart."""
+        """Read what is there and parse it."""
         if self._handshaking:
             self._shake_hands()
             return
@@ -125,7 +119,7 @@ class Connection:
             self.abandon()
 
     def handle_write_event(self) -> None:
-        """Send what waits, and then go on with what came behind it."""
+        """Send what waits, then parse what was received behind it."""
         if self._handshaking:
             self._shake_hands()
         elif self._output:
@@ -152,10 +146,12 @@ class Connection:
             del self.server.active_channels[self._descriptor]
             del self.server.loop[self._descriptor]
             self._output.drop()
+            if self._serving is not None:
+                self._serving.cancel()
             self._unparsed, self.request = b"", None
             self._socket.close()
 
-    def refuse(self, refusal: RequestRefused) -> None:
+    def refuse(self, refusal: Refusal) -> None:
         """Answer a request of which only a part has come, and close."""
         request, self.request = self.request, None
         request.error, request.completed = refusal, True
@@ -164,10 +160,10 @@ class Connection:
     def end(self) -> None:
         """Close at once; a request of which a part has come is answered before."""
         if self.request is not None and not self._serving:
-            self.refuse(shutting_down())
+            self.refuse(self.server.closing or shutting_down())
         self.abandon()
 
-    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: RequestRefused) -> bool:
+    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: Refusal) -> bool:
         """End what takes too long; `now` is monotonic. Called about once a second or more often.
 
         Returns true when it closed a connection whose peer did not read.
@@ -188,11 +184,7 @@ class Connection:
             self.abandon()
         return False
 
-    def check_client_disconnected(self) -> bool:
-        """Say whether the connection has been closed; waitress puts this into the WSGI environment."""
-        return not self.connected
-
-    def _give_up(self, timeout: RequestRefused) -> None:
+    def _give_up(self, timeout: Refusal) -> None:
         if self._handshaking:
             self.abandon()
         else:
@@ -249,64 +241,43 @@ class Connection:
             self.server.loop.refresh(self._descriptor)
 
     def _serve(self, request: Any) -> None:
-        """Answer a request, unless its answer has to wait: then a thread of its own makes it."""
-        self._serving = request
-        if self._make(request, may_wait=False):
-            self._answer(request)
+        """Answer a request, now or when its pending answer is complete."""
+        exchange = self._serving = Exchange(request, self.server.waiting, self._on_answer)
+        exchange.ask(self.server.app, request.error or self.server.closing)
+        if exchange.response is not None:
+            self._answer(exchange)
 
-    def _make(self, request: Any, *, may_wait: bool) -> bool:
-        """Have the application make the answer; False when a thread that may wait has been given the request."""
-        if not hasattr(request, "environ"):
-            request.served_at = time.monotonic()
-            request.request_id = new_request_id()
-            request.app = self.server.app  # the same one when it has to be asked again
-            request.environ = self._environ(request) if request.is_understood or request.error is None else {}
-        environ = request.environ
-        if not environ:
-            request.made = made_of(request.error, request.request_id)
-            return True
-        environ[NO_WAIT] = not may_wait
-        try:
-            request.made = call(request.app, environ)
-        except MustWait:
-            if self.server.waiting.run(partial(self._make_waiting, request)):
-                return False
-            environ[REFUSAL] = overloaded()
-            request.made = call(request.app, environ)
-        except Exception:
-            log.exception("The application failed on request %s", request.request_id)
-            request.made = made_of(internal_error(), request.request_id)
-        return True
+    def _on_answer(self, exchange: Exchange) -> None:
+        self._go_on(partial(self._answer, exchange))
 
-    def _environ(self, request: Any) -> dict[str, Any]:
-        environ: dict[str, Any] = _Task(self, request).get_environment()
-        environ[REQUEST_ID] = request.request_id
-        if request.error is not None:
-            environ[REFUSAL] = request.error
-        elif self.server.stopping:
-            environ[REFUSAL] = shutting_down()
-        return environ
-
-    def _make_waiting(self, request: Any) -> None:
-        """Make an answer that has to wait, on a thread that may, which is free again before the caller reads it."""
-        request.environ["wsgi.input"].seek(0)
-        self._make(request, may_wait=True)
-        self.server.do(partial(self._go_on, partial(self._answer, request)))
-
-    def _answer(self, request: Any) -> None:
+    def _answer(self, exchange: Exchange) -> None:
         """Send the answer that was made; raises `OSError` when the connection is broken."""
+        request = exchange.parser
         self._serving = None
         self._has_served = True
         self._linger = request.error is not None
-        self._closing = request.connection_close or request.error is not None or self.server.stopping
+        self._closing = request.connection_close or request.error is not None or self.server.closing is not None
         if self._closing:
             self._unparsed = b""
-        self.server.log_access(self, request)
+        try:
+            pieces = self._pieces(exchange)
+        except ValueError as error:
+            exchange.fail(error)
+            pieces = self._pieces(exchange)
+        self.server.log_access(self, exchange)
         request.close()
-        self._output.send(*answer_pieces(request, close=self._closing))
+        self._output.send(*pieces)
         self.active_at = time.monotonic()
         if not self._output:
             self._sent()
+
+    def _pieces(self, exchange: Exchange) -> tuple[bytes, ...]:
+        request = exchange.parser
+        assert exchange.response is not None  # noqa: S101  # it has been made
+        version = "1.0" if request.is_understood and request.version == "1.0" else "1.1"
+        return response_pieces(
+            exchange.response, exchange.request_id, method=request.command, version=version, close=self._closing
+        )
 
     def _sent(self) -> None:
         """Go on after an answer has left; its thread gives other connections their turn before."""

@@ -11,25 +11,24 @@ import socket
 import ssl
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
-from wsgiref.types import WSGIApplication
 
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
-from amqtt_rest_bridge.bridge.server.app import new_request_id
-from amqtt_rest_bridge.bridge.server.refusals import ErrorCode, RequestRefused, overloaded
-from amqtt_rest_bridge.bridge.server.request import CODE, EVENT, ROUTE
 from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
+from amqtt_rest_bridge.http_server.application import Application, refused
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
-from amqtt_rest_bridge.http_server.connection import Connection
+from amqtt_rest_bridge.http_server.connection import ServerConnection
+from amqtt_rest_bridge.http_server.exchange import Exchange, Waiting
+from amqtt_rest_bridge.http_server.refusals import Refusal, overloaded, request_timeout
 from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, raw_limit
-from amqtt_rest_bridge.http_server.responses import answer_head, made_of
+from amqtt_rest_bridge.http_server.response_head import response_pieces
 from amqtt_rest_bridge.http_server.tls import secure
-from amqtt_rest_bridge.http_server.waiting_threads import WaitingThreads
 
 log = logging.getLogger(__name__)
 
@@ -46,28 +45,28 @@ _Server: Any = TcpWSGIServer
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a port bears; seconds and counts.
+    """The limits of a port, in seconds and counts.
 
-    `connections` None stands for half of the process's file descriptors, 4,096 at most.
+    `connections` None means half of the process's file descriptors, 4,096 at most.
     """
 
     slow_seconds: float = 30.0  # for a request from its first to its last byte, a handshake, a stalled answer
     idle_seconds: float = 120.0  # a connection between requests
-    waiting: int = 256  # requests that wait for a reply or for room
+    waiting: int = 256  # pending answers
     connections: int | None = None
 
 
 class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     """waitress's server on our loop: accepts, and looks after the connections."""
 
-    active_channels: dict[int, Connection]
+    active_channels: dict[int, ServerConnection]
     socket: Any
     trigger: Any
 
     def __init__(
         self,
         sock: socket.socket,
-        app: WSGIApplication,
+        app: Application,
         tls_context: ssl.SSLContext | None,
         max_body_bytes: int,
         access_log: AccessLog | None,
@@ -76,7 +75,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         self.app = app
         self.tls_context = tls_context
         self.loop = ChannelLoop()
-        self.stopping = False
+        self.closing: Refusal | None = None  # what new requests are answered with
         self._wake_lock = threading.Lock()
         self._access_log = access_log
         self._limits = limits
@@ -94,7 +93,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         )
         adjustments.max_body_bytes = max_body_bytes
         super().__init__(
-            app,
+            None,  # waitress's tasks are not used, which would call a WSGI application
             self.loop,
             _sock=sock,
             dispatcher=object(),  # waitress's threads are not used
@@ -102,7 +101,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             bind_socket=False,
             sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()),
         )
-        self.waiting = WaitingThreads(f"http-{self.effective_port}-waits", limits.waiting)
+        self.waiting = Waiting(limits.waiting, self.loop.later, self.do)
 
     def run(self) -> None:
         """Serve until `close_all`; the port's thread."""
@@ -110,8 +109,10 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         self.dispose()
 
     def dispose(self) -> None:
-        """Give back what the port holds itself; when it does not run."""
+        """Release what the port holds itself; when it does not run."""
         self.close_listening()
+        for exchange in list(self.waiting.exchanges):
+            exchange.cancel()
         with self._wake_lock:  # a late thread must not write to whatever has the trigger's descriptor next
             if self.trigger is not None:
                 self.trigger.close()
@@ -119,18 +120,18 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
                 self.loop.close()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have something done on the port's thread, if it still runs; from any other."""
+        """Run `work` on the port's thread, if it still runs; from any thread."""
         self.loop.soon(work)
         with self._wake_lock:
             if self.trigger is not None:
                 self.trigger.pull_trigger()
 
     def readable(self) -> bool:
-        """Say whether to accept."""
+        """Tell whether to accept."""
         return bool(self.accepting)
 
     def handle_accept(self) -> None:
-        """Take connections that wait; another process may have been faster."""
+        """Accept connections that wait; another process may have been faster."""
         for _ in range(_ACCEPTS):
             try:
                 sock, address = self.socket.accept()
@@ -143,14 +144,14 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
                 return
             self._welcome(sock, address)
 
-    def log_access(self, connection: Connection, request: Any) -> None:
+    def log_access(self, connection: ServerConnection, exchange: Exchange) -> None:
         """Write an answered request to the access log, if there is one."""
         if self._access_log is not None:
-            self._access_log.write(_entry(connection, request))
+            self._access_log.write(_entry(connection, exchange))
 
-    def begin_stop(self) -> None:
+    def begin_stop(self, refusal: Refusal) -> None:
         """Accept no more, and refuse what comes on open connections."""
-        self.stopping = True
+        self.closing = refusal
         self.close_listening()
 
     def close_listening(self) -> None:
@@ -181,7 +182,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             if self.tls_context is not None:
                 sock = secure(sock, self.tls_context)
-            Connection(self, sock, address)
+            ServerConnection(self, sock, address)
         except OSError as error:  # gone already
             log.debug("A connection from %s ended at once: %s", address[0], error)
             sock.close()
@@ -201,20 +202,16 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def _turn_away(self, sock: socket.socket) -> None:
         """Refuse a connection for which there is no room, in one non-blocking write."""
         if self.tls_context is None:
-            made = made_of(overloaded(), new_request_id())
+            pieces = response_pieces(refused(overloaded()), str(uuid.uuid4()), close=True)
             sock.setblocking(False)
             with contextlib.suppress(OSError):
-                sock.send(answer_head(made, "1.1", close=True) + made.body)
+                sock.send(b"".join(pieces))
         sock.close()
 
     def _tick(self) -> None:
         now = time.monotonic()
         limits = self._limits
-        timeout = RequestRefused(
-            ErrorCode.REQUEST_TIMEOUT,
-            f"The request did not come as a whole within {limits.slow_seconds:g} seconds",
-            "Send it again, faster",
-        )
+        timeout = request_timeout(limits.slow_seconds)
         unread = 0
         for connection in list(self.active_channels.values()):
             unread += connection.look_after(now, limits.slow_seconds, limits.idle_seconds, timeout)
@@ -225,25 +222,25 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
                 unread,
                 limits.slow_seconds,
             )
-        if not self.stopping and not self.accepting:
+        if self.closing is None and not self.accepting:
             self.accepting = True
             self.loop.refresh(self._fileno)
 
 
-def _entry(connection: Connection, request: Any) -> AccessEntry:
-    environ = request.environ
-    seconds = time.monotonic() - request.served_at
+def _entry(connection: ServerConnection, exchange: Exchange) -> AccessEntry:
+    parser, response = exchange.parser, exchange.response
+    assert response is not None  # noqa: S101  # it is being sent
+    seconds = time.monotonic() - exchange.began
     return AccessEntry(
         timestamp=time.time() - seconds,
-        request_id=request.request_id,
+        request_id=exchange.request_id,
         remote=connection.addr[0],
-        method=request.command,
-        path=getattr(request, "request_uri", "").partition("?")[0],
-        status=int(request.made.status[:3]),
-        code=environ.get(CODE) or getattr(request.error, "code", None),
-        route=environ.get(ROUTE),
-        event=environ.get(EVENT),
-        request_bytes=request.body_bytes_received,
-        response_bytes=len(request.made.body),
+        method=parser.command,
+        path=getattr(parser, "request_uri", "").partition("?")[0],
+        status=int(response.status[:3]),
+        code=response.code,
+        labels=dict(response.labels),
+        request_bytes=parser.body_bytes_received,
+        response_bytes=len(response.body),
         seconds=seconds,
     )

@@ -5,7 +5,13 @@ from typing import Any, Final
 
 from waitress.parser import HTTPRequestParser, ParsingError
 
-from amqtt_rest_bridge.bridge.server.refusals import ErrorCode, RequestRefused, invalid_request, too_large
+from amqtt_rest_bridge.http_server.refusals import (
+    Refusal,
+    headers_too_large,
+    invalid_request,
+    not_implemented,
+    too_large,
+)
 
 HEADER_BYTES: Final = 65_536  # request line and headers together
 _CHUNK_LINE_BYTES: Final = 16_384  # a chunk's size with its extensions, and all trailers; waitress holds any number
@@ -14,16 +20,17 @@ _CHUNK_LINE_BYTES: Final = 16_384  # a chunk's size with its extensions, and all
 _Base: Any = HTTPRequestParser
 
 _CODINGS: Final = re.compile(rb"\r\ntransfer-encoding:([^\r\n]*)", re.IGNORECASE)
+_FOLD: Final = re.compile(rb"\r\n[ \t]")
 _QUOTED: Final = re.compile(r' ?".*', re.DOTALL)
 
 
 def raw_limit(max_body_bytes: int) -> int:
-    """Say how many bytes a body may take on the wire: chunks have sizes and extensions beside their content."""
+    """Return how many bytes a body may take on the wire: chunks have sizes and extensions beside their content."""
     return 8 * max_body_bytes + HEADER_BYTES
 
 
 class RequestParser(_Base):  # type: ignore[misc]  # see _Base
-    """Collects one request; `error` becomes a `RequestRefused` as soon as the request cannot be served.
+    """Collects one request; `error` becomes a `Refusal` as soon as the request cannot be served.
 
     `is_understood` tells that request line and headers could be read, so that the answer can be the endpoint's. The
     limit for bodies is `adj.max_body_bytes`.
@@ -34,20 +41,20 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
     is_understood = False
 
     def received(self, data: bytes) -> int:
-        """Take bytes of the request; says how many were used."""
+        """Parse bytes of the request; returns how many were used."""
         try:
             consumed: int = super().received(data)
         except ValueError as error:  # absurd numbers and addresses, which waitress 3.0.2 passes on
-            self.error = invalid_request(f"The request is not valid HTTP: {error}", _HTTP_HINT)
+            self.error = invalid_request(f"The request is not valid HTTP: {error}")
             consumed = len(data)
         if self.error is None:
             limit = self.adj.max_body_bytes
             if self.content_length > limit or (self.chunked and len(self.body_rcv) > limit):
                 self.error = too_large(limit)
             elif self.chunked and max(len(self.body_rcv.control_line), len(self.body_rcv.trailer)) > _CHUNK_LINE_BYTES:
-                self.error = invalid_request("A chunk's size line or the trailer section is too long", _HTTP_HINT)
+                self.error = invalid_request("A chunk's size line or the trailer section is too long")
         if self.error is not None:
-            if not isinstance(self.error, RequestRefused):
+            if not isinstance(self.error, Refusal):
                 self.error = _refusal(self.error, self.adj.max_body_bytes)
             self.completed = True
             self.headers_finished = True
@@ -67,8 +74,10 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
         codings = _CODINGS.findall(header_plus)
         if codings:
             self._check_codings(codings)
+        if _FOLD.search(header_plus):  # waitress joins the lines; RFC 9112 section 5.2 has a server refuse them
+            raise ParsingError("a header is folded over several lines")
         host = headers.get("HOST")
-        if self.version == "1.1" and (host is None or "," in host):  # RFC 9112 section 3.2
+        if "," in (host or "") or (host is None and self.version == "1.1"):  # RFC 9112 section 3.2
             raise ParsingError("HTTP/1.1 needs exactly one Host header")
         connection = {token.strip().lower() for token in headers.get("CONNECTION", "").split(",")}
         self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
@@ -83,22 +92,17 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
 
 
 _OF_TOO_LARGE: Final = b"GET / HTTP/1.0\r\n"  # what waitress parses in place of headers that are too large
-_HTTP_HINT: Final = "Send a request as RFC 9112 has it; an HTTP library does"
 
 
-def _refusal(error: Any, max_body_bytes: int) -> RequestRefused:
-    """Say in our words what waitress found (its `utilities.Error`)."""
+def _refusal(error: Any, max_body_bytes: int) -> Refusal:
+    """Return the refusal for what waitress found (its `utilities.Error`)."""
     reason = _QUOTED.sub("", str(error.body))  # never the caller's own bytes
     match error.code:
         case 413:
             return too_large(max_body_bytes)
         case 431:
-            return RequestRefused(
-                ErrorCode.HEADERS_TOO_LARGE,
-                f"The request line and headers are over the limit of {HEADER_BYTES} bytes",
-                "Send fewer or shorter headers",
-            )
+            return headers_too_large(HEADER_BYTES)
         case 501:
-            return RequestRefused(ErrorCode.NOT_IMPLEMENTED, reason, "Send the body plain or chunked")
+            return not_implemented(reason)
         case _:
-            return invalid_request(f"The request is not valid HTTP: {reason}", _HTTP_HINT)
+            return invalid_request(f"The request is not valid HTTP: {reason}")

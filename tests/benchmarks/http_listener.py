@@ -1,4 +1,4 @@
-"""Server mode's HTTP side alone: our listener and application beside a Falcon app on plain waitress that does nothing.
+"""Server mode's HTTP side alone: our server and application beside a Falcon app on plain waitress that does nothing.
 
 `python -m tests.benchmarks.http_listener` (needs wrk and openssl) prints the table. Ours does all it does in a bridge
 process, with an engine that hands each publication to another process over a socket pair, as the link does.
@@ -21,10 +21,12 @@ from typing import Any
 import falcon
 import waitress
 
-from amqtt_rest_bridge.bridge.broker_port import Served
+from amqtt_rest_bridge.bridge.broker_port import Queued, Served, Wake
+from amqtt_rest_bridge.bridge.inbound import AwaitedReply
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
-from amqtt_rest_bridge.bridge.server.app import create_app
-from amqtt_rest_bridge.http_server.server import Limits, Listener, TlsFiles
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.http_server import HttpServer, Limits, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Publish
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
@@ -39,28 +41,35 @@ LATEST = TopicPayload(b'"' + b"x" * 36_000 + b'"')
 
 
 class Engine:
-    """Fulfils `Outlet`: every publication goes to another process, which throws it away; a reply takes a second."""
+    """Fulfils `BrokerPort`: every publication goes to another process, which throws it away; a reply takes a second."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         subprocess.Popen(["/bin/cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
         self._link = BridgeEnd(ours)
+        self._timers = Timers()
 
-    def publish(self, publication: Publication, *, wait: float) -> None:
+    sent = True  # what is queued, at once
+
+    def publish(self, publication: Publication) -> bool:
         self._link.send(Publish([publication]))
+        return True
+
+    def enqueue(self, publication: Publication, wake: Wake) -> Queued:
+        self.publish(publication)
+        return self
+
+    def withdraw(self) -> bool:
+        return False
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         return LATEST
 
     @contextlib.contextmanager
-    def expect(self, topic: str) -> Iterator["Engine"]:
-        yield self
-
-    dismissed = False
-
-    def wait(self, seconds: float) -> bytes | None:
-        threading.Event().wait(1)
-        return b"reply"
+    def expect(self, topic: str, wake: Wake) -> Iterator[AwaitedReply]:
+        reply = AwaitedReply(wake)
+        self._timers.after(1.0, lambda: reply.arrive(b"reply"))
+        yield reply
 
     def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
         """Count nothing."""
@@ -86,8 +95,8 @@ def serve(kind: str, port: int, *files: str) -> None:
     )
     routes = [Route("Hooks", RestApiConfig(enable_server=True), server_events=events)]
     tls = TlsFiles(*files) if files else None
-    listener = Listener(sock, create_app(routes, Engine()), tls=tls, limits=Limits(connections=5000))
-    listener.start()
+    server = HttpServer(sock, RouteApplication(routes, Engine()), tls=tls, limits=Limits(connections=5000))
+    server.start()
     threading.Event().wait()
 
 

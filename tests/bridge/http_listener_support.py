@@ -14,11 +14,10 @@ from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from amqtt_rest_bridge.bridge.server.app import create_app
-from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.server import Limits, Listener, TlsFiles
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Limits, TlsFiles
 from amqtt_rest_bridge.model import Route, ServerEvent
-from tests.bridge.server_mode_support import FakeOutlet, event, route
+from tests.bridge.server_mode_support import FakeBroker, FakeReply, event, route
 
 PATIENCE = 20.0  # seconds before a test that hangs fails; nothing waits that long
 
@@ -131,10 +130,10 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 class Served:
     """A listener at work."""
 
-    def __init__(self, sock: socket.socket, listener: Listener, outlet: FakeOutlet) -> None:
+    def __init__(self, sock: socket.socket, server: HttpServer, outlet: FakeBroker) -> None:
         self.sock = sock
         self.port: int = sock.getsockname()[1]
-        self.listener = listener
+        self.server = server
         self.outlet = outlet
 
     def connect(self, context: ssl.SSLContext | None = None) -> Raw:
@@ -146,7 +145,11 @@ class Served:
 
     def use(self, *routes: Route) -> None:
         """Serve other routes on the same fake engine."""
-        self.listener.replace_app(create_app(routes, self.outlet, max_body_bytes=1000))
+        self.server.replace_app(RouteApplication(routes, self.outlet, max_body_bytes=1000))
+
+    def waiting(self) -> FakeReply:
+        """Return the place of the next request that waits for a reply."""
+        return self.outlet.waiting.get(timeout=PATIENCE)
 
     @property
     def bodies(self) -> list[bytes]:
@@ -180,18 +183,18 @@ def served(
     access_log: AccessLog | None = None,
 ) -> Iterator[Served]:
     """Serve routes (`hook_route()` without any) on a free port."""
-    outlet = FakeOutlet()
+    outlet = FakeBroker()
     outlet.payloads["last"] = b"21.5"
-    app = create_app(routes or [hook_route()], outlet, max_body_bytes=max_body_bytes)
+    app = RouteApplication(routes or [hook_route()], outlet, max_body_bytes=max_body_bytes)
     with listening_socket() as sock:
-        listener = Listener(
+        server = HttpServer(
             sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()
         )
-        listener.start()
+        server.start()
         try:
-            yield Served(sock, listener, outlet)
+            yield Served(sock, server, outlet)
         finally:
-            listener.stop(0)
+            server.stop(0)
 
 
 def certificate(folder: Path, name: str = "server") -> TlsFiles:

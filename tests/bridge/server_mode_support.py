@@ -1,16 +1,17 @@
 """What the tests of server mode share: a fake engine, routes made by hand, and a client that shows everything."""
 
 import json
+import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import falcon.testing
-
-from amqtt_rest_bridge.bridge.broker_port import Served
+from amqtt_rest_bridge.bridge.broker_port import Served, Wake
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
-from amqtt_rest_bridge.bridge.server.app import create_app
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.http_server import Pending, Request, Response
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 
@@ -19,43 +20,89 @@ NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z
 
 
 class FakeReply:
-    """A place among the waiting, filled from the fake's replies."""
+    """A place among the waiting; the test gives the reply."""
 
     dismissed = False
 
-    def __init__(self, outlet: "FakeOutlet", topic: str) -> None:
-        self._outlet = outlet
-        self._topic = topic
+    def __init__(self, topic: str, wake: Wake) -> None:
+        self.topic = topic
+        self.payload: bytes | None = None
+        self.wake = wake
 
-    def wait(self, seconds: float) -> bytes | None:
-        self._outlet.waits.append((self._topic, seconds))
-        return self._outlet.on_wait(self._topic)
+    def give(self, payload: bytes) -> None:
+        self.payload = payload
+        self.wake()
 
 
-class FakeOutlet:
-    """Fulfils `Outlet`: keeps what was published in `published` and every step in `log`."""
+class FakeQueued:
+    """A publication that waits for room until the test makes some."""
+
+    def __init__(self, broker: "FakeBroker", publication: Publication, wake: Wake) -> None:
+        self.sent = False
+        self.publication = publication
+        self.wake = wake
+        self._broker = broker
+
+    def withdraw(self) -> bool:
+        if self in self._broker.queued:
+            self._broker.queued.remove(self)
+            return True
+        return False
+
+
+class FakeBroker:
+    """Fulfils `BrokerPort`: keeps what was published in `published` and every step in `log`.
+
+    Each publication takes one of `outcomes`: false when there is no room, an exception that is raised. A reply is what
+    `on_wait` returns for its topic; where that is None, `waiting` has the place of the request that waits.
+    """
 
     def __init__(self) -> None:
         self.published: list[Publication] = []
-        self.holds: list[float] = []
-        self.waits: list[tuple[str, float]] = []
         self.counted: list[tuple[str, str | None]] = []
         self.lines: list[str] = []
         self.log: list[str] = []
         self.payloads: dict[str, bytes] = {}
         self._latest: dict[str, TopicPayload] = {}
-        self.failures: deque[Exception | None] = deque()
+        self.outcomes: deque[bool | Exception] = deque()
+        self.queued: list[FakeQueued] = []
+        self.waiting: queue.SimpleQueue[FakeReply] = queue.SimpleQueue()
+        self._expected: deque[FakeReply] = deque()
         self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
         self.on_publish: Callable[[Publication], object] = lambda _publication: None
 
-    def publish(self, publication: Publication, *, wait: float) -> None:
-        self.holds.append(wait)
-        failure = self.failures.popleft() if self.failures else None
-        if failure is not None:
-            raise failure
-        self.log.append(f"publish {publication.topic}")
-        self.published.append(publication)
-        self.on_publish(publication)
+    def publish(self, publication: Publication) -> bool:
+        outcome = self.outcomes.popleft() if self.outcomes else True
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome:
+            self.log.append(f"publish {publication.topic}")
+            self.published.append(publication)
+            self.on_publish(publication)
+            while self._expected:
+                self._reply_to(self._expected.popleft())
+        return outcome
+
+    def _reply_to(self, reply: FakeReply) -> None:
+        payload = self.on_wait(reply.topic)
+        if payload is None:
+            self.waiting.put(reply)
+        else:
+            reply.give(payload)
+
+    def enqueue(self, publication: Publication, wake: Wake) -> FakeQueued:
+        queued = FakeQueued(self, publication, wake)
+        queued.sent = self.publish(publication)
+        if not queued.sent:
+            self.queued.append(queued)
+        return queued
+
+    def make_room(self) -> None:
+        """Publish what is queued, as the engine does when credits come."""
+        for queued in list(self.queued):
+            self.queued.remove(queued)
+            queued.sent = self.publish(queued.publication)
+            queued.wake()
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         payload = self.payloads.get(topic_filter)
@@ -66,10 +113,14 @@ class FakeOutlet:
         return self._latest[topic_filter]
 
     @contextmanager
-    def expect(self, topic: str) -> Iterator[FakeReply]:
+    def expect(self, topic: str, wake: Wake) -> Iterator[FakeReply]:
         self.log.append(f"expect {topic}")
-        yield FakeReply(self, topic)
-        self.log.append(f"done {topic}")
+        reply = FakeReply(topic, wake)
+        self._expected.append(reply)
+        try:
+            yield reply
+        finally:
+            self.log.append(f"done {topic}")
 
     def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
         self.counted.append((served.route, code))
@@ -113,21 +164,59 @@ def route(*events: ServerEvent, name: str = "Hooks", **settings: Any) -> Route:
     return Route(name, RestApiConfig(**{"enable_server": True, **settings}), server_events=events)
 
 
+@dataclass
+class Result:
+    """A complete answer."""
+
+    status_code: int
+    headers: dict[str, str]
+    content: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+    @property
+    def text(self) -> str:
+        return self.content.decode()
+
+
+def result_of(response: Response) -> Result:
+    headers = {name.lower(): value for name, value in response.headers}
+    return Result(int(response.status[:3]), headers, response.body)
+
+
 class Port:
-    """An application on a fake engine, with Falcon's own test client."""
+    """An application on a fake broker; time passes when an answer waits, and is kept in `waited`."""
 
     def __init__(self, *routes: Route, max_body_bytes: int = 1000) -> None:
-        self.outlet = FakeOutlet()
-        self.app = create_app(
-            routes, self.outlet, max_body_bytes=max_body_bytes, clock=lambda: NOW, new_id=lambda: REQUEST_ID
+        self.outlet = FakeBroker()
+        self.waited: list[float] = []
+        self.app = RouteApplication(
+            routes,
+            self.outlet,
+            max_body_bytes=max_body_bytes,
+            clock=lambda: NOW,
+            monotonic=lambda: sum(self.waited),
         )
-        self._client = falcon.testing.TestClient(self.app)
 
-    def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> falcon.testing.Result:
-        """Send a request; `X_Y="z"` is the header X-Y."""
-        return self._client.simulate_request(
-            method, path, body=body, headers={name.replace("_", "-"): value for name, value in headers.items()}
-        )
+    def begin(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> Response | Pending:
+        """Send a request with `path` as its target; `X_Y="z"` is the header X-Y."""
+        data = body.encode() if isinstance(body, str) else body or b""
+        fields = {name.lower().replace("_", "-"): value for name, value in headers.items()}
+        request = Request(REQUEST_ID, method, path, path.partition("?")[2], fields, data)
+        return self.app.answer(request, lambda: None)
+
+    def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> Result:
+        """Send a request and wait for its answer as long as it likes to be waited for."""
+        answer = self.begin(method, path, body, **headers)
+        return result_of(answer if isinstance(answer, Response) else self.finish(answer))
+
+    def finish(self, pending: Pending) -> Response:
+        """Resume a pending answer until it is complete; nothing wakes it."""
+        while not isinstance(outcome := pending.resume(), Response):
+            self.waited.append(outcome)
+        return outcome
 
     @property
     def published(self) -> list[tuple[str, bytes]]:
@@ -138,7 +227,7 @@ def port(*events: ServerEvent, **settings: Any) -> Port:
     return Port(route(*events, **settings))
 
 
-def error_code(result: falcon.testing.Result) -> str:
+def error_code(result: Result) -> str:
     """Take the code out of an error answer, after checking that it has the form of every error."""
     assert result.headers["content-type"] == "application/json"
     error = json.loads(result.content)["error"]

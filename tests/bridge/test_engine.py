@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from amqtt_rest_bridge.bridge.broker_port import Outlet
+from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.ports import Server
@@ -70,7 +70,7 @@ class Network:
         return self
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], outlet: Outlet, settings: BridgeSettings
+        self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
     ) -> Server:
         self.served.append(routes[0].config.server_port)
         return self
@@ -92,6 +92,9 @@ class Network:
 
     def on_turn(self, action: Callable[[], None]) -> None:
         action()
+
+    def leave(self, grace: float) -> None:
+        """It has nothing to finish."""
 
     def stop(self, grace: float) -> None:
         """Nothing runs here."""

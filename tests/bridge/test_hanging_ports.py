@@ -11,7 +11,8 @@ import pytest
 
 from amqtt_rest_bridge import plugin
 from amqtt_rest_bridge.bridge.server import responders
-from amqtt_rest_bridge.bridge.server.request import Request
+from amqtt_rest_bridge.bridge.server.request import EventRequest
+from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.processes.bridge_process import Bridge
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
@@ -60,7 +61,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let requests with the query `hang` wait on the port's thread until this is set."""
     opened, respond = threading.Event(), responders._Reading.respond
 
-    def hang(self: responders._Reading, request: Request) -> responders.Answer:
+    def hang(self: responders._Reading, request: EventRequest) -> Response:
         if request.query == "hang":
             opened.wait()
         return respond(self, request)

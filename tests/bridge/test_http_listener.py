@@ -5,14 +5,14 @@ import re
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.app import Overloaded, create_app
-from amqtt_rest_bridge.http_server.server import Limits
-from tests.bridge.http_listener_support import PATIENCE, Raw, get, hook_route, post, served
-from tests.bridge.server_mode_support import FakeOutlet, event, route
+from amqtt_rest_bridge.bridge.broker_port import Wake
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.http_server import Limits, Request, Response
+from tests.bridge.http_listener_support import Raw, error_code_of, eventually, get, hook_route, post, served
+from tests.bridge.server_mode_support import FakeBroker, event, route
 
 
 def test_a_request_is_published_and_answered() -> None:
@@ -64,20 +64,13 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
     with served() as hooks, hooks.connect() as raw:
-        waits, let_go = threading.Event(), threading.Event()
-
-        def reply(_topic: str) -> bytes | None:
-            waits.set()
-            return b"reply" if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
         raw.send(post("/ask") + post("/hook", b"1"))
-        assert waits.wait(PATIENCE)
+        reply = hooks.waiting()
         raw.send(get("/last"))  # comes while the first one waits
         with hooks.connect() as other:
             assert other.ask(get("/last"), "GET").status == 200
         assert hooks.bodies == [b"x"]
-        let_go.set()
+        reply.give(b"reply")
         assert [raw.answer().body for _ in range(3)][::2] == [b"reply", b"21.5"]
         assert hooks.bodies == [b"x", b"1"]
 
@@ -140,8 +133,8 @@ def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
 def test_routes_are_replaced_for_the_next_request() -> None:
     with served() as hooks, hooks.connect() as raw:
         assert raw.ask(post()).status == 200
-        outlet = FakeOutlet()
-        hooks.listener.replace_app(create_app([route(event(endpoint="/new"))], outlet))
+        outlet = FakeBroker()
+        hooks.server.replace_app(RouteApplication([route(event(endpoint="/new"))], outlet))
         assert [raw.ask(post()).status, raw.ask(post("/new", b"2")).status] == [404, 200]
         assert [publication.payload for publication in outlet.published] == [b"2"]
         assert hooks.bodies == [b"x"]
@@ -149,37 +142,25 @@ def test_routes_are_replaced_for_the_next_request() -> None:
 
 def test_a_request_that_waits_keeps_the_routes_it_came_with() -> None:
     with served() as hooks, hooks.connect() as raw:
-        waits, let_go = threading.Event(), threading.Event()
-
-        def reply(_topic: str) -> bytes | None:
-            waits.set()
-            return b"reply" if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
         raw.send(post("/ask"))
-        assert waits.wait(PATIENCE)
-        hooks.listener.replace_app(create_app([], FakeOutlet()))
-        let_go.set()
+        reply = hooks.waiting()
+        hooks.server.replace_app(RouteApplication([], FakeBroker()))
+        reply.give(b"reply")
         assert raw.answer().body == b"reply"
 
 
-def test_64_waiting_requests_delay_no_other_endpoint() -> None:
+def test_64_waiting_requests_hold_no_thread_and_delay_no_other_endpoint() -> None:
     with served() as hooks:
-        let_go = threading.Event()
-        all_wait = threading.Barrier(65)
-
-        def reply(topic: str) -> bytes | None:
-            all_wait.wait(PATIENCE)
-            return topic.encode() if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
+        threads = threading.active_count()
         waiting = [Raw(hooks.port).send(post("/ask")) for _ in range(64)]
-        all_wait.wait(PATIENCE)
+        replies = [hooks.waiting() for _ in range(64)]
+        assert threading.active_count() == threads
         with hooks.connect() as raw:
             for _ in range(20):
                 assert raw.ask(post()).status == 200
                 assert raw.ask(get("/last"), "GET").status == 200
-        let_go.set()
+        for reply in replies:
+            reply.give(reply.topic.encode())
         answers = [raw.answer() for raw in waiting]
         for raw in waiting:
             raw.__exit__()
@@ -188,13 +169,20 @@ def test_64_waiting_requests_delay_no_other_endpoint() -> None:
         assert [answer.body.decode() for answer in answers] == [f"answers/{a.headers['X-Request-ID']}" for a in answers]
 
 
-def test_requests_of_one_reply_topic_wait_for_their_turn_and_delay_nobody() -> None:
+def test_a_request_without_a_reply_is_answered_when_its_time_is_over() -> None:
+    with served(hook_route(request_timeout=0.2)) as hooks, hooks.connect() as raw:
+        answers = [raw.ask(post("/ask")) for _ in range(2)]
+        assert [(answer.status, error_code_of(answer)) for answer in answers] == [(504, "reply_timeout")] * 2
+        assert hooks.outlet.log[-1].startswith("done answers/")
+        assert raw.ask(post()).status == 200
+
+
+def test_requests_of_one_reply_topic_wait_for_their_turn_and_delay_no_other() -> None:
     with served() as hooks:
-        let_go = threading.Semaphore(0)
-        hooks.outlet.on_wait = lambda _topic: b"reply" if let_go.acquire(timeout=PATIENCE) else None
         waiting = [Raw(hooks.port).send(post("/one")) for _ in range(3)]
         assert hooks.ask(post()).status == 200
-        let_go.release(3)
+        for _ in waiting:
+            hooks.waiting().give(b"reply")
         assert [raw.answer().body for raw in waiting] == [b"reply"] * 3
         for raw in waiting:
             raw.__exit__()
@@ -204,34 +192,30 @@ def test_requests_of_one_reply_topic_wait_for_their_turn_and_delay_nobody() -> N
 
 def test_more_waiting_requests_than_allowed_are_answered_at_once() -> None:
     with served(limits=Limits(waiting=1)) as hooks, hooks.connect() as first:
-        waits, let_go = threading.Event(), threading.Event()
-
-        def reply(_topic: str) -> bytes | None:
-            waits.set()
-            return b"reply" if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
         first.send(post("/ask"))
-        assert waits.wait(PATIENCE)
+        reply = hooks.waiting()
         second = hooks.ask(post("/ask"))
         assert (second.status, json.loads(second.body)["error"]["code"]) == (503, "overloaded")
         assert second.headers["Retry-After"] == "1"
         assert hooks.outlet.counted == [("Hooks", "overloaded")]
-        let_go.set()
+        reply.give(b"reply")
         assert first.answer().status == 200
 
 
-def test_a_publication_without_room_is_held_on_a_thread_of_its_own() -> None:
-    with served() as hooks:
-        hooks.outlet.failures.extend([Overloaded("full"), None])
-        assert hooks.ask(post()).status == 200
-        assert hooks.outlet.holds == [0.0, 1.0]
+def test_a_publication_without_room_is_held_until_there_is_some() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        hooks.outlet.outcomes.extend([False, False])
+        raw.send(post())
+        eventually(lambda: bool(hooks.outlet.queued))
+        assert hooks.ask(get("/last"), "GET").status == 200
+        hooks.outlet.make_room()
+        assert raw.answer().status == 200
         assert hooks.bodies == [b"x"]
 
 
 def test_a_publication_that_never_gets_room_is_answered_with_503() -> None:
     with served() as hooks, hooks.connect() as raw:
-        hooks.outlet.failures.extend([Overloaded("full"), Overloaded("full")])
+        hooks.outlet.outcomes.extend([False, False])
         answer = raw.ask(post())
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "overloaded")
         assert raw.ask(post(body=b"2")).status == 200
@@ -240,17 +224,10 @@ def test_a_publication_that_never_gets_room_is_answered_with_503() -> None:
 
 def test_a_caller_that_leaves_while_its_request_waits_harms_nobody() -> None:
     with served() as hooks:
-        waits, let_go = threading.Event(), threading.Event()
-
-        def reply(_topic: str) -> bytes | None:
-            waits.set()
-            return b"reply" if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
         with hooks.connect() as raw:
             raw.send(post("/ask"))
-            assert waits.wait(PATIENCE)
-        let_go.set()
+            reply = hooks.waiting()
+        reply.give(b"reply")
         assert hooks.ask(post()).status == 200
 
 
@@ -277,12 +254,12 @@ def test_many_callers_at_once_lose_nothing_and_repeat_nothing() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nSet-Cookie: x", "a\nb", "\u2713"])
 def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: pytest.LogCaptureFixture) -> None:
-    def app(_environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("X-Bad", value)])
-        return [b"x"]
+    class Bad:
+        def answer(self, _request: Request, _wake: Wake) -> Response:
+            return Response("200 OK", (("X-Bad", value),), b"x")
 
     with served() as hooks, hooks.connect() as raw:
-        hooks.listener.replace_app(app)
+        hooks.server.replace_app(Bad())
         answer = raw.ask(post())
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
         assert "Set-Cookie" not in answer.headers
@@ -293,11 +270,7 @@ def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: 
 
 def test_an_application_that_fails_while_waiting_is_answered_too() -> None:
     with served() as hooks, hooks.connect() as raw:
-
-        def fail(_topic: str) -> bytes | None:
-            raise ZeroDivisionError
-
-        hooks.outlet.on_wait = fail
+        hooks.outlet.outcomes.append(ZeroDivisionError())
         answer = raw.ask(post("/ask"))
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
         assert hooks.outlet.counted == [("Hooks", "internal_error")]

@@ -10,7 +10,7 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
 from tests.bridge.http_listener_support import get, post, served
 
-ENTRY = AccessEntry(1_769_860_800.123, "id", "127.0.0.1", "GET", "/x", 200, None, None, None, 0, 2, 0.0015)
+ENTRY = AccessEntry(1_769_860_800.123, "id", "127.0.0.1", "GET", "/x", 200, None, {}, 0, 2, 0.0015)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def test_every_answer_has_a_line_with_its_request_id(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
-    log = AccessLog(str(path))
+    log = AccessLog(str(path), ("route", "event"))
     with served(access_log=log) as hooks, hooks.connect() as raw:
         hooks.outlet.on_wait = lambda _topic: b"reply"
         answers = [
@@ -59,7 +59,7 @@ def test_a_caller_cannot_write_lines_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_line_holds_what_it_should() -> None:
-    assert ENTRY.line() == (
+    assert ENTRY.line(("route", "event")) == (
         b'{"time":"2026-01-31T12:00:00.123Z","request_id":"id","remote":"127.0.0.1","method":"GET","path":"/x",'
         b'"status":200,"code":null,"route":null,"event":null,"request_bytes":0,"response_bytes":2,"ms":1.5}\n'
     )

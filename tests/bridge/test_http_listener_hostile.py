@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.http_server.server import Limits
+from amqtt_rest_bridge.http_server import Limits
 from amqtt_rest_bridge.model import Publication
 from tests.bridge.http_listener_support import (
     PATIENCE,
@@ -76,6 +76,13 @@ HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
         pytest.param(HEAD + b"X: a\rY: b\r\n\r\n", 400, "invalid_request", id="bare carriage return"),
         pytest.param(b"POST /hook HTTP/1.1\r\n folded\r\n\r\n", 400, "invalid_request", id="folded first line"),
         pytest.param(b"POST /hook HTTP/2.0\r\nHost: x\r\n\r\n", 400, "invalid_request", id="HTTP/2"),
+        pytest.param(b"POST /hook HTTP/9.9\r\nHost: x\r\n\r\n", 400, "invalid_request", id="HTTP/9.9"),
+        pytest.param(b"POST /hook HTTP/1.1\r\nHost: a,b\r\n\r\n", 400, "invalid_request", id="two hosts in one"),
+        pytest.param(b"POST /hook HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400, "invalid_request",
+                     id="two hosts in 1.0"),
+        pytest.param(HEAD + b"X: a\r\n b\r\n\r\n", 400, "invalid_request", id="folded header"),
+        pytest.param(HEAD + b"X: a\r\n\tb\r\n\r\n", 400, "invalid_request", id="header folded with a tab"),
+        pytest.param(HEAD + b"Content-Length: 1\r\n 0\r\n\r\na", 400, "invalid_request", id="folded length"),
         pytest.param(b"POST /hook\r\n\r\n", 400, "invalid_request", id="HTTP/0.9"),
         pytest.param(b"post /hook HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="method in lower case"),
         pytest.param(b"POST /ho ok HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="space in the path"),
@@ -180,7 +187,7 @@ def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
             sock.connect(("127.0.0.1", hooks.port))
             sock.sendall(get("/last"))
             assert hooks.ask(post()).status == 200
-            server = hooks.listener._server
+            server = hooks.server._port
             eventually(lambda: not server.active_channels)
         hooks.outlet.payloads["last"] = b"ok"
         assert hooks.ask(get("/last"), "GET").body == b"ok"

@@ -6,20 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.app import create_app
-from amqtt_rest_bridge.http_server.server import Listener
-from tests.bridge.http_listener_support import PATIENCE, Raw, hook_route, listening_socket, post, served
-from tests.bridge.server_mode_support import FakeOutlet
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.http_server import HttpServer
+from tests.bridge.http_listener_support import PATIENCE, Raw, eventually, hook_route, listening_socket, post, served
+from tests.bridge.server_mode_support import FakeBroker
 
 
-def listener_on(sock: object, outlet: FakeOutlet) -> Listener:
-    return Listener(sock, create_app([hook_route()], outlet))  # type: ignore[arg-type]  # a socket
+def listener_on(sock: object, outlet: FakeBroker) -> HttpServer:
+    return HttpServer(sock, RouteApplication([hook_route()], outlet))  # type: ignore[arg-type]  # a socket
 
 
 def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None:
     with listening_socket() as sock:
         for turn in range(3):
-            outlet = FakeOutlet()
+            outlet = FakeBroker()
             listener = listener_on(sock, outlet)
             listener.start()
             with Raw(sock.getsockname()[1]) as raw:
@@ -31,12 +31,12 @@ def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None
 
 def test_a_connection_that_came_between_two_listeners_is_served_by_the_second() -> None:
     with listening_socket() as sock:
-        first = listener_on(sock, FakeOutlet())
+        first = listener_on(sock, FakeBroker())
         first.start()
         first.stop(PATIENCE)
         with Raw(sock.getsockname()[1]) as raw:
             raw.send(post())
-            second = listener_on(sock, FakeOutlet())
+            second = listener_on(sock, FakeBroker())
             second.start()
             assert raw.answer().status == 200
             second.stop(PATIENCE)
@@ -44,25 +44,17 @@ def test_a_connection_that_came_between_two_listeners_is_served_by_the_second() 
 
 def test_a_running_request_is_finished_and_new_ones_are_refused() -> None:
     with served() as hooks, hooks.connect() as running, hooks.connect() as other:
-        waits, let_go = threading.Event(), threading.Event()
-
-        def reply(_topic: str) -> bytes | None:
-            waits.set()
-            return b"reply" if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
         assert other.ask(post(body=b"before")).status == 200
         running.send(post("/ask"))
-        assert waits.wait(PATIENCE)
+        reply = hooks.waiting()
         with ThreadPoolExecutor(1) as threads:
-            stopping = threads.submit(hooks.listener.stop, PATIENCE)
-            while not hooks.listener._server.stopping:
-                waits.wait(0)
+            stopping = threads.submit(hooks.server.stop, PATIENCE)
+            eventually(lambda: hooks.server._port.closing is not None)
             answer = other.ask(post(body=b"after"))
             assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
             assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("1", "close")
             assert other.is_closed_by_peer()
-            let_go.set()
+            reply.give(b"reply")
             answer = running.answer()
             assert (answer.status, answer.body, answer.headers["Connection"]) == (200, b"reply", "close")
             stopping.result(PATIENCE)
@@ -71,26 +63,19 @@ def test_a_running_request_is_finished_and_new_ones_are_refused() -> None:
 
 def test_after_the_grace_everything_is_closed() -> None:
     with served() as hooks, hooks.connect() as running:
-        waits, let_go = threading.Event(), threading.Event()
-
-        def reply(_topic: str) -> bytes | None:
-            waits.set()
-            return b"late" if let_go.wait(PATIENCE) else None
-
-        hooks.outlet.on_wait = reply
         running.send(post("/ask"))
-        assert waits.wait(PATIENCE)
-        hooks.listener.stop(0.05)
+        reply = hooks.waiting()
+        hooks.server.stop(0.05)
         assert running.is_closed_by_peer()
-        let_go.set()
+        reply.give(b"reply")
 
 
 def test_a_half_sent_request_is_told_that_the_bridge_closes() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(post()[:-1])
-        while not any(connection.request for connection in list(hooks.listener._server.active_channels.values())):
+        while not any(connection.request for connection in list(hooks.server._port.active_channels.values())):
             threading.Event().wait(0.001)
-        hooks.listener.stop(0.05)
+        hooks.server.stop(0.05)
         answer = raw.answer()
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
         assert hooks.bodies == []
@@ -98,8 +83,8 @@ def test_a_half_sent_request_is_told_that_the_bridge_closes() -> None:
 
 def test_a_listener_that_never_started_can_be_stopped() -> None:
     with listening_socket() as sock:
-        listener_on(sock, FakeOutlet()).stop(0)
-        listener = listener_on(sock, FakeOutlet())
+        listener_on(sock, FakeBroker()).stop(0)
+        listener = listener_on(sock, FakeBroker())
         listener.start()
         listener.stop(0)
         listener.stop(0)  # twice is once
@@ -107,7 +92,7 @@ def test_a_listener_that_never_started_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("listeners", [2, 3])
 def test_listeners_share_a_socket_and_every_request_is_served_once(listeners: int) -> None:
-    outlets = [FakeOutlet() for _ in range(listeners)]
+    outlets = [FakeBroker() for _ in range(listeners)]
     with listening_socket() as sock:
         running = [listener_on(sock, outlet) for outlet in outlets]
         for listener in running:

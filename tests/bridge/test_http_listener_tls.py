@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_server.server import Limits, TlsFiles
+from amqtt_rest_bridge.http_server import Limits, TlsFiles
 from tests.bridge.http_listener_support import Raw, certificate, get, post, served
 
 
@@ -105,7 +105,7 @@ def test_certificate_files_are_read_again(tmp_path: Path) -> None:
     context = trusting(old)
     with served(tls=old) as hooks, hooks.connect(context) as before:
         new = certificate(tmp_path)  # the same paths
-        hooks.listener.reload_tls()
+        hooks.server.reload_tls()
         assert before.ask(post()).status == 200  # connections live on
         with pytest.raises(ssl.SSLCertVerificationError):
             hooks.connect(context)
@@ -119,14 +119,14 @@ def test_files_that_became_unusable_leave_the_old_certificate_at_work(tmp_path: 
     with served(tls=files) as hooks:
         Path(files.keyfile).write_text("no key", encoding="ascii")
         with pytest.raises(ConfigurationError, match="cannot be used"):
-            hooks.listener.reload_tls()
+            hooks.server.reload_tls()
         with hooks.connect(context) as raw:
             assert raw.ask(post()).status == 200
 
 
 def test_reload_without_tls_does_nothing() -> None:
     with served() as hooks:
-        hooks.listener.reload_tls()
+        hooks.server.reload_tls()
         assert hooks.ask(post()).status == 200
 
 

@@ -5,6 +5,7 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -79,22 +80,23 @@ def test_publications_stop_when_the_credits_are_spent_and_go_on_when_they_come_b
     outbox, peer = linked
     item = Publication("t", b"x")
     for _ in range(INITIAL_CREDITS):
-        assert outbox.publish(item, 0.0)
-    assert not outbox.publish(item, 0.0)
+        assert outbox.publish(item)
+    assert not outbox.publish(item)
     assert sum(len(frame.publications) for frame in peer.frames() if isinstance(frame, Publish)) == INITIAL_CREDITS
-    sent: list[bool] = []
-    waiting = threading.Thread(target=lambda: sent.append(outbox.publish(item, 10.0)))
-    waiting.start()
+    woken: list[int] = []
+    first, second = (outbox.enqueue(item, partial(woken.append, number)) for number in (1, 2))
+    assert not outbox.publish(item)  # behind them
     outbox.credit(1)
-    waiting.join()
-    assert sent == [True]
+    assert (first.sent, second.sent, woken) == (True, False, [1])
     assert peer.frames() == [Publish([item])]
 
 
 def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[Outbox, Peer]) -> None:
     outbox, peer = linked
-    assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS), 0.0)
-    assert not outbox.publish(Publication("t", b"refused"), 0.01)
+    assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
+    assert not outbox.publish(Publication("t", b"refused"))
+    withdrawn = outbox.enqueue(Publication("t", b"withdrawn"), lambda: None)
+    assert (withdrawn.withdraw(), withdrawn.withdraw()) == (True, False)
     peer.frames()
     outbox.credit(10 * INITIAL_CREDITS)
     assert peer.frames() == []
@@ -102,7 +104,7 @@ def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[Outb
 
 def test_results_without_a_publication_need_no_credit(linked: tuple[Outbox, Peer]) -> None:
     outbox, peer = linked
-    outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS), 0.0)
+    outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
     peer.frames()
     outbox.done(result(1), hurry=True)
     outbox.done(result(2, b"y"), hurry=True)

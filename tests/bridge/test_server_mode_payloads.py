@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.app import Overloaded, ShuttingDown
-from amqtt_rest_bridge.bridge.server.request import NO_WAIT
-from amqtt_rest_bridge.bridge.server.responders import HOLD_SECONDS, MustWait
+from amqtt_rest_bridge.bridge.broker_port import ShuttingDownError
+from amqtt_rest_bridge.bridge.server.responders import HOLD_SECONDS
+from amqtt_rest_bridge.http_server import Response
+from amqtt_rest_bridge.http_server.refusals import overloaded
 from amqtt_rest_bridge.placeholders import Place
 from tests.bridge.server_mode_support import NOW, REQUEST_ID, error_code, event, payload, port
 
@@ -57,7 +58,7 @@ def test_path_and_query_parameters_come_in_one_object_and_the_path_wins() -> Non
 @pytest.mark.parametrize("query", [pytest.param("%ff", id="not UTF-8"), pytest.param("a=\x01", id="control character")])
 def test_a_query_that_is_none_is_an_invalid_request(query: str) -> None:
     hooks = port(event("GET"))
-    result = hooks._client.simulate_request("GET", "/hook", extras={"QUERY_STRING": query})
+    result = hooks.ask("GET", f"/hook?{query}")
     assert (result.status_code, error_code(result)) == (400, "invalid_request")
     assert hooks.published == []
 
@@ -89,8 +90,7 @@ def test_payload_is_built_from_every_part_of_the_request() -> None:
 
 def test_header_values_are_utf8_where_they_can_be() -> None:
     hooks = port(event("GET", sends=payload('["{header.x-a}", "{header.x-b}"]')))
-    extras = {"HTTP_X_A": "é".encode().decode("latin-1"), "HTTP_X_B": "\xe9"}
-    hooks._client.simulate_request("GET", "/hook", extras=extras)
+    hooks.ask("GET", "/hook", X_A="é".encode().decode("latin-1"), X_B="\xe9")
     assert json.loads(hooks.outlet.published[0].payload) == ["é", "é"]
 
 
@@ -172,22 +172,53 @@ def test_an_encoded_body_is_refused(encoding: str, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"), [(Overloaded("full"), "overloaded"), (ShuttingDown("closing"), "shutting_down")]
+    ("outcomes", "code", "waited"),
+    [
+        pytest.param([False, False], "overloaded", [HOLD_SECONDS], id="no room"),
+        pytest.param([ShuttingDownError("closing")], "shutting_down", [], id="closing"),
+        pytest.param([False, ShuttingDownError("closing")], "shutting_down", [], id="closing before it waits"),
+    ],
 )
-def test_a_publication_without_room_is_answered_with_503(failure: Exception, code: str) -> None:
+def test_a_publication_without_room_is_answered_with_503(
+    outcomes: list[bool | Exception], code: str, waited: list[float]
+) -> None:
     hooks = port(event())
-    hooks.outlet.failures.append(failure)
+    hooks.outlet.outcomes.extend(outcomes)
     result = hooks.ask("POST", "/hook", b"x")
     assert (result.status_code, error_code(result), result.headers["retry-after"]) == (503, code, "1")
-    assert hooks.outlet.holds == [HOLD_SECONDS]
+    assert (hooks.waited, hooks.published, hooks.outlet.queued) == (waited, [], [])
     assert hooks.outlet.counted == [("Hooks", code)]
 
 
-def test_where_waiting_is_forbidden_the_application_says_that_it_must() -> None:
+def test_a_publication_that_waits_is_answered_once_the_broker_has_it() -> None:
     hooks = port(event())
-    hooks.outlet.failures.append(Overloaded("full"))
-    with pytest.raises(MustWait):
-        hooks._client.simulate_request("POST", "/hook", body="x", extras={NO_WAIT: True})
-    assert hooks.outlet.holds == [0.0]
-    assert hooks.published == []
+    hooks.outlet.outcomes.extend([False, False])
+    pending = hooks.begin("POST", "/hook", b"x")
+    assert not isinstance(pending, Response)
+    assert pending.resume() == HOLD_SECONDS
     assert hooks.outlet.counted == []  # it is not answered yet
+    hooks.outlet.make_room()
+    answer = pending.resume()
+    assert isinstance(answer, Response)
+    assert answer.status == "200 OK"
+    assert hooks.published == [("hook/received", b"x")]
+
+
+def test_a_publication_that_may_not_even_wait_is_not_begun() -> None:
+    hooks = port(event())
+    hooks.outlet.outcomes.append(False)
+    pending = hooks.begin("POST", "/hook", b"x")
+    assert not isinstance(pending, Response)
+    assert pending.refuse(overloaded()).code == "overloaded"
+    assert (hooks.published, hooks.outlet.queued) == ([], [])
+    assert hooks.outlet.counted == [("Hooks", "overloaded")]
+
+
+def test_a_publication_whose_waiting_is_cancelled_is_never_sent() -> None:
+    hooks = port(event())
+    hooks.outlet.outcomes.extend([False, False])
+    pending = hooks.begin("POST", "/hook", b"x")
+    assert not isinstance(pending, Response)
+    pending.resume()
+    pending.cancel()
+    assert hooks.outlet.queued == []

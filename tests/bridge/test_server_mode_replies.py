@@ -1,15 +1,14 @@
 """Answers that come from topics: read events, and request and reply."""
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.payloads import content_type_of, entity_tag_of, is_not_modified
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
-from amqtt_rest_bridge.bridge.server.request import NO_WAIT
-from amqtt_rest_bridge.bridge.server.responders import MustWait
+from amqtt_rest_bridge.http_server import Pending, Response
+from amqtt_rest_bridge.http_server.refusals import overloaded
 from tests.bridge.server_mode_support import REQUEST_ID, Port, error_code, event, payload, port
 
 
@@ -48,10 +47,9 @@ def test_a_caller_that_has_the_payload_gets_304() -> None:
     assert room.ask("GET", "/room", If_None_Match=tag).status_code == 200
 
 
-def test_head_of_a_read_event_has_everything_but_the_body() -> None:
+def test_head_of_a_read_event_is_answered_like_get() -> None:
     room = reading({"room/+": b"21.5"})
-    head, get = room.ask("HEAD", "/room"), room.ask("GET", "/room")
-    assert (head.status_code, head.content, head.headers) == (200, b"", get.headers)
+    assert room.ask("HEAD", "/room") == room.ask("GET", "/room")  # the HTTP server leaves the body out
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,6 @@ def test_a_request_waits_for_the_reply_to_its_own_id() -> None:
     result = questions.ask("POST", "/ask", "what?")
     assert (result.status_code, result.json) == (200, {"to": f"answers/{REQUEST_ID}"})
     assert json.loads(questions.outlet.published[0].payload) == [REQUEST_ID, "what?"]
-    assert questions.outlet.waits == [(f"answers/{REQUEST_ID}", 7)]
 
 
 def test_the_waiter_stands_before_the_request_is_published_and_is_gone_afterwards() -> None:
@@ -118,6 +115,7 @@ def test_without_a_reply_the_answer_is_504_and_the_request_has_been_published() 
     result = questions.ask("POST", "/ask", "what?")
     assert (result.status_code, error_code(result)) == (504, "reply_timeout")
     assert len(questions.published) == 1
+    assert questions.waited == [7]
     assert questions.outlet.log[-1] == f"done answers/{REQUEST_ID}"
     assert questions.outlet.counted == [("Hooks", "reply_timeout")]
 
@@ -142,11 +140,29 @@ def test_a_reply_topic_that_cannot_be_filled_publishes_nothing() -> None:
     assert things.published == []
 
 
-def test_where_waiting_is_forbidden_nothing_is_published() -> None:
+def test_a_request_that_may_not_wait_publishes_nothing() -> None:
     questions = asking()
-    with pytest.raises(MustWait):
-        questions._client.simulate_request("POST", "/ask", body="x", extras={NO_WAIT: True})
+    pending = questions.begin("POST", "/ask", "what?")
+    assert not isinstance(pending, Response)
+    assert pending.refuse(overloaded()).code == "overloaded"
     assert questions.outlet.log == []
+
+
+def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
+    inbound, woken = Inbound(), []
+    with inbound.expect("t", lambda: woken.append(1)) as reply:
+        inbound.seen("t", b"first")
+        inbound.seen("t", b"second")
+    inbound.seen("t", b"late")
+    assert (reply.payload, reply.dismissed, woken) == (b"first", False, [1])
+
+
+def test_a_request_that_waits_when_the_bridge_closes_is_dismissed() -> None:
+    inbound = Inbound()
+    with inbound.expect("t", lambda: None) as reply:
+        inbound.dismiss()
+        inbound.seen("t", b"late")
+    assert (reply.payload, reply.dismissed) == (None, True)
 
 
 def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
@@ -155,75 +171,51 @@ def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
     assert questions.outlet.log == []
 
 
+def begin(questions: Port, body: str) -> Pending:
+    """Begin a request that waits."""
+    pending = questions.begin("POST", "/ask", body)
+    assert not isinstance(pending, Response)
+    assert pending.resume() == 7
+    return pending
+
+
 def test_requests_of_one_reply_topic_without_id_are_served_one_after_the_other() -> None:
     questions = asking("answers/all")
-    at_once: list[int] = []
-    waiting = 0
-    lock = threading.Lock()
-
-    def reply(_topic: str) -> bytes:
-        nonlocal waiting
-        with lock:
-            waiting += 1
-            at_once.append(waiting)
-        with lock:
-            waiting -= 1
-        return b"x"
-
-    questions.outlet.on_wait = reply
-    with ThreadPoolExecutor(8) as threads:
-        results = list(threads.map(lambda number: questions.ask("POST", "/ask", str(number)), range(8)))
-    assert [result.status_code for result in results] == [200] * 8
-    assert at_once == [1] * 8
-    steps = questions.outlet.log
-    assert steps == ["expect answers/all", "publish questions", "done answers/all"] * 8
+    pending = [begin(questions, str(number)) for number in range(3)]
+    assert [json.loads(body)[1] for _, body in questions.published] == ["0"]
+    for number, each in enumerate(pending):
+        each.resume()  # its turn, or nothing new
+        questions.outlet.waiting.get_nowait().give(b"reply %d" % number)
+        answer = each.resume()
+        assert isinstance(answer, Response)
+        assert answer.body == b"reply %d" % number
+    assert questions.outlet.log == ["expect answers/all", "publish questions", "done answers/all"] * 3
 
 
 def test_a_request_that_does_not_get_its_turn_publishes_nothing() -> None:
-    questions = port(event(endpoint="/ask", destination="questions", reply="answers/all"), request_timeout=0.01)  # type: ignore[arg-type, unused-ignore]  # seconds are whole in routes, tests have no time for that
-    first_waits, let_go = threading.Event(), threading.Event()
-
-    def reply(_topic: str) -> bytes:
-        first_waits.set()
-        let_go.wait(10)
-        return b"x"
-
-    questions.outlet.on_wait = reply
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(questions.ask, "POST", "/ask", "1")
-        assert first_waits.wait(10)
-        second = questions.ask("POST", "/ask", "2")
-        let_go.set()
-        assert first.result(10).status_code == 200
-    assert (second.status_code, error_code(second)) == (503, "overloaded")
-    assert [body for _, body in questions.published] == [b"1"]
+    questions = asking("answers/all")
+    first = begin(questions, "1")
+    second = questions.ask("POST", "/ask", "2")
+    assert (second.status_code, error_code(second), questions.waited) == (503, "overloaded", [7])
+    assert [json.loads(body)[1] for _, body in questions.published] == ["1"]
+    first.cancel()
 
 
-def test_turns_are_taken_in_order_of_arrival_and_nothing_is_kept() -> None:
+def test_a_request_that_gives_up_before_its_turn_keeps_the_others_order() -> None:
+    turns, woken = ReplyTurns(), []
+    with turns.turn("t", lambda: woken.append("first")) as first:
+        with turns.turn("t", lambda: woken.append("second")) as second:
+            third = turns.turn("t", lambda: woken.append("third"))
+            turn = third.__enter__()
+            assert (first.is_on, second.is_on, turn.is_on, woken) == (True, False, False, [])
+        assert woken == []
+    assert (turn.is_on, woken) == (True, ["third"])
+    third.__exit__(None, None, None)
+
+
+def test_topics_do_not_wait_for_each_other_and_nothing_is_kept() -> None:
     turns = ReplyTurns()
-    order: list[int] = []
-    started = [threading.Event() for _ in range(4)]
-
-    def take(number: int) -> None:
-        started[number].set()
-        with turns.turn("t", 10):
-            order.append(number)
-
-    threads = []
-    with turns.turn("t", 10):
-        for number in range(4):
-            thread = threading.Thread(target=take, args=(number,))
-            thread.start()
-            threads.append(thread)
-            while len(turns._queues["t"]) < number + 2:
-                started[number].wait(10)
-    for thread in threads:
-        thread.join(10)
-    assert order == [0, 1, 2, 3]
+    with turns.turn("a", lambda: None) as a, turns.turn("b", lambda: None) as b:
+        assert a.is_on
+        assert b.is_on
     assert turns._queues == {}
-
-
-def test_topics_do_not_wait_for_each_other() -> None:
-    turns = ReplyTurns()
-    with turns.turn("a", 0), turns.turn("b", 0), pytest.raises(TimeoutError), turns.turn("a", 0):
-        pass

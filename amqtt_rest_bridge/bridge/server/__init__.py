@@ -1,1 +1,1 @@
-"""Server mode as a Falcon application: requests to publications and answers. Knows no sockets."""
+"""Server mode: requests to publications and answers, as the application of `http_server`. Knows no sockets."""

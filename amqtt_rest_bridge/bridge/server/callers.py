@@ -1,4 +1,4 @@
-"""Who may call an endpoint: Basic credentials (RFC 7617), signatures, origins (CORS protocol). Pure; any thread."""
+"""Which callers an endpoint admits: Basic credentials (RFC 7617), signatures, origins (CORS). Pure; any thread."""
 
 import base64
 import binascii
@@ -8,10 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.refusals import ErrorCode, RequestRefused
+from amqtt_rest_bridge.bridge.server.refusals import error
+from amqtt_rest_bridge.http_server import Headers
 from amqtt_rest_bridge.model import RestApiConfig, Signature
-
-Headers = tuple[tuple[str, str], ...]
 
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _PREFLIGHT_SECONDS: Final = "600"
@@ -25,14 +24,14 @@ class Credentials:
         self._challenge = (("WWW-Authenticate", f'Basic realm="{realm}", charset="UTF-8"'),)
 
     def check(self, authorization: str | None) -> None:
-        """Raise `RequestRefused` (401) unless the Authorization header is right.
+        """Raise `RefusedError` (401) unless the Authorization header is right.
 
         Whatever is wrong, the work and the answer are the same: name and password are hashed and compared as one.
         """
         given = hashlib.sha256(_basic(authorization or "")).digest()
         if not hmac.compare_digest(given, self._expected):
-            raise RequestRefused(
-                ErrorCode.UNAUTHORIZED,
+            raise error(
+                "unauthorized",
                 "The caller's name or password is missing or wrong",
                 "Send the route's name and password as Basic credentials in the Authorization header",
                 self._challenge,
@@ -40,7 +39,7 @@ class Credentials:
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
-    """Say what a route asks of its callers.
+    """Return what a route asks of its callers.
 
     SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD; None when none is set.
 
@@ -55,11 +54,11 @@ def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
 
 
 def check_signature(signature: Signature, header: str | None, body: bytes) -> None:
-    """Raise `RequestRefused` (401) unless the header holds the HMAC-SHA256 of the body, in hexadecimal or base64."""
+    """Raise `RefusedError` (401) unless the header holds the HMAC-SHA256 of the body, in hexadecimal or base64."""
     expected = hmac.digest(signature.secret.encode(), body, "sha256")
     if not hmac.compare_digest(_digest(header or ""), expected):
-        raise RequestRefused(
-            ErrorCode.INVALID_SIGNATURE,
+        raise error(
+            "invalid_signature",
             f"The {signature.header} header does not hold the HMAC-SHA256 of the request's body",
             "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds",
             (("WWW-Authenticate", f'HMAC-SHA256 header="{signature.header}"'),),  # a 401 names one, RFC 9110 15.5.2
@@ -68,18 +67,18 @@ def check_signature(signature: Signature, header: str | None, body: bytes) -> No
 
 @dataclass(frozen=True, slots=True)
 class CorsPolicy:
-    """What a route with ENABLE_CORS answers to pages of other origins; `origins` is None when all are allowed."""
+    """The answer of a route with ENABLE_CORS to pages of other origins; `origins` is None when all are allowed."""
 
     origins: frozenset[str] | None
 
     def answer_headers(self, origin: str | None) -> Headers:
-        """Give the headers for a request's answer; raises `RequestRefused` (403) for an origin that is not listed."""
+        """Return the headers for a request's answer; raises `RefusedError` (403) for an origin that is not listed."""
         if origin is None:
             return _VARY
         return (*_VARY, *self._allow(origin), _EXPOSE)
 
     def preflight_headers(self, origin: str, methods: str, wanted: str | None) -> Headers:
-        """Give the headers of a preflight's answer; raises `RequestRefused` (403) for an origin that is not listed."""
+        """Return the headers of a preflight's answer; raises `RefusedError` (403) for an origin that is not listed."""
         headers = (*_PREFLIGHT_VARY, *self._allow(origin), ("Access-Control-Allow-Methods", methods))
         if wanted and _TOKENS.fullmatch(wanted):
             headers = (*headers, ("Access-Control-Allow-Headers", wanted))
@@ -89,8 +88,8 @@ class CorsPolicy:
         if self.origins is None:
             return _ANY_ORIGIN
         if _normal(origin) not in self.origins:
-            raise RequestRefused(
-                ErrorCode.ORIGIN_NOT_ALLOWED,
+            raise error(
+                "origin_not_allowed",
                 "Pages of this origin may not call this endpoint; nothing was published",
                 "Let the operator add the origin, with its scheme and port, to CORS_ORIGINS",
                 _VARY,
@@ -113,12 +112,12 @@ def cors_for(config: RestApiConfig) -> CorsPolicy | None:
 
 
 def _normal(origin: str) -> str:
-    """Bring an origin into the form in which browsers send it: lower case, no slash at its end."""
+    """Return an origin as browsers send it: lower case, no slash at its end."""
     return origin.strip().rstrip("/").lower()
 
 
 def _basic(authorization: str) -> bytes:
-    """Take `name:password` out of an Authorization header; empty when there is none."""
+    """Return `name:password` of an Authorization header; empty when there is none."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return b""

@@ -20,7 +20,7 @@ _PARAMETER: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")  # absolute-form, RFC 9112 section 3.2.2
-_PCHAR: Final = "!$&'()*+,;=:@-._~"  # stand for themselves in a segment, RFC 3986 section 3.3
+_PCHAR: Final = "!$&'()*+,;=:@-._~"  # not encoded in a segment, RFC 3986 section 3.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class EndpointTable(Generic[T]):
                 self._as_written["/" + "/".join(quote(part, safe=_PCHAR) for part in literal)] = methods
 
     def find(self, path: str) -> Methods[T] | None:
-        """Find what exists at a path as it stands in the request line, without its query.
+        """Find what exists at a path as sent in the request line, without its query.
 
-        Raises `RequestRefused` (400) for a path that cannot be decoded.
+        Raises `RefusedError` (400) for a path that cannot be decoded.
         """
         methods = self._as_written.get(path)
         if methods is not None:
@@ -102,7 +102,7 @@ class _Pattern(Generic[T]):
         self.targets: dict[str, tuple[T, tuple[str, ...]]] = {}
 
     def match(self, segments: tuple[str, ...]) -> list[str] | None:
-        """Give the parameters' values in order, or None; a parameter never matches an empty segment."""
+        """Return the parameters' values in order, or None; a parameter never matches an empty segment."""
         if len(segments) != len(self.segments):
             return None
         values = []
@@ -117,7 +117,7 @@ class _Pattern(Generic[T]):
 
 
 def path_of(target: str) -> str:
-    """Take the path, as sent, out of a request target (RFC 9112 section 3.2)."""
+    """Return the path, as sent, out of a request target (RFC 9112 section 3.2)."""
     if not target.startswith("/"):
         authority = _AUTHORITY.match(target)
         if authority:
@@ -128,7 +128,7 @@ def path_of(target: str) -> str:
 
 
 def decode_path(path: str) -> tuple[str, ...]:
-    """Decode a path as sent into its segments; raises `RequestRefused` (400) when it is not one."""
+    """Decode a path as sent into its segments; raises `RefusedError` (400) when it is not one."""
     if not path.startswith("/"):
         raise invalid_request("The request's path does not begin with '/'", "Send the path of an endpoint")
     if "#" in path:
@@ -145,7 +145,7 @@ def decode_path(path: str) -> tuple[str, ...]:
 
 
 def _unquote(segment: str) -> str:
-    """Decode one segment; WSGI hands over the bytes of the request line as Latin-1 (PEP 3333)."""
+    """Decode one segment, whose characters are the bytes that were sent."""
     if "%" not in segment and segment.isascii():
         return segment
     return unquote_to_bytes(segment.encode("latin-1")).decode()

@@ -1,101 +1,87 @@
 """What each kind of server event does with a request: publish it, publish it and wait for a reply, or read a topic.
 
-Called by `server_mode` once the request's path, method and caller are settled; waiting goes through the `Outlet`.
+Called by the application once path, method and caller of the request are settled, on the port's thread. An answer that
+has to wait is a generator, so that it reads top-down: it yields the seconds that it waits at most.
 """
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
 from typing import Final
 
-from amqtt_rest_bridge.bridge.broker_port import Outlet, Overloaded, ShuttingDown
+from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ShuttingDownError
 from amqtt_rest_bridge.bridge.payloads import TopicPayload, is_not_modified
-from amqtt_rest_bridge.bridge.server.callers import Headers, check_signature
+from amqtt_rest_bridge.bridge.server.callers import check_signature
 from amqtt_rest_bridge.bridge.server.refusals import (
-    ErrorCode,
-    RequestRefused,
+    RefusedError,
+    error,
     invalid_request,
     overloaded,
     shutting_down,
     too_large,
 )
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
-from amqtt_rest_bridge.bridge.server.request import Request
-from amqtt_rest_bridge.errors import BridgeError, CallError
+from amqtt_rest_bridge.bridge.server.request import EventRequest
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Values
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
-JSON: Final = "application/json"
+_JSON: Final = (("Content-Type", "application/json"),)
 
-Respond = Callable[[Request], "Answer"]
-
-
-class MustWait(BridgeError):  # noqa: N818  # not a mistake: the request is asked for again where it may wait
-    """The answer has to wait and this thread must not; nothing has been published."""
+Steps = Generator[float, None, Response]
+Respond = Callable[[EventRequest], Response | Steps]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A good answer, complete; `body` and `content_type` are empty when there is nothing to say."""
-
-    body: bytes = b""
-    content_type: str = JSON
-    status: str = "200 OK"
-    headers: Headers = ()
-
-
-def responder_for(route: Route, event: ServerEvent, outlet: Outlet, turns: ReplyTurns, max_body_bytes: int) -> Respond:
-    """Choose what answers an event's requests."""
+def responder_for(
+    route: Route, event: ServerEvent, broker: BrokerPort, turns: ReplyTurns, max_body_bytes: int
+) -> Respond:
+    """Return what answers an event's requests; it raises `RefusedError`."""
     if event.destination_topic is None:
-        return _Reading(event, event.source_topic or "", outlet, max_body_bytes).respond
-    publishing = _Publishing(route.name, event, event.destination_topic, outlet, max_body_bytes)
+        return _Reading(event, event.source_topic or "", broker, max_body_bytes).respond
+    publishing = _Publishing(event, event.destination_topic, broker, max_body_bytes)
     if event.reply_topic is None:
         return publishing.respond
     return _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
 
 
-def _signed_body(event: ServerEvent, request: Request, limit: int) -> bytes:
-    """Read a request's body; raises `RequestRefused` for one without the signature that its event asks for."""
+def _signed_body(event: ServerEvent, request: EventRequest, limit: int) -> bytes:
+    """Return a request's body; raises `RefusedError` for one without the signature that its event asks for."""
     body = request.body(limit)
     if event.signature is not None:
-        check_signature(event.signature, request.header(event.signature.header), body)
+        check_signature(event.signature, request.headers.get(event.signature.header.lower()), body)
     return body
 
 
 class _Reading:
     """Answer with the latest payload of a topic."""
 
-    def __init__(self, event: ServerEvent, topic_filter: str, outlet: Outlet, max_body_bytes: int) -> None:
+    def __init__(self, event: ServerEvent, topic_filter: str, broker: BrokerPort, max_body_bytes: int) -> None:
         self._event = event
         self._topic_filter = topic_filter
-        self._outlet = outlet
+        self._broker = broker
         self._max_body_bytes = max_body_bytes
 
-    def respond(self, request: Request) -> Answer:
+    def respond(self, request: EventRequest) -> Response:
         _signed_body(self._event, request, self._max_body_bytes)
-        payload = self._outlet.latest(self._topic_filter)
+        payload = self._broker.latest(self._topic_filter)
         if payload is None:
-            raise RequestRefused(
-                ErrorCode.NO_MESSAGE,
+            raise error(
+                "no_message",
                 f"No message has been seen on {self._topic_filter} yet",
                 "Ask again after something was published there",
             )
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
-        if is_not_modified(request.header("If-None-Match"), payload.entity_tag):
-            return Answer(status="304 Not Modified", content_type="", headers=headers)
+        if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
+            return Response("304 Not Modified", headers)
         return _payload_answer(payload, headers)
 
 
 class _Publishing:
     """Publish the request and answer that it was done."""
 
-    def __init__(
-        self, route: str, event: ServerEvent, topic: PlaceholderText, outlet: Outlet, max_body_bytes: int
-    ) -> None:
-        self.outlet = outlet
-        self._route = route
+    def __init__(self, event: ServerEvent, topic: PlaceholderText, broker: BrokerPort, max_body_bytes: int) -> None:
+        self.broker = broker
         self._event = event
         self._topic = topic
         self._max_body_bytes = max_body_bytes
@@ -103,13 +89,22 @@ class _Publishing:
         self._plain = topic.is_constant and payload is None
         self._answer = _published(topic.source) if topic.is_constant else None
 
-    def respond(self, request: Request) -> Answer:
+    def respond(self, request: EventRequest) -> Response | Steps:
         publication, _ = self.publication(request)
         if request.method != "HEAD":
-            self.send(request, publication)
+            try:
+                has_room = self.broker.publish(publication)
+            except ShuttingDownError:
+                raise RefusedError(shutting_down()) from None
+            if not has_room:
+                return self._respond_late(request, publication)
         return self._answer or _published(publication.topic)
 
-    def publication(self, request: Request) -> tuple[Publication, Values | None]:
+    def _respond_late(self, request: EventRequest, publication: Publication) -> Steps:
+        yield from self.send(request, publication)
+        return _published(publication.topic)
+
+    def publication(self, request: EventRequest) -> tuple[Publication, Values | None]:
         """Make what the request publishes, and the values it was made with where any were needed."""
         event = self._event
         body = _signed_body(event, request, self._max_body_bytes)
@@ -119,22 +114,24 @@ class _Publishing:
         try:
             topic = self._topic.fill(values)
             payload = event.payload.fill_bytes(values) if event.payload else body or request.parameters_object()
-        except CallError as error:
-            raise invalid_request(error.message, error.hint) from error
+        except CallError as failure:
+            raise invalid_request(failure.message, failure.hint) from failure
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
         return Publication(topic, payload, event.retain), values
 
-    def send(self, request: Request, publication: Publication) -> None:
-        """Hand a publication to the broker, or raise what the caller is told."""
+    def send(self, request: EventRequest, publication: Publication) -> Generator[float, None, None]:
+        """Publish, waiting up to `HOLD_SECONDS` for room; raises `RefusedError` when nothing was published."""
         try:
-            self.outlet.publish(publication, wait=HOLD_SECONDS if request.may_wait else 0.0)
-        except Overloaded as error:
-            if not request.may_wait:
-                raise MustWait from error
-            raise overloaded() from error
-        except ShuttingDown as error:
-            raise shutting_down() from error
+            queued = self.broker.enqueue(publication, request.wake)
+        except ShuttingDownError:
+            raise RefusedError(shutting_down()) from None
+        try:
+            yield from request.until(lambda: queued.sent, HOLD_SECONDS)
+        finally:
+            was_withdrawn = queued.withdraw()  # also when the waiting is cancelled
+        if was_withdrawn:
+            raise overloaded()
 
 
 class _Replying:
@@ -147,50 +144,48 @@ class _Replying:
         self._turns = turns
         self._topic_is_own = "request_id" in topic.names
 
-    def respond(self, request: Request) -> Answer:
+    def respond(self, request: EventRequest) -> Response | Steps:
         publication, values = self._publishing.publication(request)
         try:
             topic = self._topic.fill(values or request.values(b""))
-        except CallError as error:
-            raise invalid_request(error.message, error.hint) from error
+        except CallError as failure:
+            raise invalid_request(failure.message, failure.hint) from failure
         if request.method == "HEAD":
-            return Answer()
-        if not request.may_wait:
-            raise MustWait
+            return Response("200 OK", _JSON)
+        return self._exchange(request, publication, topic)
+
+    def _exchange(self, request: EventRequest, publication: Publication, topic: str) -> Steps:
         if self._topic_is_own:
-            return self._exchange(request, publication, topic)
-        try:
-            with self._turn(topic):
-                return self._exchange(request, publication, topic)
-        except TimeoutError as error:
-            raise overloaded() from error
+            return (yield from self._ask(request, publication, topic))
+        with self._turns.turn(topic, request.wake) as turn:
+            if not (yield from request.until(lambda: turn.is_on, self._seconds)):
+                raise overloaded()
+            return (yield from self._ask(request, publication, topic))
 
-    def _turn(self, topic: str) -> AbstractContextManager[None]:
-        return self._turns.turn(topic, self._seconds)
-
-    def _exchange(self, request: Request, publication: Publication, topic: str) -> Answer:
-        with self._publishing.outlet.expect(topic) as reply:
-            self._publishing.send(request, publication)
-            payload = reply.wait(self._seconds)
-        if payload is None and reply.dismissed:
-            raise RequestRefused(
-                ErrorCode.REPLY_TIMEOUT,
+    def _ask(self, request: EventRequest, publication: Publication, topic: str) -> Steps:
+        with self._publishing.broker.expect(topic, request.wake) as reply:
+            yield from self._publishing.send(request, publication)
+            yield from request.until(lambda: reply.payload is not None or reply.dismissed, self._seconds)
+        if reply.payload is not None:
+            return _payload_answer(TopicPayload(reply.payload))
+        if reply.dismissed:
+            raise error(
+                "reply_timeout",
                 f"The request was published, but the bridge shut down before a reply came on {topic}",
-                "Whoever replies may have taken it: ask again only where doing it twice does no harm",
+                "What replies may have received it: ask again only where doing it twice does no harm",
             )
-        if payload is None:
-            raise RequestRefused(
-                ErrorCode.REPLY_TIMEOUT,
-                f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds",
-                "See whether something that replies is subscribed; a reply that comes now is dropped",
-            )
-        return _payload_answer(TopicPayload(payload))
+        raise error(
+            "reply_timeout",
+            f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds",
+            "See whether something that replies is subscribed; a reply that comes now is dropped",
+        )
 
 
-def _published(topic: str) -> Answer:
-    return Answer(json.dumps({"status": "published", "topic": topic}, ensure_ascii=False).encode())
+def _published(topic: str) -> Response:
+    return Response("200 OK", _JSON, json.dumps({"status": "published", "topic": topic}, ensure_ascii=False).encode())
 
 
-def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Answer:
+def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
     # What a topic holds may come from anyone: a browser must not take text for a page.
-    return Answer(payload.payload, payload.content_type, headers=(*headers, ("X-Content-Type-Options", "nosniff")))
+    own = (("Content-Type", payload.content_type), ("X-Content-Type-Options", "nosniff"))
+    return Response("200 OK", (*headers, *own), payload.payload)

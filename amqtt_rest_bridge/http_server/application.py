@@ -1,0 +1,79 @@
+"""What the server and its application hand each other: requests, and answers that are complete or pending. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
+
+Labels = tuple[tuple[str, str], ...]  # of an answer, by which the access log tells what it belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it came, its body complete.
+
+    Texts hold the octets that were sent as Latin-1, since HTTP leaves their encoding open (RFC 9110 section 5.5).
+    `target` and `query` are as in the request line; names of `headers` are in lower case, values of repeated ones
+    joined by commas. With a `refusal` the server did not read the request to its end or does not admit it: the
+    application only adds what belongs to the endpoint, such as CORS headers.
+    """
+
+    id: str
+    method: str
+    target: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete answer.
+
+    The server adds Content-Length, Date, Connection and X-Request-ID. `code` is an error's, for the access log, where
+    `labels` become fields.
+    """
+
+    status: str
+    headers: Headers = ()
+    body: bytes = b""
+    code: str | None = None
+    labels: Labels = ()
+
+
+def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Response:
+    """Return the answer that a refusal stands for, with `headers` before its own."""
+    content_type = ("Content-Type", "application/json")
+    return Response(refusal.status, (*headers, *refusal.headers, content_type), refusal.body, refusal.code, labels)
+
+
+class Pending(Protocol):
+    """An answer that has to wait. Every method is called on the port's thread and must not block."""
+
+    def resume(self) -> Response | float:
+        """Begin, or go on: return the answer, or the seconds after which to resume it although nothing woke it.
+
+        Called once to begin, then after each wake and each of those times, also when nothing has changed.
+        """
+        ...
+
+    def refuse(self, refusal: Refusal) -> Response:
+        """Return the answer of a request that is not begun, because too many wait; called instead of `resume`."""
+        ...
+
+    def cancel(self) -> None:
+        """Release what is held: the connection has been closed. Called at any time before the answer."""
+        ...
+
+
+class Application(Protocol):
+    """What answers the requests of a port."""
+
+    def answer(self, request: Request, wake: Callable[[], None]) -> Response | Pending:
+        """Answer a request; called once for each, on the port's thread, and must not block.
+
+        `wake` has a pending answer resumed soon; any thread may call it, at any time and more than once.
+        """
+        ...

@@ -1,0 +1,133 @@
+"""One request and its answer, which the application is asked for once. On the port's thread, `wake` excepted.
+
+A pending answer is resumed when something woke it or its time is over. Of those `limit` wait at a time; one more is
+refused before it has begun, so that nothing of it has been done.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from amqtt_rest_bridge.http_server.application import Application, Pending, Request, Response, refused
+from amqtt_rest_bridge.http_server.channel_loop import Timer
+from amqtt_rest_bridge.http_server.refusals import Refusal, internal_error, overloaded
+
+log = logging.getLogger(__name__)
+
+
+class Waiting:
+    """Room for the pending answers of a port.
+
+    Args:
+        limit: how many may wait.
+        later: calls an action after so many seconds, on the port's thread.
+        soon: calls an action in the next turn of the port's thread; from any thread.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        later: Callable[[float, Callable[[], None]], Timer],
+        soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._limit = limit
+        self.later = later
+        self.soon = soon
+        self.exchanges: set[Exchange] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether no more may wait."""
+        return len(self.exchanges) >= self._limit
+
+
+class Exchange:
+    """A request with the answer that is being made.
+
+    Args:
+        parser: the request; see `RequestParser`.
+        waiting: where it may wait.
+        on_answer: called when a pending answer is complete.
+    """
+
+    def __init__(self, parser: Any, waiting: Waiting, on_answer: "Callable[[Exchange], None]") -> None:
+        self.parser = parser
+        self.request_id = str(uuid.uuid4())
+        self.began = time.monotonic()
+        self.response: Response | None = None
+        self._waiting = waiting
+        self._on_answer = on_answer
+        self._pending: Pending | None = None
+        self._timer: Timer | None = None
+
+    def ask(self, app: Application, refusal: Refusal | None) -> None:
+        """Ask the application, with a refusal only for the headers of its answer; sets `response` if that is there."""
+        if refusal is not None and not self.parser.is_understood:
+            self.response = refused(refusal)
+        else:
+            self._attempt(partial(self._ask, app, refusal))
+
+    def wake(self) -> None:
+        """Have a pending answer resumed; from any thread."""
+        self._waiting.soon(self._woken)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an internal error instead."""
+        log.error("The application failed on request %s", self.request_id, exc_info=error)
+        self._end_waiting()
+        self.response = refused(internal_error())
+
+    def cancel(self) -> None:
+        """End the waiting; the answer is not wanted any more."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._end_waiting()
+
+    def _request(self, refusal: Refusal | None) -> Request:
+        parser = self.parser
+        headers = {name.lower().replace("_", "-"): value for name, value in parser.headers.items()}
+        body = parser.get_body_stream().read() if refusal is None and parser.body_rcv is not None else b""
+        return Request(self.request_id, parser.command, parser.request_uri, parser.query, headers, body, refusal)
+
+    def _ask(self, app: Application, refusal: Refusal | None) -> None:
+        answer = app.answer(self._request(refusal), self.wake)
+        if isinstance(answer, Response):
+            self.response = answer
+        elif self._waiting.is_full:
+            self.response = answer.refuse(overloaded())
+        else:
+            self._waiting.exchanges.add(self)
+            self._pending = answer
+            self._resume(answer)
+
+    def _woken(self) -> None:
+        if self._pending is not None:
+            self._attempt(partial(self._resume, self._pending))
+            if self.response is not None:
+                self._on_answer(self)
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  # it is logged
+            self.fail(error)
+
+    def _resume(self, pending: Pending) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        outcome = pending.resume()
+        if isinstance(outcome, Response):
+            self.response = outcome
+            self._end_waiting()
+        else:
+            self._timer = self._waiting.later(outcome, self._woken)
+
+    def _end_waiting(self) -> None:
+        self._pending = None
+        self._waiting.exchanges.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
