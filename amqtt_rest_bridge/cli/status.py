@@ -1,15 +1,16 @@
-"""`rest-bridge status`: how the routes of a running broker are doing."""
+"""`rest-bridge status`: show how the routes of a running broker are doing. Main thread."""
 
 import json
-import os
-import shutil
 import signal
 import sys
 import time
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from amqtt_rest_bridge.cli import status_table
 from amqtt_rest_bridge.errors import BridgeError
@@ -26,6 +27,7 @@ printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin 
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
+Columns that are zero for every route are left out; the last error of each route follows below the table.
 """
 EPILOG = """\
 exit status:
@@ -40,8 +42,7 @@ examples:
   rest-bridge status --json | jq -r '.[] | select(.health != "Green") | .name'
 """
 _DAY = 86_400
-_ALTERNATE_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+_LINES_OF_ITS_OWN = 3  # summary, titles, and the last line, which would scroll
 
 
 def _seconds(text: str) -> float:
@@ -80,8 +81,7 @@ def run(
     address = status_client.parse_address(broker)
     try:
         if sys.stdout.isatty() and not as_json:
-            screen = _Screen(address.shown)
-            with screen:
+            with _Screen(address.shown) as screen:
                 status_client.follow(address, seconds, screen.show)
             return 0
         statuses = status_client.snapshot(address, seconds)
@@ -98,38 +98,43 @@ def _print_once(statuses: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(status_table.in_order(statuses), indent=2))
     elif statuses:
-        print("\n".join(status_table.table(statuses)))
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(status_table.table(statuses, console, now=time.time()), crop=False)
     else:
         print("no route has a status yet: is the bridge loaded, and its status_seconds above 0?", file=sys.stderr)
 
 
 class _Screen:
-    """A terminal that shows the newest table; gives the terminal back as it was, with the last table on it."""
+    """A terminal that shows the newest table on a screen of its own, and leaves the last one behind."""
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
-        self._lines: list[str] = []
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._statuses: list[dict[str, Any]] | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         signal.signal(signal.SIGTERM, _interrupt)
-        self._write(_ALTERNATE_SCREEN)
+        self._live.start()
+        return self
 
     def __exit__(self, *_error: object) -> None:
-        self._write(_OWN_SCREEN + "".join(f"{line}\n" for line in self._lines))
+        self._live.stop()
+        if self._statuses is not None:
+            self._console.print(self._overview(rows=None))
 
     def show(self, statuses: list[dict[str, Any]]) -> None:
-        size = shutil.get_terminal_size()
-        colour = "NO_COLOR" not in os.environ
-        now = time.strftime("%H:%M:%S")
-        title = f"{self._broker}  {now}  {status_table.summary(statuses)}  (Ctrl-C ends)"
-        lines = status_table.table(statuses, width=size.columns, height=size.lines - 2, colour=colour)
-        self._lines = [title[: size.columns], *lines]
-        self._write(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in self._lines) + _CLEAR_REST)
+        self._statuses = statuses
+        self._live.update(self._overview(rows=self._console.height - _LINES_OF_ITS_OWN), refresh=True)
 
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    def _overview(self, rows: int | None) -> Group:
+        statuses, now = self._statuses or [], time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        title = f"{self._broker}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)"
+        return Group(
+            Text(title, no_wrap=True, overflow="crop"),
+            status_table.table(statuses, self._console, now=now, rows=rows),
+        )
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

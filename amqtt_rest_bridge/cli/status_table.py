@@ -1,74 +1,80 @@
-"""Route status as people read it: payloads to rows, rows to a table. Pure.
+"""Route status as people read it: payloads to a table for rich. Pure; no thread of its own.
 
-Whatever comes over MQTT is written by somebody else: it may be no JSON, lack members or hold control characters.
+Payloads come over MQTT from anywhere: they may lack members, hold other types, control characters or rich's markup.
+So every cell is a `Text`, which rich prints as it is, of printable characters.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-_GAP: Final = "  "
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+Status = Mapping[str, Any]
+
 _UNKNOWN: Final = "-"
-_RESET: Final = "\x1b[0m"
-_BOLD: Final = "\x1b[1m"
-_COLOURS: Final[Mapping[str, str]] = {"Green": "\x1b[32m", "Yellow": "\x1b[33m", "Red": "\x1b[31m"}
+_COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red": "red"}
 _GRAVEST_FIRST: Final = ("Red", "Yellow", "Green")
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    path: tuple[str, ...]
-    is_number: bool = True
-
-
-_COLUMNS: Final = (
-    _Column("ROUTE", ("name",), is_number=False),
-    _Column("HEALTH", ("health",), is_number=False),
-    _Column("CONNECTION", ("connection",), is_number=False),
-    _Column("TOTAL", ("messages", "total")),
-    _Column("OK", ("messages", "succeeded")),
-    _Column("FAILED", ("messages", "failed")),
-    _Column("RETRIED", ("messages", "retried")),
-    _Column("REFUSED", ("messages", "refused")),
-    _Column("QUEUED", ("messages", "queued")),
-    _Column("IN FLIGHT", ("messages", "in_flight")),
-    _Column("P50 MS", ("latency_ms", "p50")),
-    _Column("P99 MS", ("latency_ms", "p99")),
+_TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
+_NUMBERS: Final = (
+    ("TOTAL", "messages", "total"),
+    ("OK", "messages", "succeeded"),
+    ("FAILED", "messages", "failed"),
+    ("RETRIED", "messages", "retried"),
+    ("REFUSED", "messages", "refused"),
+    ("QUEUED", "messages", "queued"),
+    ("IN FLIGHT", "messages", "in_flight"),
+    ("P50 MS", "latency_ms", "p50"),
+    ("P99 MS", "latency_ms", "p99"),
 )
-_LAST_ERROR: Final = "LAST ERROR"
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_WIDEST: Final = 10_000
+_NARROW: Final = (0, 1, 0, 0)  # one space between columns where two would not fit
 
 
-def in_order(statuses: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def in_order(statuses: Iterable[Status]) -> list[Status]:
     """Sort by the routes' names."""
     return sorted(statuses, key=lambda status: (str(status["name"]).lower(), str(status["name"])))
 
 
-def table(
-    statuses: Iterable[Mapping[str, Any]], *, width: int | None = None, height: int | None = None, colour: bool = False
-) -> list[str]:
-    """Make a table of all routes.
+def table(statuses: Iterable[Status], console: Console, *, now: float, rows: int | None = None) -> RenderableType:
+    """Return a table of all routes, with their last errors below it, one a line.
+
+    Columns that are zero or unknown for every route are left out, so that it fits 80 columns unless all has happened;
+    what does not fit is cut off at the right, never wrapped.
 
     Args:
         statuses: Status payloads.
-        width: Columns of the terminal; longer lines are cut. None: as long as they are.
-        height: Most lines, the title among them; the last one says how many routes are left out then.
-        colour: Whether the title and the health stand out, with ANSI codes.
+        console: Where it is measured for.
+        now: Unix time; the age of an error is counted from it.
+        rows: Most routes to show, the others are counted; None: all.
     """
     ordered = in_order(statuses)
-    rows = [_cells(status) for status in ordered]
-    titles = [*(column.title for column in _COLUMNS), _LAST_ERROR]
-    widths = [max(len(cell) for cell in cells) for cells in zip(titles, *rows, strict=True)]
-    lines = [_line(titles, widths, width, _BOLD if colour else "")]
-    shown = rows if height is None or len(rows) < height else rows[: max(0, height - 2)]
-    lines += [_line(row, widths, width, "", _COLOURS.get(row[1], "") if colour else "") for row in shown]
-    if len(shown) < len(rows):
-        lines.append(f"... and {len(rows) - len(shown)} more"[:width])
-    return lines
+    numbers = [column for column in _NUMBERS if any(_member(status, *column[1:]) for status in ordered)]
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for title, _ in _TEXTS:
+        grid.add_column(title, no_wrap=True)
+    for title, *_ in numbers:
+        grid.add_column(title, no_wrap=True, justify="right")
+    shown = ordered if rows is None or len(ordered) <= rows else ordered[: max(0, rows - 1)]
+    for status in shown:
+        texts = [Text(_text(status.get(name)), _COLOURS.get(str(status.get(name)), "")) for _, name in _TEXTS]
+        grid.add_row(*texts, *(Text(_text(_member(status, *path))) for _, *path in numbers))
+    unbounded = console.options.update(max_width=_WIDEST)
+    grid.width = Measurement.get(console, unbounded, grid).maximum
+    if grid.width > console.width:
+        grid.padding, grid.width = _NARROW, None
+        grid.width = Measurement.get(console, unbounded, grid).maximum
+    if len(shown) < len(ordered):
+        return Group(grid, Text(f"... and {len(ordered) - len(shown)} more"))
+    return Group(grid, *_errors(ordered, now))
 
 
-def summary(statuses: Iterable[Mapping[str, Any]]) -> str:
+def summary(statuses: Iterable[Status]) -> str:
     """Count the routes by health, the gravest first: `3 routes: 1 Red, 2 Green`."""
     healths = [_text(status.get("health")) for status in statuses]
     order = [*_GRAVEST_FIRST, *sorted(set(healths) - set(_GRAVEST_FIRST))]
@@ -76,38 +82,28 @@ def summary(statuses: Iterable[Mapping[str, Any]]) -> str:
     return f"{len(healths)} route{'s' if len(healths) != 1 else ''}{': ' if counts else ''}{', '.join(counts)}"
 
 
-def _cells(status: Mapping[str, Any]) -> list[str]:
-    return [*(_text(_member(status, column.path)) for column in _COLUMNS), _last_error(status.get("last_error"))]
+def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:
+    for status in statuses:
+        error = status.get("last_error")
+        if isinstance(error, Mapping):
+            told = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
+            yield Text(f"{_text(status['name'])}: {told or _UNKNOWN} ({_age(error.get('time'), now)})")
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], limit: int | None, style: str, health: str = "") -> str:
-    """Lay out one line; it is cut before colours are put in, so that none is cut in two."""
-    padded = [
-        cell.rjust(size) if number < len(_COLUMNS) and _COLUMNS[number].is_number else cell.ljust(size)
-        for number, (cell, size) in enumerate(zip(cells, widths, strict=True))
-    ]
-    line = _GAP.join(padded).rstrip()[:limit]
-    if style:
-        return f"{style}{line}{_RESET}"
-    start = widths[0] + len(_GAP)
-    end = start + len(cells[1])
-    if health and len(line) >= end:
-        return f"{line[:start]}{health}{line[start:end]}{_RESET}{line[end:]}"
-    return line
+def _age(time: Any, now: float) -> str:
+    """Return how long ago an RFC 3339 time was, in its largest unit: `12 min ago`."""
+    try:
+        moment = datetime.fromisoformat(time)
+    except (TypeError, ValueError):
+        return f"at {_text(time)}"
+    seconds = max(0, int(now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()))
+    size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    return f"{seconds // size} {unit} ago"
 
 
-def _member(status: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = status
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-def _last_error(error: Any) -> str:
-    if not isinstance(error, Mapping):
-        return _UNKNOWN
-    parts = [_text(error[name]) for name in ("code", "message", "time") if error.get(name) is not None]
-    return " ".join(parts) or _UNKNOWN
+def _member(status: Status, group: str, name: str) -> Any:
+    members = status.get(group)
+    return members.get(name) if isinstance(members, Mapping) else None
 
 
 def _text(value: Any) -> str:

@@ -1,10 +1,13 @@
 """Route status as a table."""
 
+import io
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from amqtt_rest_bridge.broker.status_client import parse_status
 from amqtt_rest_bridge.cli.status_table import in_order, summary, table
@@ -29,76 +32,113 @@ def status(name: str = "Orders", **members: Any) -> dict[str, Any]:
     } | members  # fmt: skip
 
 
-def test_table_has_a_line_for_every_route_in_order_of_names() -> None:
-    assert table([status("b"), status("A", last_error=None), status("c", health="Red")]) == [
-        "ROUTE  HEALTH  CONNECTION  TOTAL    OK  FAILED  RETRIED  REFUSED  QUEUED  IN FLIGHT  P50 MS  P99 MS  "
-        "LAST ERROR",
-        "A      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0  -",
-        "b      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0  "
-        "timeout no answer within 5 s 2026-01-31T11:00:00.000Z",
-        "c      Red     connected    1234  1200      30        7        4       5         16    12.3   250.0  "
-        "timeout no answer within 5 s 2026-01-31T11:00:00.000Z",
+NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC).timestamp()
+
+
+def lines(*statuses: dict[str, Any], width: int = 200, rows: int | None = None, **options: Any) -> list[str]:
+    """Return the table as a terminal of so many columns shows it."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, **options)
+    with console.capture() as captured:
+        console.print(table(statuses, console, now=NOW, rows=rows))
+    return captured.get().splitlines()
+
+
+def test_table_has_a_line_for_every_route_in_order_of_names_and_the_errors_below() -> None:
+    assert lines(status("b"), status("A", last_error=None), status("c", health="Red")) == [
+        "ROUTE  HEALTH  CONNECTION  TOTAL    OK  FAILED  RETRIED  REFUSED  QUEUED  IN FLIGHT  P50 MS  P99 MS",
+        "A      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
+        "b      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
+        "c      Red     connected    1234  1200      30        7        4       5         16    12.3   250.0",
+        "b: timeout no answer within 5 s (1 h ago)",
+        "c: timeout no answer within 5 s (1 h ago)",
     ]
 
 
+def test_table_fits_80_columns_without_the_columns_that_are_zero_for_every_route() -> None:
+    usual = {"total": 98_765, "succeeded": 98_700, "failed": 65, "retried": 7, "refused": 0, "in_flight": 1}
+    title, row, _ = lines(status("Intake", messages=usual), width=80)
+    assert title == "ROUTE  HEALTH CONNECTION TOTAL    OK FAILED RETRIED IN FLIGHT P50 MS P99 MS"
+    assert max(len(title), len(row)) <= 80
+    assert row.endswith(" 250.0")
+
+
 def test_columns_grow_with_what_is_in_them() -> None:
-    title, row = table([status("A route with a long name", messages={"total": 10_000_000})])
+    title, row, _ = lines(status("A route with a long name", messages={"total": 10_000_000}))
     assert title.index("HEALTH") == row.index("Green") == len("A route with a long name") + 2
     assert title.index("TOTAL") + len("TOTAL") == row.index("10000000") + len("10000000")
 
 
 def test_table_without_routes_has_a_title_alone() -> None:
-    (title,) = table([])
+    (title,) = lines()
     assert title.startswith("ROUTE  HEALTH")
 
 
 def test_member_that_is_missing_or_null_is_a_dash() -> None:
-    (_, row) = table([{"name": "a", "latency_ms": {"p50": None}, "messages": 3, "last_error": {}}])
-    assert row.split() == ["a", *["-"] * 12]
+    odd = {"name": "a", "latency_ms": {"p50": None}, "messages": 3, "last_error": {}}
+    assert lines(odd, status("b"))[1].split() == ["a", *["-"] * 11]
+    assert "a: - (at -)" in lines(odd)
 
 
 def test_values_of_other_types_are_shown_as_json() -> None:
-    (_, row) = table([status(health=["Red"], connection=True)])
+    row = lines(status(health=["Red"], connection=True, last_error=3))[1]
     assert '["Red"]' in row
     assert "true" in row
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    lines = table([status("a\x1b[2J", last_error={"code": "x\r\n", "message": "\x07"})])
-    assert all(line.isprintable() for line in lines)
+    shown = lines(status("a\x1b[2J", last_error={"code": "x\r\n", "message": "\x07", "time": "\x1b"}))
+    assert len(shown) == 3
+    assert all(line.isprintable() for line in shown)
+
+
+def test_markup_of_rich_is_text_like_any_other() -> None:
+    error = {"code": "[link=http://evil]x[/link]", "message": ":smile: [/]", "time": "[red]"}
+    _, row, below = lines(status("[bold]x[/bold]", health="[red]", last_error=error))
+    assert row.startswith("[bold]x[/bold]  [red] ")
+    assert below == "[bold]x[/bold]: [link=http://evil]x[/link] :smile: [/] (at [red])"
 
 
 def test_lines_are_cut_to_the_width_of_the_terminal() -> None:
-    lines = table([status(), status("b")], width=40)
-    assert [len(line) for line in lines] == [40, 40, 40]
+    title, *rows = lines(status(last_error=None), status("b", last_error=None), width=40)
+    assert [len(line) for line in (title, *rows)] == [40, 40, 40]
 
 
 @pytest.mark.parametrize(
-    ("height", "last"),
+    ("rows", "last"),
     [
-        pytest.param(6, "r4 ", id="room-for-all"),
-        pytest.param(5, "... and 2 more", id="one-too-many"),
-        pytest.param(2, "... and 5 more", id="room-for-none"),
+        pytest.param(5, "r4 ", id="room-for-all"),
+        pytest.param(4, "... and 2 more", id="one-too-many"),
+        pytest.param(1, "... and 5 more", id="room-for-none"),
+        pytest.param(0, "... and 5 more", id="no-room"),
     ],
 )
-def test_rows_beyond_the_height_are_counted(height: int, last: str) -> None:
-    lines = table([status(f"r{number}") for number in range(5)], height=height)
-    assert len(lines) == height
-    assert lines[-1].startswith(last)
+def test_rows_beyond_the_height_are_counted(rows: int, last: str) -> None:
+    shown = lines(*(status(f"r{number}", last_error=None) for number in range(5)), rows=rows)
+    assert len(shown) == 1 + max(rows, 1)
+    assert shown[-1].startswith(last)
 
 
 def test_colours_change_nothing_but_the_colour() -> None:
     statuses = [status("a"), status("b", health="Yellow"), status("c", health="Red"), status("d", health="Blue")]
-    plain, coloured = table(statuses, width=100), table(statuses, width=100, colour=True)
-    assert [re.sub(r"\x1b\[\d+m", "", line) for line in coloured] == plain
-    assert [re.findall(r"\x1b\[(\d+)m", line) for line in coloured] == [
-        ["1", "0"], ["32", "0"], ["33", "0"], ["31", "0"], [],
-    ]  # fmt: skip
+    coloured = lines(*statuses, force_terminal=True, color_system="standard", legacy_windows=False)
+    assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in coloured] == lines(*statuses)
+    assert [re.findall(r"\x1b\[(3\d)m", line) for line in coloured[1:5]] == [["32"], ["33"], ["31"], []]
 
 
-def test_health_that_is_cut_off_has_no_colour() -> None:
-    (_, row) = table([status()], width=9, colour=True)
-    assert row == "Orders  G"
+@pytest.mark.parametrize(
+    ("time", "age"),
+    [
+        pytest.param("2026-01-31T12:00:00.000Z", "0 s ago", id="now"),
+        pytest.param("2026-01-31T11:59:01Z", "59 s ago", id="seconds"),
+        pytest.param("2026-01-31T11:01:00+00:00", "59 min ago", id="minutes"),
+        pytest.param("2026-01-30T12:00:01", "23 h ago", id="hours-without-an-offset"),
+        pytest.param("2026-01-01T12:00:00Z", "30 d ago", id="days"),
+        pytest.param("2027-01-01T12:00:00Z", "0 s ago", id="a-clock-that-is-ahead"),
+        pytest.param("yesterday", "at yesterday", id="no-time"),
+    ],
+)
+def test_age_of_an_error_is_in_its_largest_unit(time: str, age: str) -> None:
+    assert lines(status(last_error={"code": "timeout", "time": time}))[-1] == f"Orders: timeout ({age})"
 
 
 @pytest.mark.parametrize(
