@@ -7,7 +7,7 @@ _TELLING = (OSError, ImportError, ValueError, RuntimeError)  # builtin errors wh
 
 
 class Severity(StrEnum):
-    """How grave a fault is; errors stop the broker's start, the others are only said."""
+    """How severe a fault is; errors stop the broker's start, the others are logged."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -40,7 +40,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, or worth saying, at one place of one file.
+    """One fault or remark at one place of one file.
 
     `path` is the file as the operator named it; a notebook's cell follows as `file.lotnb#3`.
     """
@@ -52,7 +52,7 @@ class Fault:
     hint: str | None = None
 
     def __str__(self) -> str:
-        """Give the fault as an operator reads it: `path:line:column: error: message`, then its hint."""
+        """Return the fault as an operator reads it: `path:line:column: error: message`, then its hint."""
         line = f"{self.path}:{self.position.line}:{self.position.column}: {self.severity}: {self.message}"
         return f"{line}\nhint: {self.hint}" if self.hint else line
 

@@ -1,4 +1,4 @@
-"""The failure payload of decisions section 5, for both processes: pure."""
+"""Failures of calls and the payload that they publish. Pure; both processes use it, on any thread."""
 
 import base64
 import json
@@ -7,11 +7,11 @@ from typing import Any
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues
-from amqtt_rest_bridge.placeholders import rfc3339 as rfc3339  # for those who write times as here
+from amqtt_rest_bridge.placeholders import rfc3339 as rfc3339  # the form of every time that the bridge publishes
 
 
 def body_members(body: bytes) -> dict[str, str]:
-    """Write a body as the JSON members `body` and `body_encoding` (`utf-8`, or `base64` for what is no UTF-8)."""
+    """Return a body as the JSON members `body` and `body_encoding` (`utf-8`, or `base64` for other bytes)."""
     try:
         return {"body": body.decode(), "body_encoding": "utf-8"}
     except UnicodeDecodeError:
@@ -41,9 +41,9 @@ def failure_payload(
 
 
 def failure_topic(event: ClientEvent, message: Message) -> str | None:
-    """Say where a failure of this event goes: ERROR_TOPIC, else DESTINATION_TOPIC, else (None) to log and status only.
+    """Return the topic of a failure: ERROR_TOPIC, else DESTINATION_TOPIC, else None: log and status alone have it.
 
-    A DESTINATION_TOPIC that this message cannot fill is no place to publish either.
+    None too when this message cannot fill DESTINATION_TOPIC.
     """
     if event.error_topic is not None:
         return event.error_topic

@@ -36,7 +36,7 @@ class ResponseFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestApiConfig:
-    """The REST_API_CONFIG block of a route; defaults are those of the specification and of decisions section 5.
+    """The REST_API_CONFIG block of a route; defaults are those of the route language.
 
     `base_address` always has a scheme and no trailing slash; times are seconds. Secrets are kept out of `repr`.
     """
@@ -120,13 +120,13 @@ class ServerEvent:
 
     @property
     def read_filter(self) -> str | None:
-        """Give the topic filter that a read event answers from, None for other events."""
+        """Return the topic filter that a read event answers from, None for other events."""
         return self.source_topic if self.destination_topic is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One `DEFINE ROUTE ... WITH TYPE REST_API`, checked; `path` and `position` say where its DEFINE stands.
+    """One `DEFINE ROUTE ... WITH TYPE REST_API`, checked; `path` and `position` are those of its DEFINE.
 
     `secrets` are the values that GET SECRET, `{secret.X}`, passwords and signing secrets brought in, for masking.
     """

@@ -19,14 +19,14 @@ MAX_TOPIC_BYTES = 65_535
 
 
 def check_topic_name(text: str) -> str | None:
-    """Say why `text` cannot be a topic name (what a message is published to), or None if it can."""
+    """Return why `text` cannot be a topic name (what a message is published to), or None if it can."""
     if "+" in text or "#" in text:
         return f"holds the wildcard {'+' if '+' in text else '#'}, which only a topic filter may hold"
     return _check_text(text)
 
 
 def check_topic_filter(text: str) -> str | None:
-    """Say why `text` cannot be a topic filter (what is subscribed to), or None if it can."""
+    """Return why `text` cannot be a topic filter (what is subscribed to), or None if it can."""
     levels = text.split("/")
     for number, level in enumerate(levels, start=1):
         if "#" in level and (level != "#" or number != len(levels)):
@@ -37,7 +37,7 @@ def check_topic_filter(text: str) -> str | None:
 
 
 def loggable(topic: str) -> str:
-    """Write a topic name for a log line: on one line and not endless, so that who may publish cannot forge a record."""
+    """Return a topic name for a log line: on one line and not endless, so that a publisher cannot forge a record."""
     return on_one_line(topic, _LOGGED)
 
 
@@ -45,7 +45,7 @@ def _check_text(text: str) -> str | None:
     if not text:
         return "is empty"
     # Decision: MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
-    # never stand in a topic on purpose and would break a log line, so they are refused here as well.
+    # never are in a topic on purpose and would break a log line, so they are refused here as well.
     if _CONTROL.search(text):
         return "holds a control character"
     if text.isascii() and len(text) <= MAX_TOPIC_BYTES:
@@ -58,7 +58,7 @@ def _check_text(text: str) -> str | None:
 
 
 def filter_matches(topic_filter: str, topic: str) -> bool:
-    """Tell whether a valid topic filter matches a topic name (MQTT 3.1.1 sections 4.7.1 and 4.7.2)."""
+    """Return whether a valid topic filter matches a topic name (MQTT 3.1.1 sections 4.7.1 and 4.7.2)."""
     if topic.startswith("$") and topic_filter[:1] in ("+", "#"):
         return False
     levels = topic.split("/")
@@ -118,7 +118,7 @@ class TopicIndex(Generic[T]):
         node.here.append(entry)
 
     def find(self, topic: str) -> tuple[T, ...]:
-        """Give the values of the filters that match a topic name, in the order they were put in."""
+        """Return the values of the filters that match a topic name, in the order they were put in."""
         exact = self._exact.get(topic, ())
         wild = self._walk(self._root, topic) if self._root is not None else ()
         if not wild:

@@ -1,4 +1,4 @@
-"""One thread that does things later: retries that are due, queues that wait too long. Knows nothing of what it runs."""
+"""Timed actions on one thread of their own: retries that are due, queues that wait too long."""
 
 import heapq
 import itertools

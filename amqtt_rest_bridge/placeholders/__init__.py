@@ -1,8 +1,7 @@
 """Placeholders: texts with `{...}`, parsed once at load and filled per message or request. Pure; any thread.
 
-`names` says which placeholders there are, `text` parses and fills, `values` takes a message or request apart,
-`escaping` has one rule per place, `matching` tells which filters a topic can match. What is inserted never changes the
-shape of what it is inserted into.
+`names` lists the placeholders, `text` parses and fills, `values` reads messages and requests, `escaping` has one rule
+for each place, `matching` finds which filters a topic can match. A value never changes the shape of the text around it.
 """
 
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of

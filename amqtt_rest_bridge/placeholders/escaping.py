@@ -1,4 +1,8 @@
-"""How a value is written into an endpoint, header, topic or body: decisions on shape, one function a place. Pure."""
+"""Escaping of values by place: `ESCAPES` maps each place (endpoint, header, topic, kinds of body) to its function.
+
+A value never changes the shape of the text that it is inserted into: it is escaped, or refused where escaping is not
+possible. Pure; any thread.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +16,7 @@ from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
 
 
 class Place(StrEnum):
-    """Where a text stands, which decides how what is inserted is escaped; the last three are bodies."""
+    """Where a text is used, which decides how inserted values are escaped; the last three are bodies."""
 
     ENDPOINT = "endpoint"
     HEADER = "header"
@@ -37,12 +41,12 @@ _TOPIC_SPECIAL = re.compile(r"[+#\x00-\x1f\x7f-\x9f]")
 
 
 def refuse(placeholder: Placeholder, reason: str, hint: str) -> CallError:
-    """Make the error for a value that cannot stand where its placeholder stands; it never tells the value."""
+    """Return the error for a value that its place does not allow; it never shows the value."""
     return CallError(FailureCode.INVALID_VALUE, f"the value of {{{placeholder.name}}} {reason}", hint, unsent=True)
 
 
-def text_of(placeholder: Placeholder, value: JsonValue) -> str:
-    """Give a value as text: a string is its text, anything else its JSON."""
+def as_text(placeholder: Placeholder, value: JsonValue) -> str:
+    """Return a value as text: a string as it is, anything else as JSON."""
     try:
         text = value if isinstance(value, str) else to_json(value)
     except RecursionError as error:
@@ -57,17 +61,17 @@ def text_of(placeholder: Placeholder, value: JsonValue) -> str:
     return text
 
 
-def in_endpoint(placeholder: Placeholder, value: JsonValue) -> str:
+def escape_in_endpoint(placeholder: Placeholder, value: JsonValue) -> str:
     """Percent-encode all but RFC 3986 unreserved characters; a whole topic keeps its slashes."""
-    text = text_of(placeholder, value)
+    text = as_text(placeholder, value)
     if _UNRESERVED.fullmatch(text):  # ten times faster than quote, and the usual case
         return text
     return quote(text, safe="/" if placeholder.root == "topic" else "")
 
 
-def in_header(placeholder: Placeholder, value: JsonValue) -> str:
+def escape_in_header(placeholder: Placeholder, value: JsonValue) -> str:
     """Refuse control characters, so that a value cannot end its header (RFC 9110 section 5.5)."""
-    text = text_of(placeholder, value)
+    text = as_text(placeholder, value)
     if _CONTROL.search(text):
         raise refuse(
             placeholder, "holds a control character, which a header cannot carry", "Send text without line breaks."
@@ -75,9 +79,9 @@ def in_header(placeholder: Placeholder, value: JsonValue) -> str:
     return text
 
 
-def in_topic(placeholder: Placeholder, value: JsonValue) -> str:
+def escape_in_topic(placeholder: Placeholder, value: JsonValue) -> str:
     """Refuse what would add a level or a wildcard; a whole topic keeps its slashes."""
-    text = text_of(placeholder, value)
+    text = as_text(placeholder, value)
     if _TOPIC_SPECIAL.search(text) or ("/" in text and placeholder.root != "topic"):
         raise refuse(
             placeholder,
@@ -87,28 +91,28 @@ def in_topic(placeholder: Placeholder, value: JsonValue) -> str:
     return text
 
 
-def in_json(placeholder: Placeholder, value: JsonValue) -> str:
+def escape_in_json(placeholder: Placeholder, value: JsonValue) -> str:
     """Write JSON outside a string literal (`{payload}` as it is), escaped text inside one (RFC 8259 section 7)."""
     if placeholder.quoted:
-        return json_string(text_of(placeholder, value))[1:-1]
-    text = text_of(placeholder, value)
+        return json_string(as_text(placeholder, value))[1:-1]
+    text = as_text(placeholder, value)
     if isinstance(value, str) and not isinstance(value, JsonNumber) and placeholder.root != RAW:
         return json_string(text)
     return text
 
 
-def in_form(placeholder: Placeholder, value: JsonValue) -> str:
+def escape_in_form(placeholder: Placeholder, value: JsonValue) -> str:
     """Percent-encode all but unreserved characters, so that a value cannot add a field."""
-    return quote(text_of(placeholder, value), safe="")
+    return quote(as_text(placeholder, value), safe="")
 
 
 ESCAPES: Mapping[Place, Callable[[Placeholder, JsonValue], str]] = MappingProxyType(
     {
-        Place.ENDPOINT: in_endpoint,
-        Place.HEADER: in_header,
-        Place.TOPIC: in_topic,
-        Place.JSON: in_json,
-        Place.FORM: in_form,
-        Place.TEXT: text_of,
+        Place.ENDPOINT: escape_in_endpoint,
+        Place.HEADER: escape_in_header,
+        Place.TOPIC: escape_in_topic,
+        Place.JSON: escape_in_json,
+        Place.FORM: escape_in_form,
+        Place.TEXT: as_text,
     }
 )

@@ -53,12 +53,12 @@ def to_json(value: JsonValue) -> str:
 
 
 def look_up(value: JsonValue, path: str) -> JsonValue:
-    """Follow a dotted path: names into objects, numbers from 0 into arrays, longer keys before shorter ones.
+    """Return the value at a dotted path: names into objects, numbers from 0 into arrays, longer keys first.
 
     Every part of the value is visited at most once, so a hostile payload costs no more than its size.
 
     Raises:
-        LookupError: nothing stands there.
+        LookupError: there is no value at that path.
     """
     if isinstance(value, dict):
         if path in value:

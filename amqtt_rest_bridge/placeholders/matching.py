@@ -56,7 +56,7 @@ def _levels_match(wanted: list[str], levels: list[str]) -> bool:
 
 
 def _with_skipped(places: set[int], levels: list[str]) -> set[int]:
-    """Return places with those behind a `_MANY` that stands for no level."""
+    """Return places with those behind a `_MANY` that counts as no level."""
     found = set(places)
     for place in places:
         while place < len(levels) and levels[place] == _MANY:
@@ -72,7 +72,7 @@ def _level_matches(wanted: str, level: str) -> bool:
 
 
 def _levels(topic: str) -> Iterator[str]:
-    """Split a pattern into its levels; `_MANY` stands alone."""
+    """Split a pattern into its levels; `_MANY` is a level of its own."""
     for level in topic.split("/"):
         head, many, tail = level.partition(_MANY)
         if not many or level == _MANY:

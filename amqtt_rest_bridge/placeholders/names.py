@@ -112,7 +112,7 @@ AT_LOAD = ("env", "secret")
 class Placeholder:
     """One placeholder in a text: `name` as written, `root` and `argument` what it means.
 
-    `quoted` tells that it stands inside a JSON string literal; `argument` of a `{header.x}` is in lower case.
+    `quoted`: it is inside a JSON string literal; `argument` of a `{header.x}` is in lower case.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Placeholder:
 
 
 def recognise(name: str, mode: Mode) -> Placeholder | None:
-    """Say what the text between two braces means in a mode, or None when it is no placeholder there."""
+    """Return the placeholder that a text between braces is in this mode, None when it is none."""
     for kind in PLACEHOLDERS:
         if mode in kind.modes:
             argument = _argument(kind, name)
@@ -132,7 +132,7 @@ def recognise(name: str, mode: Mode) -> Placeholder | None:
 
 
 def _argument(kind: PlaceholderKind, name: str) -> str | None:
-    """Give what follows a kind's name, "" when it stands alone, None when `name` is not of this kind."""
+    """Return what follows a kind's name, "" for the name alone, None when `name` is not of this kind."""
     for own in kind.names:
         if name == own and kind.alone:
             return ""

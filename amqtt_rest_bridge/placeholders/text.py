@@ -17,7 +17,7 @@ _JSON_TOKEN = re.compile(r'\\.|["\\]', re.DOTALL)
 
 
 class LoneBackslashError(BridgeError):
-    r"""In a JSON string a single backslash stands before a value: it would escape the value's own first escape.
+    r"""In a JSON string a value follows a single backslash, which would escape the value's own first escape.
 
     `"C:\{payload}"`, filled with a quote, would be `"C:\\""`: a backslash, and the end of the string.
     """
@@ -27,7 +27,7 @@ class LoneBackslashError(BridgeError):
 class Fixed:
     """Text that is put in as it is and never expanded: what GET ENV, GET SECRET, `{env.X}` or `{secret.X}` gave.
 
-    With `escaped`, it is escaped for its place like any other value. `label` stands for it where texts are shown.
+    With `escaped`, it is escaped for its place like any other value. `label` replaces it where texts are shown.
     """
 
     text: str = field(repr=False)
@@ -45,17 +45,17 @@ class PlaceholderText:
 
     @property
     def is_constant(self) -> bool:
-        """Tell that filling it always gives the same text."""
+        """Return whether it has no placeholders."""
         return not self.pieces or (len(self.pieces) == 1 and isinstance(self.pieces[0], str))
 
     @property
     def is_raw(self) -> bool:
-        """Tell that it is `{payload}`, `{value}` or `{body}` alone, which stays byte for byte."""
+        """Return whether it is `{payload}`, `{value}` or `{body}` alone, which stays byte for byte."""
         return len(self.pieces) == 1 and _is_raw(self.pieces[0])
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the placeholders in it as they are written, without braces, in their order."""
+        """Return the placeholders in it as they are written, without braces, in their order."""
         return tuple(piece.name for piece in self.pieces if isinstance(piece, Placeholder))
 
     def fill(self, values: Values) -> str:
@@ -120,7 +120,7 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
 
     Raises:
         CallError: `invalid_value`, a `Fixed` cannot stand in this place.
-        LoneBackslashError: in JSON, a value could end the string it stands in.
+        LoneBackslashError: in JSON, a value could end the string around it.
     """
     parts = (text,) if isinstance(text, str) else text
     pieces: list[str | Placeholder] = []
@@ -169,13 +169,13 @@ class _JsonStrings:
         self._backslash = ""
 
     def pass_over(self, literal: str) -> None:
-        """Take notice of the quotes in a piece of text; an escape may begin in one piece and end in the next."""
+        """Count the quotes in a piece of text; an escape may begin in one piece and end in the next."""
         tokens = _JSON_TOKEN.findall(self._backslash + literal)
         self._inside ^= tokens.count('"') % 2 == 1
         self._backslash = "\\" if tokens[-1:] == ["\\"] else ""
 
     def enter_value(self, written: str) -> bool:
-        """Tell whether a value here stands inside a string."""
+        """Return whether a value here is inside a string."""
         if self._inside and self._backslash:
             raise LoneBackslashError(
                 f"has a single \\ before {written}: a value that begins with a quote would end its string"
@@ -206,9 +206,9 @@ class Suspect:
 
 
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
-    """Find what looks like a placeholder but is none in this mode, or is one in the clothes of another language.
+    """Find what looks like a placeholder but is none in this mode, or is one in the syntax of another language.
 
-    Those clothes are `${name}`, `{{name}}` and `{name[0]}`.
+    Those are `${name}`, `{{name}}` and `{name[0]}`.
     """
     for match in _SUSPECT.finditer(text):
         name = match["name"]

@@ -1,12 +1,17 @@
-"""What placeholders are filled with: the parts of a message or of a request, taken apart at most once. Pure."""
+"""Values of placeholders: a message or a request, each part parsed at most once, when it is needed. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.placeholders.csv_fields import first_record
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
 from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
+
+MAX_FIELDS = 10_000
+"""Fields that are read of a record: a placeholder counts up to 9999."""
+
+_FIELD = re.compile(r'(?:"((?:[^"]|"")*+)"|([^,\r\n]*+))(,|(?=[\r\n])|\Z)')
 
 
 def rfc3339(timestamp: float) -> str:
@@ -22,7 +27,7 @@ def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallError:
 
 
 class Values:
-    """Base of both kinds: a payload with a time. Not for sharing between threads: it remembers what it parsed."""
+    """Base of both kinds: a payload with a time. For one thread: it caches what it parsed."""
 
     __slots__ = ("_json", "_text", "_timestamp", "payload")
     _noun = "payload"
@@ -34,7 +39,7 @@ class Values:
         self._json: tuple[JsonValue] | None = None
 
     def get(self, placeholder: Placeholder) -> JsonValue:
-        """Give the value of a placeholder.
+        """Return the value of a placeholder.
 
         Raises:
             CallError: `placeholder_unresolved`, it has none.
@@ -169,3 +174,24 @@ class RequestValues(Values):
         if value is None:
             raise _unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
         return value
+
+
+def first_record(text: str) -> list[str]:
+    """Return the fields of the first CSV record (RFC 4180); none for an empty text. Spaces belong to their field.
+
+    A quote inside a field that does not begin with one is taken as it is, as spreadsheets write it now and then.
+
+    Raises:
+        ValueError: A quoted field is not closed, or text follows its closing quote.
+    """
+    text = text.removeprefix("\ufeff")
+    fields: list[str] = []
+    position = 0
+    more = bool(text)
+    while more and len(fields) < MAX_FIELDS:
+        found = _FIELD.match(text, position)
+        if found is None or (found[1] is None and found[2].startswith('"')):
+            raise ValueError("a quoted field is not closed, or text follows its closing quote")
+        fields.append(found[2] if found[1] is None else found[1].replace('""', '"'))
+        position, more = found.end(), found[3] == ","
+    return fields

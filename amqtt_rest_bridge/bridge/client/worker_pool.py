@@ -3,7 +3,7 @@
 In one interpreter, threads that compute take the lock from each other: against a server that answers at once two
 threads do more than eight. Against a slow server threads only wait, and as many are needed as requests should be in
 flight. The pool finds out which it is: it starts with one thread and adds another only while items wait *and* the
-threads that run spend their time waiting (`_useful`), and it sends one home when there are more than that.
+threads that run spend their time waiting (`_useful`), and it puts one to rest when there are more than that.
 
 What a thread waits for cannot be told exactly. A call's time over its computing is 2 to 4 with one thread and a server
 that answers at once, as processes take turns on the processors, and it rises with the threads that run, as they wait
@@ -67,8 +67,8 @@ class WorkerPool(Generic[T]):
         self._budget.join()
         self._queue: deque[tuple[float, T]] = deque()
         self._lock = threading.Lock()
-        # Where threads sleep, most recently idle last: a lock that its owner holds and whoever wakes him releases. That
-        # is one system call; a Semaphore is Python on top of two locks.
+        # Where threads sleep, most recently idle last: a lock that the sleeper holds and its waker releases. That is
+        # one system call; a Semaphore is Python on top of two locks.
         self._idle: list[Lock] = []
         self._running = 0
         self._threads = 0  # running or idle
@@ -83,21 +83,21 @@ class WorkerPool(Generic[T]):
 
     @property
     def backlog(self) -> int:
-        """Say how many items wait for a thread."""
+        """Return how many items wait for a thread."""
         return len(self._queue)
 
     @property
     def running(self) -> int:
-        """Say how many threads have work."""
+        """Return how many threads have work."""
         return self._running
 
     def submit(self, items: Iterable[T]) -> None:
-        """Queue items and see that a thread is at them; any thread may call."""
+        """Queue items and start a thread on them; any thread may call."""
         if self.queue(items):
             self.wake()
 
     def queue(self, items: Iterable[T]) -> bool:
-        """Queue items; say whether no thread is at work, so that the caller has to `wake` one or to `work`."""
+        """Queue items; return whether no thread is at work, so that the caller has to `wake` one or to `work`."""
         now = time.monotonic()
         with self._lock:
             self._queue.extend([(now, item) for item in items])
@@ -108,7 +108,7 @@ class WorkerPool(Generic[T]):
         return asleep
 
     def wake(self, count: int = 1) -> None:
-        """Put threads to work, as far as there may be more of them."""
+        """Put `count` more threads to work, up to the limit."""
         for _ in range(count):
             with self._lock:
                 if self._closing or self._running >= self._limit:
@@ -121,7 +121,7 @@ class WorkerPool(Generic[T]):
                 return
 
     def work(self) -> None:
-        """Be one of the threads at work until nothing waits: spares the caller the time that waking another takes."""
+        """Work on the calling thread until nothing waits: this saves the time that waking another thread takes."""
         with self._lock:
             if self._closing or self._running >= self._limit:
                 return
@@ -130,8 +130,8 @@ class WorkerPool(Generic[T]):
         self._on_rest()
         with self._lock:
             self._running -= 1
-            forgotten = bool(self._queue) and not self._running
-        if forgotten:  # it came between the last look at the queue and the end
+            missed = bool(self._queue) and not self._running
+        if missed:  # it came between the last look at the queue and the end
             self.wake()
 
     def drain(self) -> list[T]:
@@ -144,7 +144,7 @@ class WorkerPool(Generic[T]):
                 return items
 
     def close(self) -> None:
-        """Let every thread end after the item it is at; does not wait for them."""
+        """End every thread after the item it runs; does not wait for them."""
         with self._lock:
             if not self._closing:
                 self._budget.leave()
@@ -164,17 +164,16 @@ class WorkerPool(Generic[T]):
         if waited >= _PATIENCE_SECONDS:
             stuck = self._finished == self._seen_finished
             self._seen_finished = self._finished
-            room = self._limit if stuck else self._room(waited)
-            self.wake(min(room - self._running, max(1, self._running)))  # doubling: 64 threads after seven looks
+            useful = self._useful()
+            if stuck:
+                useful = self._limit
+            elif useful <= _FEW and waited < _LONG_SECONDS:
+                useful = 1
+            self.wake(min(useful - self._running, max(1, self._running)))  # doubling: 64 threads after seven looks
         self._timers.after(_PATIENCE_SECONDS, self._look)
 
-    def _room(self, waited: float) -> int:
-        """Return how many threads are worth having while the oldest item has waited for so many seconds."""
-        useful = self._useful()
-        return useful if useful > _FEW or waited >= _LONG_SECONDS else 1
-
     def _useful(self) -> int:
-        """Say how many threads one interpreter can keep busy: a call's time over the part of it that computes."""
+        """Return how many threads one interpreter can keep busy: a call's time over the part of it that computes."""
         if self._cpu <= 0.0:
             return 1
         return max(1, min(self._limit, math.floor(self._wall / self._cpu + 0.5)))
@@ -226,19 +225,16 @@ class WorkerPool(Generic[T]):
                 self._work(item)
             except Exception:
                 log.exception("%s: a call ended with an unexpected error", self._name)
-            self._count(time.perf_counter() - wall, time.thread_time() - cpu)
+            # Races between threads lose a sample now and then, which does not matter to an average.
+            self._finished += 1
+            self._wall += _SMOOTHING * (time.perf_counter() - wall - self._wall)
+            self._cpu += _SMOOTHING * (time.thread_time() - cpu - self._cpu)
             surplus = self._running > self._useful() + 1
             if surplus or self._closing:
                 return surplus
 
-    def _count(self, wall: float, cpu: float) -> None:
-        # Races between threads lose a sample now and then, which an average does not mind.
-        self._finished += 1
-        self._wall += _SMOOTHING * (wall - self._wall)
-        self._cpu += _SMOOTHING * (cpu - self._cpu)
-
     def _rest(self, sleeper: Lock, *, surplus: bool) -> bool:
-        """Wait for work; say whether to go on."""
+        """Wait for work; return False when the thread has to end."""
         self._on_rest()
         with self._lock:
             if self._closing:
