@@ -2,9 +2,12 @@
 
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
+from typing import Any, Literal
 
+import dacite
 import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
 
@@ -269,6 +272,65 @@ def test_every_value_that_does_not_fit_is_told(values: dict[str, object], misfit
     fitted, found = fit(Demanding, values)
     assert sorted(found, key=str) == sorted(misfits, key=str)
     assert misfits or fitted == Demanding("a", 2)
+
+
+@dataclass
+class Inner:
+    size: int = 1
+
+
+@dataclass
+class Varied:
+    flag: bool = False
+    number: int = 0
+    ratio: float = 0.0
+    limit: int | None = None
+    text: str = ""
+    names: list[str] = field(default_factory=list)
+    acl: dict[str, list[str]] = field(default_factory=dict)
+    sizes: dict[str, int] | None = None
+    path: str | Path | None = None
+    paths: str | list[str] | None = None
+    inner: Inner = field(default_factory=Inner)
+    anything: Any = None
+    mapping: dict[Any, Any] = field(default_factory=dict)
+    kind: Literal["a", "b"] = "a"
+
+
+VALUES: list[Any] = [
+    None, True, 0, 1, 2.5, "", "1", "a", [], ["a"], [1], {}, {"a": 1}, {"a": ["b"]}, {"a": [1]}, {1: ["b"]},
+    {"size": 2}, {"size": "2"}, {"x": 1}, date(2026, 1, 31), [[]], {"a": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [member.name for member in fields(Varied)])
+def test_a_value_fits_when_amqtt_takes_it_but_true_is_not_a_number(name: str) -> None:
+    for value in VALUES:
+        try:
+            built = dacite.from_dict(Varied, {name: value}, dacite.Config(strict=True))
+        except (dacite.DaciteError, TypeError, ValueError):  # also from inside dacite 1.9
+            built = None
+        fitted, misfits = fit(Varied, {name: value})
+        true_as_number = value is True and name in ("number", "ratio", "limit")
+        assert bool(misfits) == (built is None or true_as_number), value
+        assert misfits or fitted == built
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        pytest.param({"acl": {"ann": ["a", 3]}}, "acl.ann.1 must be text, not a whole number", id="list-in-mapping"),
+        pytest.param({"acl": {"ann": "a"}}, "acl.ann must be a list, not text", id="mapping"),
+        pytest.param({"names": [["a"]]}, "names.0 must be text, not a list", id="list"),
+        pytest.param({"inner": {"size": "hunter2"}}, "inner.size must be a whole number, not text", id="dataclass"),
+        pytest.param({"inner": 3}, "inner must be Inner, not a whole number", id="no-dataclass"),
+        pytest.param({"kind": "c"}, "kind must be", id="literal"),
+    ],
+)
+def test_place_inside_a_value_is_named_without_the_value(values: dict[str, Any], message: str) -> None:
+    _, (misfit,) = fit(Varied, values)
+    assert misfit.message.startswith(message)
+    assert "hunter2" not in misfit.message
 
 
 def test_reason_is_the_first_message_of_the_exceptions_behind_an_error() -> None:

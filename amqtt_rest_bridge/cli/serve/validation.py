@@ -1,15 +1,17 @@
-"""Values from a YAML file into the dataclass that takes them: every misfit at once, in words. Pure.
+"""Values of a YAML file validated against the dataclass that takes them: every misfit at once, in words. Pure.
 
-dacite, which amqtt uses for the same, names the first misfit only, in terms of Python's types.
+pydantic finds the misfits, strictly: no text for a number, no true for 1. dacite builds the object, because amqtt does
+so: it has the last word, so that nothing is accepted here which amqtt would refuse.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import dacite
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from amqtt_rest_bridge.errors import reason
 from amqtt_rest_bridge.language.report import did_you_mean
@@ -23,6 +25,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     dict: "a mapping",
     NoneType: "null",
 }
+_EXPECTED: Final = {"bool": bool, "int": int, "float": float, "string": str, "list": list, "dict": dict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,51 +48,60 @@ def fit(kind: type[Any], values: Mapping[Any, Any], cast: tuple[type[Enum], ...]
     Returns:
         The object, None if it could not be built, and everything that does not fit; amqtt refuses values with misfits.
     """
-    known = [field.name for field in fields(kind)]
+    members = {field.name: field for field in fields(kind) if field.init}
+    types = get_type_hints(kind)
     misfits = [
-        Misfit(key, f"unknown setting {key}", did_you_mean(str(key), known)) for key in values if key not in known
+        Misfit(key, f"unknown setting {key}", did_you_mean(str(key), list(members)))
+        for key in values
+        if key not in members
     ]
-    misfits += _no_members(kind, values, cast)
-    misfits += _no_numbers(kind, values)
+    for name in members:
+        if name in values:
+            misfits += _misfits_of(name, types[name], values[name], cast)
     wrong = {misfit.key for misfit in misfits}
     rest = {key: value for key, value in values.items() if key not in wrong}
-    config = dacite.Config(strict=True, cast=list(cast))
-    while True:
-        try:
-            return dacite.from_dict(kind, rest, config), misfits
-        except dacite.WrongTypeError as error:
-            key = (error.field_path or "").partition(".")[0]
-            misfits.append(_wrong_type(error, key))
-            if rest.pop(key, None) is None:
-                return None, misfits
-        except dacite.DaciteError as error:  # what a misfit leaves out may be missed then
-            return None, misfits or [Misfit(None, reason(error))]
-        except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a misfit
-            return None, [*misfits, Misfit(None, reason(error))]
+    missing = [
+        Misfit(None, f'missing value for field "{name}"')
+        for name, field in members.items()
+        if name not in values and field.default is MISSING and field.default_factory is MISSING
+    ]
+    if missing or any(field.default is MISSING for name, field in members.items() if name in wrong):
+        return None, misfits + missing
+    try:
+        return dacite.from_dict(kind, rest, dacite.Config(strict=True, cast=list(cast))), misfits
+    except dacite.WrongTypeError as error:  # deep in a dataclass of the plugin's own; the value may be a password
+        place = error.field_path or ""
+        message = _must_be(place, error.field_type, error.value)
+        return None, [*misfits, Misfit(place.partition(".")[0], message)]
+    except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a misfit
+        return None, [*misfits, Misfit(None, reason(error))]
 
 
-def _no_members(kind: type[Any], values: Mapping[Any, Any], cast: tuple[type[Enum], ...]) -> Iterator[Misfit]:
-    for field in fields(kind):
-        allowed = [member.value for member in field.type] if field.type in cast else []
-        if allowed and field.name in values and values[field.name] not in allowed:
-            yield Misfit(field.name, f"{field.name} must be {', '.join(allowed[:-1])} or {allowed[-1]}")
+def _misfits_of(name: str, hint: Any, value: Any, cast: tuple[type[Enum], ...]) -> Iterator[Misfit]:
+    """Validate one member; at most one misfit of it, without the value, which may be a password."""
+    try:
+        config = ConfigDict(strict=hint not in cast, arbitrary_types_allowed=True)
+        TypeAdapter(hint, config=config).validate_python(value)
+    except PydanticUserError:  # a type that pydantic cannot check; dacite does
+        return
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        if any(error["type"] == "dataclass_exact_type" for error in errors):  # given as a mapping, which dacite takes
+            return
+        first = errors[0]
+        if first["type"] == "enum":
+            yield Misfit(name, f"{name} must be {first['ctx']['expected'].replace(chr(39), '')}")
+        elif first["loc"] and get_origin(hint) not in (Union, UnionType):  # inside a list or mapping
+            place = ".".join([name, *(str(part) for part in first["loc"])])
+            expected = _EXPECTED.get(first["type"].removesuffix("_type"))
+            yield Misfit(name, _must_be(place, expected, first["input"]) if expected else f"{place} does not fit")
+        else:
+            quoted = isinstance(value, str) and int in (hint, *get_args(hint))
+            yield Misfit(name, _must_be(name, hint, value), "write a number without quotes" if quoted else None)
 
 
-def _no_numbers(kind: type[Any], values: Mapping[Any, Any]) -> Iterator[Misfit]:
-    """Refuse true and false where a number belongs; Python, and so dacite, takes them for 1 and 0."""
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        kinds = {hints[field.name], *get_args(hints[field.name])}
-        if isinstance(values.get(field.name), bool) and bool not in kinds and kinds & {int, float}:
-            yield Misfit(field.name, f"{field.name} must be {_words(hints[field.name])}, not {_WORDS[bool]}")
-
-
-def _wrong_type(error: dacite.WrongTypeError, key: str) -> Misfit:
-    hint = None
-    if isinstance(error.value, str) and int in (error.field_type, *get_args(error.field_type)):
-        hint = "write a number without quotes"
-    # The value itself stays out of the message: it may be a password.
-    return Misfit(key, f"{error.field_path} must be {_words(error.field_type)}, not {_words(type(error.value))}", hint)
+def _must_be(place: str, hint: Any, value: Any) -> str:
+    return f"{place} must be {_words(hint)}, not {_words(type(value))}"
 
 
 def _words(kind: Any) -> str:
