@@ -181,7 +181,7 @@ def test_the_caller_may_do_the_work_itself(timers: Timers) -> None:
     pool.close()
 
 
-def test_whoever_queues_beside_work_in_progress_need_not_see_to_it(timers: Timers) -> None:
+def test_a_caller_that_queues_beside_work_in_progress_need_not_wake_a_thread(timers: Timers) -> None:
     gate = Gate(1)
     pool = pool_for(timers, gate.work, limit=1)
     pool.submit(range(50))

@@ -1,4 +1,4 @@
-"""How the sender keeps connections and replaces those that their server has closed."""
+"""How the client keeps connections and replaces those that their server has closed."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method
-from tests.bridge.http_sender_support import base_of, sender_of
+from tests.bridge.http_client_support import base_of, client_of
 from tests.bridge.http_target import Peer, Script, Target, answering, echo, reply
 
 WITH_KEY = (("Idempotency-Key", "k1"),)
@@ -27,19 +27,19 @@ class Clock:
 
 
 def test_connection_is_used_again() -> None:
-    with Target(echo) as target, sender_of(base_of(target)) as sender:
+    with Target(echo) as target, client_of(base_of(target)) as client:
         for number in range(20):
             body = b"%d" % number
-            assert sender.send(HttpRequest(Method.POST, base_of(target) + "/", (), body)).body == body
+            assert client.send(HttpRequest(Method.POST, base_of(target) + "/", (), body)).body == body
         assert target.connections == 1
 
 
-def test_sixteen_threads_share_a_sender() -> None:
+def test_sixteen_threads_share_a_client() -> None:
     def call(number: int) -> bool:
         body = b"%d" % number * 100
-        return sender.send(HttpRequest(Method.POST, base_of(target) + "/", (), body)).body == body
+        return client.send(HttpRequest(Method.POST, base_of(target) + "/", (), body)).body == body
 
-    with Target(echo) as target, sender_of(base_of(target)) as sender, ThreadPoolExecutor(16) as threads:
+    with Target(echo) as target, client_of(base_of(target)) as client, ThreadPoolExecutor(16) as threads:
         assert all(threads.map(call, range(800)))
         assert target.connections <= 16
 
@@ -50,7 +50,7 @@ def test_sixteen_threads_share_a_sender() -> None:
         pytest.param(reply(b"x", "200 OK", "Connection: close"), id="connection close"),
         pytest.param(reply(b"x", "200 OK", "Connection: close", "Connection: Upgrade"), id="close among others"),
         pytest.param(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", id="HTTP/1.0"),
-        pytest.param(reply(b"x") + reply(b"y"), id="a second response nobody asked for"),
+        pytest.param(reply(b"x") + reply(b"y"), id="a second response not asked for"),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
             id="two lengths of different kinds",
@@ -58,9 +58,9 @@ def test_sixteen_threads_share_a_sender() -> None:
     ],
 )
 def test_connection_is_not_used_again_after(response: bytes) -> None:
-    with Target(answering(response)) as target, sender_of(base_of(target)) as sender:
+    with Target(answering(response)) as target, client_of(base_of(target)) as client:
         for _ in range(3):
-            assert sender.send(HttpRequest(Method.POST, base_of(target) + "/")).body == b"x"
+            assert client.send(HttpRequest(Method.POST, base_of(target) + "/")).body == b"x"
         assert target.connections == 3
 
 
@@ -78,9 +78,9 @@ def test_connection_is_not_used_when_its_server_may_be_closing_it(
     response: bytes, seconds: float, connections: int
 ) -> None:
     clock = Clock()
-    with Target(answering(response)) as target, sender_of(base_of(target), clock=clock) as sender:
+    with Target(answering(response)) as target, client_of(base_of(target), clock=clock) as client:
         for _ in range(2):
-            sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
+            client.send(HttpRequest(Method.GET, base_of(target) + "/"))
             clock.ahead += seconds
         assert target.connections == connections
 
@@ -96,13 +96,13 @@ def test_connections_idle_for_too_long_are_closed_without_another_request() -> N
         gone.release()
 
     clock = Clock()
-    with Target(script) as target, sender_of(base_of(target), clock=clock) as sender, ThreadPoolExecutor(3) as threads:
-        list(threads.map(lambda _: sender.send(HttpRequest(Method.GET, base_of(target) + "/")), range(3)))
+    with Target(script) as target, client_of(base_of(target), clock=clock) as client, ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: client.send(HttpRequest(Method.GET, base_of(target) + "/")), range(3)))
         clock.ahead = 50
-        sender.expire()
+        client.expire()
         assert not gone.acquire(blocking=False)
         clock.ahead = 56
-        sender.expire()
+        client.expire()
         assert all(gone.acquire(timeout=5) for _ in range(3))
 
 
@@ -124,18 +124,18 @@ def closed_after_the_first(closed: threading.Event) -> Script:
 )
 def test_connection_is_not_used_again_after_a_204_that_promises_a_body(field: str, connections: int) -> None:
     response = f"HTTP/1.1 204 No Content\r\n{field}\r\n\r\n".encode()
-    with Target(answering(response)) as target, sender_of(base_of(target)) as sender:
+    with Target(answering(response)) as target, client_of(base_of(target)) as client:
         for _ in range(3):
-            assert sender.send(HttpRequest(Method.POST, base_of(target) + "/")).status == 204
+            assert client.send(HttpRequest(Method.POST, base_of(target) + "/")).status == 204
         assert target.connections == connections
 
 
 @pytest.mark.parametrize("method", list(Method))
 def test_kept_connection_found_closed_is_replaced_for_every_method(method: Method) -> None:
     closed = threading.Event()
-    with Target(closed_after_the_first(closed)) as target, sender_of(base_of(target)) as sender:
+    with Target(closed_after_the_first(closed)) as target, client_of(base_of(target)) as client:
         for _ in range(3):
-            assert sender.send(HttpRequest(method, base_of(target) + "/")).status == 200
+            assert client.send(HttpRequest(method, base_of(target) + "/")).status == 200
             assert closed.wait(5)
             closed.clear()
         assert len(target.requests) == target.connections == 3
@@ -168,19 +168,19 @@ ENDS = [pytest.param(Peer.reset, id="reset"), pytest.param(lambda peer: peer.soc
 def test_request_lost_on_a_kept_connection_is_repeated_at_once_when_that_does_no_harm(
     method: Method, headers: tuple[tuple[str, str], ...], how: Callable[[Peer], None]
 ) -> None:
-    with Target(closed_on_the_second(how)) as target, sender_of(base_of(target)) as sender:
+    with Target(closed_on_the_second(how)) as target, client_of(base_of(target)) as client:
         for _ in range(2):
-            assert sender.send(HttpRequest(method, base_of(target) + "/", headers)).status == 200
+            assert client.send(HttpRequest(method, base_of(target) + "/", headers)).status == 200
         assert (target.connections, len(target.requests)) == (2, 3)
 
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("method", [Method.POST, Method.PATCH])
 def test_request_that_may_have_been_processed_is_not_repeated(method: Method, how: Callable[[Peer], None]) -> None:
-    with Target(closed_on_the_second(how)) as target, sender_of(base_of(target)) as sender:
-        sender.send(HttpRequest(method, base_of(target) + "/"))
+    with Target(closed_on_the_second(how)) as target, client_of(base_of(target)) as client:
+        client.send(HttpRequest(method, base_of(target) + "/"))
         with pytest.raises(CallError) as caught:
-            sender.send(HttpRequest(method, base_of(target) + "/"))
+            client.send(HttpRequest(method, base_of(target) + "/"))
         assert len(target.requests) == 2
     assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, False)
 
@@ -192,10 +192,10 @@ def test_request_whose_response_had_begun_is_not_repeated() -> None:
         peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
 
-    with Target(script) as target, sender_of(base_of(target)) as sender:
-        sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
+    with Target(script) as target, client_of(base_of(target)) as client:
+        client.send(HttpRequest(Method.GET, base_of(target) + "/"))
         with pytest.raises(CallError, match="closed the connection"):
-            sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
+            client.send(HttpRequest(Method.GET, base_of(target) + "/"))
         assert target.connections == 1
 
 
@@ -207,10 +207,10 @@ def test_close_ends_idle_connections_and_those_in_use_after_their_call() -> None
             peer.send(reply())
         gone.set()
 
-    with Target(script) as target, sender_of(base_of(target)) as sender:
-        sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
-        sender.close()
+    with Target(script) as target, client_of(base_of(target)) as client:
+        client.send(HttpRequest(Method.GET, base_of(target) + "/"))
+        client.close()
         assert gone.wait(5)
         gone.clear()
-        sender.send(HttpRequest(Method.GET, base_of(target) + "/"))
+        client.send(HttpRequest(Method.GET, base_of(target) + "/"))
         assert gone.wait(5)

@@ -1,4 +1,4 @@
-"""What the sender makes of responses, good and bad: every case is bytes on a real socket."""
+"""What the client makes of responses, good and bad: every case is bytes on a real socket."""
 
 import gzip
 import socket
@@ -24,13 +24,13 @@ LIMIT = 1_000
 
 def call(target: Target, method: Method = Method.GET) -> HttpResponse:
     base = f"http://127.0.0.1:{target.port}"
-    sender = HttpClient(
+    client = HttpClient(
         client_options(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
     )
     try:
-        return sender.send(HttpRequest(method, f"{base}/path"))
+        return client.send(HttpRequest(method, f"{base}/path"))
     finally:
-        sender.close()
+        client.close()
 
 
 def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
@@ -105,7 +105,7 @@ BODY = b"some body \x00\xff, byte for byte"
             id="deflate in gzip",
         ),
         pytest.param(reply(b"", "200 OK", "Content-Encoding: gzip"), 200, b"", id="nothing, gzipped"),
-        pytest.param(reply(BODY, "200 OK", "Content-Encoding: br"), 200, BODY, id="a coding nobody offered"),
+        pytest.param(reply(BODY, "200 OK", "Content-Encoding: br"), 200, BODY, id="a coding that was not offered"),
         pytest.param(reply(BODY, "200 OK", "Content-Encoding: identity"), 200, BODY, id="identity"),
         pytest.param(
             reply(gzip.compress(b"x" * LIMIT), "200 OK", "Content-Encoding: gzip"),
@@ -161,18 +161,18 @@ def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements() -> None
 
     with Target(script) as target:
         base = f"http://127.0.0.1:{target.port}"
-        sender = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))
-        elapsed = [sender.send(HttpRequest(Method.GET, base + "/")).elapsed for _ in range(30)]
-        sender.close()
+        client = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))
+        elapsed = [client.send(HttpRequest(Method.GET, base + "/")).elapsed for _ in range(30)]
+        client.close()
     assert min(elapsed[20:]) < 0.03  # the first ones are acknowledged at once in any case; a delay would hold for all
 
 
 def test_responses_of_one_connection_are_told_apart() -> None:
     with Target(answering(reply(b"one"))) as target:
         base = f"http://127.0.0.1:{target.port}"
-        sender = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))
-        bodies = [sender.send(HttpRequest(Method.GET, base + "/")).body for _ in range(3)]
-        sender.close()
+        client = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))
+        bodies = [client.send(HttpRequest(Method.GET, base + "/")).body for _ in range(3)]
+        client.close()
         assert (bodies, target.connections) == ([b"one"] * 3, 1)
 
 

@@ -1,4 +1,4 @@
-"""How the sender speaks TLS, and what it says when that does not come about."""
+"""How the client speaks TLS, and what it says when that does not come about."""
 
 import ssl
 from dataclasses import replace
@@ -10,7 +10,7 @@ from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import HttpClient, failures
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
-from tests.bridge.http_sender_support import failure_of, get, sender_by
+from tests.bridge.http_client_support import client_by, failure_of, get
 from tests.bridge.http_target import (
     AUTHORITY,
     CERTIFICATES,
@@ -31,10 +31,10 @@ CLIENT = str(CERTIFICATES / "client.pem")
 def test_certificate_of_a_known_authority_is_accepted_for_its_names(host: str) -> None:
     with Target(echo, tls=server_tls()) as target:
         config = RestApiConfig(base_address=f"https://{host}:{target.port}", ca_file=AUTHORITY)
-        with sender_by(config) as sender:
+        with client_by(config) as client:
             for _ in range(3):
                 body = b"x" * 900
-                assert sender.send(HttpRequest(Method.POST, f"{config.base_address}/", (), body)).body == body
+                assert client.send(HttpRequest(Method.POST, f"{config.base_address}/", (), body)).body == body
         assert target.connections == 1
 
 
@@ -177,22 +177,22 @@ def test_server_that_answers_plain_requests_on_its_tls_port_gets_the_same_hint()
 def test_handshake_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None:
     with Target(silent) as target:
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", request_timeout=1)
-        sender = HttpClient(client_options(config, max_response_bytes=1, environment={}))
+        client = HttpClient(client_options(config, max_response_bytes=1, environment={}))
         with pytest.raises(CallError) as caught:
-            sender.send(HttpRequest(Method.POST, f"{config.base_address}/"))
+            client.send(HttpRequest(Method.POST, f"{config.base_address}/"))
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
 
 
 def test_kept_tls_connection_that_was_closed_is_replaced() -> None:
     with Target(closing(reply(b"ok")), tls=server_tls()) as target:
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
-        with sender_by(config) as sender:
+        with client_by(config) as client:
             for _ in range(3):
-                assert sender.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
+                assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
         assert target.connections == 3
 
 
-def test_senders_do_not_read_the_systems_authorities_before_they_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_do_not_read_the_systems_authorities_before_they_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes 20 ms and more, which a thousand routes cannot afford each."""
     loads: list[ssl.SSLContext] = []
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", loads.append)

@@ -1,4 +1,4 @@
-"""What the tests of the sender share: senders with given settings."""
+"""What the tests of the client share: clients with given settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from tests.bridge.http_target import (
 
 
 @contextmanager
-def sender_of(base: str, *, seconds: int = 5, limit: int = 300_000, **others: object) -> Iterator[HttpClient]:
+def client_of(base: str, *, seconds: int = 5, limit: int = 300_000, **others: object) -> Iterator[HttpClient]:
     config = RestApiConfig(base_address=base, request_timeout=seconds)
     options = client_options(config, max_response_bytes=limit, environment={})
-    sender = HttpClient(options, **others)  # type: ignore[arg-type]
-    yield sender
-    sender.close()
+    client = HttpClient(options, **others)  # type: ignore[arg-type]
+    yield client
+    client.close()
 
 
 def base_of(target: Target) -> str:
@@ -29,19 +29,19 @@ def base_of(target: Target) -> str:
 
 
 @contextmanager
-def sender_by(config: RestApiConfig, environment: dict[str, str] | None = None) -> Iterator[HttpClient]:
+def client_by(config: RestApiConfig, environment: dict[str, str] | None = None) -> Iterator[HttpClient]:
     resolver = Resolver(lambda host, port: ["127.0.0.1"])
     options = client_options(
         replace(config, request_timeout=5), max_response_bytes=1_000, environment=environment or {}
     )
-    sender = HttpClient(options, resolver=resolver)
-    yield sender
-    sender.close()
+    client = HttpClient(options, resolver=resolver)
+    yield client
+    client.close()
 
 
 def get(config: RestApiConfig, path: str = "/", environment: dict[str, str] | None = None) -> HttpResponse:
-    with sender_by(config, environment) as sender:
-        return sender.send(HttpRequest(Method.GET, f"{config.base_address}{path}"))
+    with client_by(config, environment) as client:
+        return client.send(HttpRequest(Method.GET, f"{config.base_address}{path}"))
 
 
 def failure_of(config: RestApiConfig, environment: dict[str, str] | None = None) -> CallError:

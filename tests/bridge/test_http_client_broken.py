@@ -1,4 +1,4 @@
-"""What the sender makes of a connection that breaks while it sends."""
+"""What the client makes of a connection that breaks while it sends."""
 
 import socket
 import ssl

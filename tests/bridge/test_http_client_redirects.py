@@ -1,11 +1,11 @@
-"""Which redirects the sender follows, and what becomes of the others."""
+"""Which redirects the client follows, and what becomes of the others."""
 
 import pytest
 
 from amqtt_rest_bridge.bridge.client import results
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
-from tests.bridge.http_sender_support import get, sender_by
+from tests.bridge.http_client_support import client_by, get
 from tests.bridge.http_target import (
     AUTHORITY,
     ConnectProxy,
@@ -36,8 +36,8 @@ def to(location: str, status: str = "302 Found") -> bytes:
 def test_redirect_of_a_get_is_followed_on_the_same_server_with_its_headers(status: str) -> None:
     with Target(pages(a=to("../x/b?q=1 2", status), b=reply(b"there"))) as target:
         base = f"http://127.0.0.1:{target.port}"
-        with sender_by(RestApiConfig(base_address=base)) as sender:
-            response = sender.send(HttpRequest(Method.GET, base + "/y/a", (("Authorization", "Basic abc"),)))
+        with client_by(RestApiConfig(base_address=base)) as client:
+            response = client.send(HttpRequest(Method.GET, base + "/y/a", (("Authorization", "Basic abc"),)))
     assert (response.status, response.body) == (200, b"there")
     assert [seen.line for seen in target.requests] == ["GET /y/a HTTP/1.1", "GET /x/b?q=1%202 HTTP/1.1"]
     assert target.requests[1].values("Authorization") == ["Basic abc"]
@@ -85,8 +85,8 @@ def test_redirect_elsewhere_is_not_followed(location: str) -> None:
 def test_redirect_of_another_method_is_not_followed(method: Method) -> None:
     with Target(pages(a=to("b"), b=reply())) as target:
         base = f"http://127.0.0.1:{target.port}"
-        with sender_by(RestApiConfig(base_address=base)) as sender:
-            response = sender.send(HttpRequest(method, base + "/a"))
+        with client_by(RestApiConfig(base_address=base)) as client:
+            response = client.send(HttpRequest(method, base + "/a"))
         assert len(target.requests) == 1
     failure = results.failure_of(HttpRequest(method, base + "/a"), response)
     assert failure is not None
@@ -106,8 +106,8 @@ def test_redirect_from_http_on_80_to_https_on_443_is_followed() -> None:
             "HTTPS_PROXY": f"http://127.0.0.1:{tunnel.port}",
         }
         config = RestApiConfig(base_address="http://target.test", ca_file=AUTHORITY)
-        with sender_by(config, environment) as sender:
+        with client_by(config, environment) as client:
             for _ in range(2):
-                assert sender.send(HttpRequest(Method.GET, "http://target.test/here")).body == b"secure"
+                assert client.send(HttpRequest(Method.GET, "http://target.test/here")).body == b"secure"
     assert [seen.line for seen in secure.requests] == ["GET /there HTTP/1.1"] * 2
     assert secure.requests[0].values("Host") == ["target.test"]

@@ -1,4 +1,4 @@
-"""How the sender finds a server, and how REQUEST_TIMEOUT ends what takes too long."""
+"""How the client finds a server, and how REQUEST_TIMEOUT ends what takes too long."""
 
 import socket
 import sys
@@ -12,7 +12,7 @@ import pytest
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method
-from tests.bridge.http_sender_support import base_of, sender_of
+from tests.bridge.http_client_support import base_of, client_of
 from tests.bridge.http_target import Peer, Script, Target, closing, echo, reply
 
 
@@ -24,8 +24,8 @@ def refused_port() -> int:
 
 def test_refused_connection_says_so_and_that_nothing_was_sent() -> None:
     base = f"http://127.0.0.1:{refused_port()}"
-    with sender_of(base) as sender, pytest.raises(CallError, match="refused the connection") as caught:
-        sender.send(HttpRequest(Method.POST, base + "/secret?key=value"))
+    with client_of(base) as client, pytest.raises(CallError, match="refused the connection") as caught:
+        client.send(HttpRequest(Method.POST, base + "/secret?key=value"))
     assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, True)
     assert "secret" not in caught.value.message
 
@@ -40,8 +40,8 @@ def has_no_address(host: str, port: int) -> list[str]:
 
 @pytest.mark.parametrize("look_up", [has_no_name, has_no_address])
 def test_unknown_host_name_says_so(look_up: Callable[[str, int], list[str]]) -> None:
-    with sender_of("http://nowhere.test", resolver=Resolver(look_up)) as sender, pytest.raises(CallError) as caught:
-        sender.send(HttpRequest(Method.POST, "http://nowhere.test/"))
+    with client_of("http://nowhere.test", resolver=Resolver(look_up)) as client, pytest.raises(CallError) as caught:
+        client.send(HttpRequest(Method.POST, "http://nowhere.test/"))
     assert caught.value.message == "the host name of http://nowhere.test is not known"
     assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, True)
 
@@ -49,9 +49,9 @@ def test_unknown_host_name_says_so(look_up: Callable[[str, int], list[str]]) -> 
 def test_next_address_of_a_name_is_tried_and_the_good_one_remembered() -> None:
     with Target(closing(reply())) as target:
         base = f"http://two.test:{target.port}"
-        with sender_of(base, resolver=Resolver(lambda *_: ["::1", "127.0.0.1"])) as sender:
+        with client_of(base, resolver=Resolver(lambda *_: ["::1", "127.0.0.1"])) as client:
             for _ in range(3):
-                assert sender.send(HttpRequest(Method.GET, base + "/")).status == 200
+                assert client.send(HttpRequest(Method.GET, base + "/")).status == 200
         assert target.connections == 3
 
 
@@ -64,13 +64,13 @@ def test_ipv6_address_on_a_system_without_ipv6_does_not_hide_the_reason(
 ) -> None:
     monkeypatch.setattr("urllib3.util.connection.HAS_IPV6", False)
     base = f"http://two.test:{refused_port()}"
-    with sender_of(base, resolver=Resolver(lambda *_: addresses)) as sender, pytest.raises(CallError, match=said):
-        sender.send(HttpRequest(Method.GET, base + "/"))
+    with client_of(base, resolver=Resolver(lambda *_: addresses)) as client, pytest.raises(CallError, match=said):
+        client.send(HttpRequest(Method.GET, base + "/"))
 
 
 def test_system_resolver_knows_localhost() -> None:
-    with Target(echo) as target, sender_of(f"http://localhost:{target.port}") as sender:
-        assert sender.send(HttpRequest(Method.GET, f"http://localhost:{target.port}/")).status == 200
+    with Target(echo) as target, client_of(f"http://localhost:{target.port}") as client:
+        assert client.send(HttpRequest(Method.GET, f"http://localhost:{target.port}/")).status == 200
     assert "127.0.0.1" in Resolver().addresses("localhost", 80, 5)
 
 
@@ -139,9 +139,9 @@ def drips(data: bytes) -> Script:
 )
 def test_request_timeout_bounds_the_attempt_as_a_whole(script: Script, body: bytes, said: str, unsent: bool) -> None:
     started = monotonic()
-    with Target(script) as target, sender_of(base_of(target), seconds=1) as sender:
+    with Target(script) as target, client_of(base_of(target), seconds=1) as client:
         with pytest.raises(CallError, match="was not done within 1 s") as caught:
-            sender.send(HttpRequest(Method.POST, base_of(target) + "/", (), body))
+            client.send(HttpRequest(Method.POST, base_of(target) + "/", (), body))
         assert monotonic() - started > 0.9
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, unsent)
     assert said in caught.value.message
@@ -158,8 +158,8 @@ def test_connecting_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None
             filler.connect_ex(listener.getsockname())
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         started = monotonic()
-        with sender_of(base, seconds=1) as sender, pytest.raises(CallError, match="no connection to") as caught:
-            sender.send(HttpRequest(Method.POST, base + "/"))
+        with client_of(base, seconds=1) as client, pytest.raises(CallError, match="no connection to") as caught:
+            client.send(HttpRequest(Method.POST, base + "/"))
         assert monotonic() - started > 0.9
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
 
@@ -172,8 +172,8 @@ def test_name_server_that_does_not_answer_is_a_timeout_with_nothing_sent() -> No
         return []
 
     resolver = Resolver(look_up)
-    with sender_of("http://slow.test", seconds=1, resolver=resolver) as sender, pytest.raises(CallError) as caught:
-        sender.send(HttpRequest(Method.POST, "http://slow.test/"))
+    with client_of("http://slow.test", seconds=1, resolver=resolver) as client, pytest.raises(CallError) as caught:
+        client.send(HttpRequest(Method.POST, "http://slow.test/"))
     over.set()
     assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
 
@@ -185,7 +185,7 @@ def test_a_call_after_a_slow_one_has_its_whole_time_again() -> None:
             peer.server.stopping.wait(seconds)
             peer.send(reply(b"ok"))
 
-    with Target(script) as target, sender_of(base_of(target), seconds=1) as sender:
+    with Target(script) as target, client_of(base_of(target), seconds=1) as client:
         for _ in range(3):
-            assert sender.send(HttpRequest(Method.GET, base_of(target) + "/")).status == 200
+            assert client.send(HttpRequest(Method.GET, base_of(target) + "/")).status == 200
         assert target.connections == 1

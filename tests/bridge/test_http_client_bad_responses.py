@@ -1,4 +1,4 @@
-"""What the sender makes of responses that are broken, endless or no HTTP: each is bytes on a real socket."""
+"""What the client makes of responses that are broken, endless or no HTTP: each is bytes on a real socket."""
 
 import gzip
 from collections.abc import Callable
@@ -16,13 +16,13 @@ LIMIT = 1_000
 
 def call(target: Target, method: Method = Method.GET) -> HttpResponse:
     base = f"http://127.0.0.1:{target.port}"
-    sender = HttpClient(
+    client = HttpClient(
         client_options(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
     )
     try:
-        return sender.send(HttpRequest(method, f"{base}/path"))
+        return client.send(HttpRequest(method, f"{base}/path"))
     finally:
-        sender.close()
+        client.close()
 
 
 def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
@@ -31,7 +31,7 @@ def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
 
 
 def not_http(data: bytes) -> Callable[[Peer], None]:
-    """Say something and keep the connection open: it must be found out at once, not at the deadline."""
+    """Send something and keep the connection open: it must be detected at once, not at the deadline."""
 
     def script(peer: Peer) -> None:
         peer.send(data)

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.model import BridgeSettings, ClientEvent, HttpRequest, Me
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
-from tests.bridge.http_sender_support import failure_of, sender_by
+from tests.bridge.http_client_support import client_by, failure_of
 from tests.bridge.http_target import AUTHORITY, CERTIFICATES, Target, closing, echo, reply, server_tls
 from tests.bridge.recorder import recording
 
@@ -70,12 +70,12 @@ def test_a_file_that_is_back_is_used_for_the_next_call(tmp_path: Path, before: s
         file.write_text(before)
     with Target(echo, tls=server_tls()) as target:
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=str(file))
-        with sender_by(config) as sender:
+        with client_by(config) as client:
             for _ in range(2):
                 with pytest.raises(CallError, match=f"CA_FILE: {file} cannot be used"):
-                    sender.send(HttpRequest(Method.GET, f"{config.base_address}/"))
+                    client.send(HttpRequest(Method.GET, f"{config.base_address}/"))
             file.write_bytes(Path(AUTHORITY).read_bytes())
-            assert sender.send(HttpRequest(Method.GET, f"{config.base_address}/")).status == 200
+            assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).status == 200
 
 
 def test_a_file_that_goes_while_it_is_in_use_stays_in_use_until_it_is_replaced(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_a_file_that_goes_while_it_is_in_use_stays_in_use_until_it_is_replaced(t
     file.write_bytes(Path(AUTHORITY).read_bytes())
     with Target(closing(reply(b"ok")), tls=server_tls()) as target:
         config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=str(file))
-        with sender_by(config) as sender:
+        with client_by(config) as client:
             request = HttpRequest(Method.GET, f"{config.base_address}/")
-            assert sender.send(request).body == b"ok"
+            assert client.send(request).body == b"ok"
             file.unlink()
-            assert sender.send(request).body == b"ok"
+            assert client.send(request).body == b"ok"
             file.write_bytes((CERTIFICATES / "self_signed.pem").read_bytes())
             with pytest.raises(CallError, match="is refused"):
-                sender.send(request)
+                client.send(request)
 
 
 class Reads:
@@ -133,7 +133,7 @@ def test_a_file_that_holds_the_wrong_thing_is_read_once_until_it_changes(
     assert len(reads.files) == 1
 
 
-def test_a_check_reads_each_set_of_files_once_and_making_senders_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_reads_each_set_of_files_once_and_making_clients_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch)
     event = ClientEvent("E", "in", Method.GET, parse("/x", Place.ENDPOINT, Mode.CLIENT))
     config = RestApiConfig(base_address="https://h.test", enable_client=True, ca_file=AUTHORITY)

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.http_client.origin import Origin, find_proxy
 from amqtt_rest_bridge.http_client.response import FinalResponse
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
-from tests.bridge.http_sender_support import failure_of, sender_by
+from tests.bridge.http_client_support import client_by, failure_of
 from tests.bridge.http_target import (
     AUTHORITY,
     ConnectProxy,
@@ -81,7 +81,7 @@ def test_proxy_is_chosen_by_the_scheme_and_lower_case_wins() -> None:
 @pytest.mark.parametrize(
     "proxy", ["socks5://u:secret@proxy.test:1", "https://u:secret@proxy.test", "http://", "http://a b"]
 )
-def test_unusable_proxy_is_found_when_the_sender_is_made(proxy: str) -> None:
+def test_unusable_proxy_is_found_when_the_client_is_made(proxy: str) -> None:
     with pytest.raises(ConfigurationError, match="HTTP_PROXY") as caught:
         HttpClient(
             client_options(
@@ -95,9 +95,9 @@ def test_plain_request_goes_to_its_proxy_with_the_whole_url() -> None:
     with ConnectProxy(0) as proxy:
         environment = {"HTTP_PROXY": f"http://user:word@127.0.0.1:{proxy.port}"}
         config = RestApiConfig(base_address="http://target.test/base")
-        with sender_by(config, environment) as sender:
+        with client_by(config, environment) as client:
             for _ in range(2):
-                response = sender.send(HttpRequest(Method.GET, "http://target.test/base/x?y"))
+                response = client.send(HttpRequest(Method.GET, "http://target.test/base/x?y"))
     assert response.body == b"by the proxy"
     assert proxy.connections == 1
     assert proxy.requests[0].line == "GET http://target.test/base/x?y HTTP/1.1"
@@ -109,9 +109,9 @@ def test_tls_goes_through_a_tunnel_and_the_proxy_sees_nothing_of_it() -> None:
     with Target(echo, tls=server_tls()) as target, ConnectProxy(target.port) as proxy:
         environment = {"https_proxy": f"http://user:word@127.0.0.1:{proxy.port}"}
         config = RestApiConfig(base_address="https://target.test", ca_file=AUTHORITY)
-        with sender_by(config, environment) as sender:
+        with client_by(config, environment) as client:
             for _ in range(2):
-                assert sender.send(HttpRequest(Method.POST, "https://target.test/x", (), b"body")).body == b"body"
+                assert client.send(HttpRequest(Method.POST, "https://target.test/x", (), b"body")).body == b"body"
     assert [seen.line for seen in proxy.requests] == ["CONNECT target.test:443 HTTP/1.1"]
     assert proxy.requests[0].values("Proxy-Authorization") == ["Basic " + base64.b64encode(b"user:word").decode()]
     assert [seen.line for seen in target.requests] == ["POST /x HTTP/1.1"] * 2
