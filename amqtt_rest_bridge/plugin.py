@@ -58,6 +58,8 @@ from amqtt_rest_bridge.processes.settings import (
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.server_reports import ServerReports
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.status import StatusReporter, status_topic
 
 log = logging.getLogger(__name__)
@@ -130,7 +132,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._reloader.listen_to_sighup(asyncio.get_running_loop())
         keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
         if settings.status_seconds:
-            self._dispatcher.on_health = self._reporter.report
             keep("status", lambda: self._reporter.run(settings.status_seconds))
         if self._lossless is not None:
             keep("lossless", self._lossless.run)
@@ -167,26 +168,26 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._give_back()
 
     def _wire(self, settings: Settings) -> None:
-        context = self.context
-        self._bridges = Bridges(
-            max(1, settings.processes),
-            spawn_process if settings.processes else spawn_thread,
-            bridge_settings(settings),
-        )
+        processes = max(1, settings.processes)
+        statistics: dict[str, RouteStatistics] = {}
+        self._quiet_log = QuietLog()
         self._publisher = Publisher(
-            context.broadcast_message,
-            context.retain_message,
+            self.context.broadcast_message,
+            self.context.retain_message,
             queued=lambda: int(self._broker._broadcast_queue.qsize()),
         )
-        workers = settings.workers * max(1, settings.processes)
-        self._quiet_log = QuietLog()
-        self._dispatcher = Dispatcher(self._bridges, self._publisher, workers, quiet=self._quiet_log)
-        self._bridges.reports = self._dispatcher
-        self._reporter = StatusReporter(lambda: list(self._dispatcher.accounts.values()), self._publisher.put_status)
-        self.supervisor = Supervisor(self._reporter.tell_broken)
+        self._reporter = StatusReporter(statistics, self._publisher.put_status)
+        self.supervisor = Supervisor(self._reporter.report_broken)
+        on_health = self._reporter.health_changed
+        server = ServerReports(self._publisher, statistics, on_health, self._quiet_log)
+        spawn = spawn_process if settings.processes else spawn_thread
+        self._bridges = Bridges(processes, spawn, bridge_settings(settings), server)
+        self._dispatcher = Dispatcher(
+            self._bridges, self._publisher, server, statistics, settings.workers * processes,
+            store=self._spool, on_health=on_health, quiet=self._quiet_log,
+        )  # fmt: skip
         self._lossless: Lossless | None = None
         if self._spool is not None:
-            self._dispatcher.spool = self._spool
             self._lossless = Lossless(self._dispatcher, self._spool, self._may_publish, time.time)
 
     def _say_ports(self, ports: Iterable[int]) -> None:
@@ -206,7 +207,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def _use(self, routes: Sequence[Route]) -> None:
         self._numbered: tuple[NumberedRoute, ...] = self._numbering.number(routes)
         self._dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
-        self._look_at_packets(wanted=self._lossless is not None and self._dispatcher.has_lossless)
+        self._look_at_packets(wanted=self._lossless is not None and self._dispatcher.table.has_lossless)
 
     def _check(self, routes: Sequence[Route]) -> None:
         known = {numbered.route for numbered in self._numbered}
@@ -215,7 +216,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def _reload(self, loaded: LoadResult) -> None:
         """Use changed route files; on an error everything stays as it was."""
         routes = usable_routes(loaded, self.config)
-        gone = set(self._dispatcher.accounts) - {route.name for route in routes}
+        gone = set(self._dispatcher.statistics) - {route.name for route in routes}
         changed = changes([numbered.route for numbered in self._numbered], routes)
         ports, before = server_ports(routes), set(self._ports.bound)
         self._ports.open(ports)

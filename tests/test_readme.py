@@ -11,7 +11,7 @@ from amqtt_rest_bridge.bridge.server.refusals import STATUS_LINES
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.processes.settings import Settings
-from amqtt_rest_bridge.routing.statistics import RouteAccount
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from template_api import config
 from template_api.errors import ApiError
 from tests.pages import PAGES, ROOT, anchors, codes, links, page, rows, section
@@ -43,7 +43,7 @@ def test_server_modes_answers_are_the_codes() -> None:
 
 
 def test_the_status_fields_are_the_codes() -> None:
-    status = RouteAccount(Route("R", RestApiConfig()), 1, 0.0).status(0.0)
+    status = RouteStatistics(Route("R", RestApiConfig()), 1, 0.0).status(0.0)
     table = [name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[0])]
     assert sorted(table) == sorted(status)
     described = {name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[1])}

@@ -49,15 +49,15 @@ class Outbox:
         """Return whether anything has not left yet."""
         return bool(self._entries)
 
-    def done(self, result: CallResult, *, hurry: bool) -> None:
-        """Send the result of a call; with `hurry` it leaves at once, else soon."""
+    def done(self, result: CallResult, *, at_once: bool) -> None:
+        """Send the result of a call; with `at_once` it leaves at once, else soon."""
         cost = 0 if result.publication is None else credits_for(result.publication.payload)
         with self._lock:
             now = time.monotonic()
             if not self._entries:
                 self._since = now
             self._entries.append(Entry(self, result, cost))
-            if hurry or len(self._entries) >= _BATCH or now - self._since > _COMPANY_SECONDS:
+            if at_once or len(self._entries) >= _BATCH or now - self._since > _COMPANY_SECONDS:
                 self._flush()
 
     def publish(self, publication: Publication) -> bool:

@@ -17,11 +17,11 @@ from typing import Any, Final
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.disk.spool import Spool, SpoolFull
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import EventName, Listening
+from amqtt_rest_bridge.routing.calls import EventName, Listening, StoreFullError
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import loggable
 
@@ -90,7 +90,7 @@ class Lossless:
         if session is None or not isinstance(packet, PublishPacket):
             return
         topic = packet.topic_name
-        listenings = self._dispatcher.lossless(topic) if topic else ()
+        listenings = self._dispatcher.table.find_lossless(topic) if topic else ()
         if not listenings or topic is None or _is_refused(topic):
             return
         if _is_repeated(packet, session):
@@ -140,7 +140,7 @@ class Lossless:
             if isinstance(kept, Unreadable):
                 self._set_aside(kept)
                 continue
-            listening = self._dispatcher.named(kept.route, kept.event)
+            listening = self._dispatcher.table.named((kept.route, kept.event))
             if listening is None:
                 self._dispatcher.orphans.append(kept.key)
                 gone[kept.route, kept.event] += 1
@@ -157,7 +157,7 @@ class Lossless:
 
     async def _replay(self, kept: Kept, listening: Listening) -> bool:
         """Deal a call that was kept before; False when its publisher may not, or not yet."""
-        listening.account.admit_again()
+        listening.statistics.admit_again()
         if kept.client_id is not None:
             calls, publisher = [(listening, kept.key)], _publisher(kept.client_id, kept.username)
             return await self._decide(_Undecided(publisher, publisher.username, kept.message, calls, kept.hops))
@@ -220,13 +220,13 @@ class Lossless:
         self._filled.set()
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
-        refusal = listening.account.admit()
+        refusal = listening.statistics.admit()
         if refusal is None:
             try:
                 client = (session.client_id or "", session.username)
                 return self._spool.keep(listening.route, listening.event.name, message, 0, client)
-            except SpoolFull as error:
-                listening.account.take_back()
+            except StoreFullError as error:
+                listening.statistics.take_back()
                 refusal = disk_full(error)
         self._dispatcher.refuse(listening, message, refusal, 0)
         return None

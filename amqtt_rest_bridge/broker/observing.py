@@ -9,6 +9,7 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.broker.lossless import taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.status import STATUS_TOPICS
 from amqtt_rest_bridge.topics import loggable
@@ -33,7 +34,8 @@ def observe(broker: Any, dispatcher: Dispatcher, publisher: Publisher) -> None:
             return
         if topic and data is not None:
             try:
-                offer(topic, data, publisher.hops, taken_by(session, topic, data))
+                message = Message(topic, bytes(data), time.time())
+                offer(message, hops=publisher.hops, taken=taken_by(session, topic, data))
             except Exception:  # nothing of ours keeps a message from its subscribers
                 log.exception("a message on %s was not looked at", loggable(topic))
         await forward(session, topic, data, force_qos)

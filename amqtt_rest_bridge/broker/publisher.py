@@ -9,13 +9,14 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.routing.calls import ReleaseCredits
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
 MAX_QUEUE: Final = 10_000  # publications that the broker itself makes (refusals); a bridge's are bounded by its credits
 # amqtt 0.12.1 takes a message from its queue every third iteration of the loop, and a client that has many to send puts
-# one in just as often: whatever a plugin adds then stays, in front of everybody else's messages. So after each
+# one in just as often: whatever a plugin adds then stays, in front of all other messages. So after each
 # publication as many iterations as one message needs ...
 _LEAST_ITERATIONS: Final = 4
 # ... and more, until the queue is short. Without that, 64 messages under way in client mode left 110 of them in the
@@ -27,16 +28,13 @@ _MOST_ITERATIONS: Final = 12
 
 _topic_fault = functools.lru_cache(maxsize=1024)(check_topic_name)  # routes publish on the same topics again and again
 
-GiveCredit = Callable[[int], None]
-
-
 class Publisher:
     """A bounded queue and the task that empties it.
 
     Args:
         broadcast: Sends a payload to the subscribers of a topic (amqtt's `broadcast_message`).
         retain: Keeps a payload for later subscribers (amqtt's `retain_message`, which does not deliver).
-        queued: Says how many messages wait in the broker to be sent, everybody's.
+        queued: Returns how many messages wait in the broker to be sent, of all publishers.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class Publisher:
         self._broadcast = broadcast
         self._retain = retain
         self._queued = queued
-        self._queue: deque[tuple[Publication, int, GiveCredit | None, bool]] = deque()
+        self._queue: deque[tuple[Publication, int, ReleaseCredits | None, bool]] = deque()
         self._filled = asyncio.Event()
         self.hops = 0
         """How many routes the message that is being broadcast right now has passed through."""
@@ -56,24 +54,27 @@ class Publisher:
         """Whether what is being broadcast or retained right now is the status of a route."""
 
     def __len__(self) -> int:
-        """Say how many publications wait."""
+        """Return how many publications wait."""
         return len(self._queue)
 
-    def put(self, publication: Publication, hops: int, give: GiveCredit | None = None) -> bool:
-        """Queue a publication; False, and nothing queued, when there is no room.
+    def put(self, publication: Publication, hops: int, release_credits: ReleaseCredits | None = None) -> bool:
+        """Queue a publication; return False, and queue nothing, when there is no room.
 
-        `give` is called with the credits of the publication once it is published; what has credits always has room.
+        `release_credits` is called with the credits of the publication once it is published; what has credits always
+        has room.
         """
-        return self._put(publication, hops, give, status=False)
+        return self._put(publication, hops, release_credits, status=False)
 
     def put_status(self, publication: Publication) -> bool:
         """Queue a route's status, the only publication that may go to its topic; False when there is no room."""
         return self._put(publication, 1, None, status=True)
 
-    def _put(self, publication: Publication, hops: int, give: GiveCredit | None, *, status: bool) -> bool:
-        if give is None and len(self._queue) >= MAX_QUEUE:
+    def _put(
+        self, publication: Publication, hops: int, release_credits: ReleaseCredits | None, *, status: bool
+    ) -> bool:
+        if release_credits is None and len(self._queue) >= MAX_QUEUE:
             return False
-        self._queue.append((publication, hops, give, status))
+        self._queue.append((publication, hops, release_credits, status))
         self._filled.set()
         return True
 
@@ -86,10 +87,10 @@ class Publisher:
         """Publish until cancelled."""
         while True:
             while self._queue:
-                publication, hops, give, status = self._queue.popleft()
+                publication, hops, release_credits, status = self._queue.popleft()
                 await self._publish(publication, hops, status=status)
-                if give is not None:
-                    give(credits_for(publication.payload))
+                if release_credits is not None:
+                    release_credits(credits_for(publication.payload))
             self._filled.clear()
             await self._filled.wait()
 

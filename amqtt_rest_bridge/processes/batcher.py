@@ -11,10 +11,10 @@ _COALESCE_SECONDS: Final = 0.002
 
 
 class Batcher(Generic[T]):
-    """Gather items on a loop and hand them on together.
+    """Gather items on a loop and pass them on together.
 
-    After a quiet moment items go when `hurry` is called, or else at the end of the loop iteration, so a lone message
-    waits for nothing; under load items wait two milliseconds at most and cost one frame for all. A frame holds
+    After a quiet moment items go when `flush_if_quiet` is called, or else at the end of the loop iteration, so a lone
+    message waits for nothing; under load items wait two milliseconds at most and cost one frame for all. A frame holds
     `FRAME_BYTES` and one item at most, so its length never comes near the 4 GiB that the link can say.
     """
 
@@ -38,8 +38,8 @@ class Batcher(Generic[T]):
             else:
                 self._loop.call_at(self._last + _COALESCE_SECONDS, self.flush)
 
-    def hurry(self) -> None:
-        """Hand on what there is, unless that happened a moment ago.
+    def flush_if_quiet(self) -> None:
+        """Flush, unless that happened a moment ago.
 
         At 200 messages/s this takes a sixth off the median latency: the bridge works while the loop does the rest.
         """
@@ -47,7 +47,7 @@ class Batcher(Generic[T]):
             self.flush()
 
     def flush(self) -> None:
-        """Hand on what there is."""
+        """Pass on the batch."""
         if self._items:
             items, self._items, self._size = self._items, [], 0
             self._last = self._loop.time()

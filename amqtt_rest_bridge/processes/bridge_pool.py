@@ -1,7 +1,6 @@
 """All bridge processes of a plugin: started, fed, watched and started again. The broker's loop alone.
 
-What a bridge process held when it died is told to the dispatcher, call by call, after everything it had sent has been
-read.
+What a bridge process held when it died is reported call by call, after everything it had sent has been read.
 """
 
 import asyncio
@@ -17,9 +16,10 @@ from typing import Final
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.frames import Stop
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
-from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, Bridge, Reports, Spawn
+from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, Bridge, Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.slices import Slices
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,14 @@ class Bridges:
         count: How many.
         spawn: How one is started.
         settings: What they need of the plugin's configuration.
+        server: What is told what their server mode takes in and answers.
     """
 
-    def __init__(self, count: int, spawn: Spawn, settings: BridgeSettings) -> None:
+    def __init__(self, count: int, spawn: Spawn, settings: BridgeSettings, server: ServerReports) -> None:
         self._count = count
         self._spawn = spawn
         self._settings = settings
+        self._server = server
         self._bridges: list[Bridge] = []
         # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
         # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
@@ -55,7 +57,6 @@ class Bridges:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._delays = [0.0] * count
         self._stopping = False
-        self.reports: Reports
 
     def start(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         """Start all processes and wait until they serve; blocks for `READY_SECONDS` at most.
@@ -67,7 +68,7 @@ class Bridges:
         deadline = time.monotonic() + READY_SECONDS
         try:
             for index in range(self._count):
-                bridge = Bridge(index, self._spawn, self.reports)
+                bridge = self._make(index)
                 self._bridges.append(bridge)
                 bridge.configure_now(self._routes, self._ports_of(index))
             for bridge in self._bridges:
@@ -77,7 +78,7 @@ class Bridges:
             raise ConfigurationError(f"the bridge process cannot start: {error}") from error
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Go over to the loop."""
+        """Attach to the loop."""
         self._loop = loop
         self._due.attach(loop)
         self._lost.attach(loop)
@@ -97,8 +98,8 @@ class Bridges:
         for bridge in self._bridges:
             bridge.configure(self._routes, self._ports_of(bridge.index))
 
-    def deal(self, call: Call) -> None:
-        """Hand a call to the least busy bridge; those of an ORDERED event to the same one for each topic.
+    def dispatch(self, call: Call) -> None:
+        """Send a call to the least busy bridge; those of an ORDERED event to the same one for each topic.
 
         While that one is being started again they wait for it: an earlier one may still be with no other.
         """
@@ -113,18 +114,18 @@ class Bridges:
         if not ready or self._stopping:
             self._held.append(call)
         elif len(ready) == 1:
-            ready[0].deal(call)
+            ready[0].dispatch(call)
         else:
-            min(ready, key=lambda bridge: len(bridge.calls)).deal(call)
+            min(ready, key=lambda bridge: len(bridge.calls)).dispatch(call)
 
-    def hurry(self) -> None:
-        """Let what was dealt for a message leave now, where the link was quiet."""
+    def flush(self) -> None:
+        """Send what was dispatched for a message now, where the link was quiet."""
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.hurry()
+                bridge.flush_if_quiet()
 
     def forward(self, topic: str, payload: bytes) -> bool:
-        """Show a message that may be a reply to all bridges; False when one of them had no room for it."""
+        """Send a message that may be a reply to all bridges; return False when one of them had no room for it."""
         taken = [bridge.forward(topic, payload) for bridge in self._bridges if bridge.ready]
         return all(taken)
 
@@ -137,7 +138,7 @@ class Bridges:
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
         """Let running calls finish for `grace` seconds, and start no more.
 
-        Gives for each route how many had not ended by then: those that are lost, and lossless ones.
+        Returns for each route how many had not ended by then: those that are lost, and lossless ones.
         """
         self._stopping = True
         for bridge in self._bridges:
@@ -172,27 +173,30 @@ class Bridges:
         self._routes = pickle.dumps((self._settings, tuple(routes)))
 
     def _ports_of(self, index: int) -> dict[int, socket.socket]:
-        """Give the ports that a bridge serves: all, but the first one alone has those that cannot be shared."""
+        """Return the ports that a bridge serves: all, but the first one alone has those that cannot be shared."""
         return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
 
     def _adopt(self, bridge: Bridge, loop: asyncio.AbstractEventLoop) -> None:
         bridge.attach(loop)
-        bridge.on_ready = lambda: self._became_ready(bridge)
-        bridge.on_closed = lambda: self._died(bridge)
         if bridge.ready:
             self._became_ready(bridge)
 
+    def _make(self, index: int) -> Bridge:
+        return Bridge(index, self._spawn, self._server, self._became_ready, self._died)
+
     def _became_ready(self, bridge: Bridge) -> None:
-        for topic_filter, payload in self.reports.latest():
+        if self._loop is None:  # `attach` comes back to it
+            return
+        for topic_filter, payload in self._server.latest():
             bridge.show(topic_filter, payload)
         held, self._held = self._held, deque()
         self._due.put_first(held)
 
     def _lose(self, call: Call) -> None:
-        self.reports.lost(call)
+        call.reports.lost(call)
 
     def _deal_again(self, call: Call) -> None:
-        self.reports.again(call)  # a reload may have changed its route
+        call.reports.replay(call)  # a reload may have changed its route
 
     def _flush(self) -> None:
         for bridge in self._bridges:
@@ -221,7 +225,7 @@ class Bridges:
             self._loop.call_later(delay, self._restart, bridge)
 
     def _delay(self, bridge: Bridge) -> float:
-        """Say how long to wait before this bridge is started again; longer from time to time."""
+        """Return how long to wait before this bridge is started again; longer from time to time."""
         delay = self._delays[bridge.index]
         self._delays[bridge.index] = min(_LONGEST_DELAY, delay * 2 or _FIRST_DELAY)
         return delay
@@ -233,7 +237,7 @@ class Bridges:
         loop.run_in_executor(None, old.close)
         bridge = old
         try:
-            bridge = self._bridges[old.index] = Bridge(old.index, self._spawn, self.reports)
+            bridge = self._bridges[old.index] = self._make(old.index)
             self._adopt(bridge, loop)
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
@@ -42,10 +42,10 @@ from amqtt_rest_bridge.link.frames import (
     UseRoutes,
     Waiting,
 )
-from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.processes.batcher import Batcher
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
 from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 log = logging.getLogger(__name__)
 
@@ -59,41 +59,7 @@ PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
-"""Start a bridge at the other end of a socket; gives its process id and what waits for its end."""
-
-
-class Reports(Protocol):
-    """Who is told what the bridges say; `give` takes back the credits of a publication once it is out."""
-
-    def done(self, call: Call, result: CallResult, give: Callable[[int], None]) -> None:
-        """Note the end of a call and publish its result."""
-
-    def lost(self, call: Call) -> None:
-        """End a call whose bridge died."""
-
-    def request(self, publication: Publication, give: Callable[[int], None]) -> None:
-        """Publish what a request of server mode brought."""
-
-    def again(self, call: Call) -> None:
-        """Take back a call that has not ended and may be dealt once more."""
-
-    def waiting(self, call: Call, change: int) -> None:
-        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
-
-    def try_failed(self, call: Call, code: str, message: str) -> None:
-        """Note a failed try of a call that is tried until it succeeds."""
-
-    def served(self, report: Served) -> None:
-        """Note what server mode answered since the last report."""
-
-    def stalled(self, ports: Sequence[int]) -> None:
-        """Note ports that have stopped answering."""
-
-    def unserved(self, process: int, ports: Mapping[int, str]) -> None:
-        """Note all ports that a bridge process cannot serve, and why."""
-
-    def latest(self) -> list[tuple[str, bytes]]:
-        """Return the topic filters of read events with their newest message."""
+"""Start a bridge at the other end of a socket; returns its process id and a function that waits for its end."""
 
 
 def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
@@ -127,18 +93,33 @@ def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
 
 
 class Bridge:
-    """One bridge process, its link, and the calls that it holds."""
+    """One bridge process, its link, and the calls that it holds.
 
-    def __init__(self, index: int, spawn: Spawn, reports: Reports) -> None:
+    Args:
+        index: Its number among those of the plugin.
+        spawn: Starts it.
+        server: What is told what its server mode takes in and answers.
+        on_ready: Called when it serves, each time that it has taken new routes.
+        on_closed: Called when it has ended.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        spawn: Spawn,
+        server: ServerReports,
+        on_ready: Callable[["Bridge"], None],
+        on_closed: Callable[["Bridge"], None],
+    ) -> None:
         self.index = index
         self.ready = False
         self.calls: dict[int, Call] = {}
         self.ports: frozenset[int] = frozenset()
         self.failure: str | None = None
-        self.on_ready: Callable[[], None] = _nothing
-        self.on_closed: Callable[[], None] = _nothing
         self.stopped = False
-        self._reports = reports
+        self._server = server
+        self._on_ready = on_ready
+        self._on_closed = on_closed
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
@@ -149,7 +130,7 @@ class Bridge:
             ours.close()
             theirs.close()
             raise
-        self._give_back = 0
+        self._released = 0  # credits that have not been sent yet
         self._unanswered = 0  # pings
         self._stalled: Sequence[StalledPort] = ()
         self._unserved: Mapping[int, str] = {}  # why, by port
@@ -162,7 +143,7 @@ class Bridge:
         self.ports = frozenset(sockets)
 
     def configure(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
-        """Send routes, after what was dealt before, and the sockets of those of their ports that are new."""
+        """Send routes, after what was dispatched before, and the sockets of those of their ports that are new."""
         opened = {port: sock for port, sock in sockets.items() if port not in self.ports}
         self.send(Listen(list(opened)), list(opened.values()))
         self.send(UseRoutes(routes, list(sockets)))
@@ -187,23 +168,23 @@ class Bridge:
                 raise ConfigurationError(f"the bridge process was not ready after {READY_SECONDS:.0f} s")
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Go over to the loop."""
+        """Attach to the loop."""
         self._feed = CallerFeed(loop, self._link)
         self._link.attach(loop, self._take, self._closed, self._feed.send_newest)
-        self._deals: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
+        self._calls: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
         self._loop = loop
         loop.call_later(PING_SECONDS, self._ping)
 
     def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
-        """Queue a frame, after what was dealt before it."""
-        self._deals.flush()
+        """Queue a frame, after what was dispatched before it."""
+        self._calls.flush()
         self._link.send(frame, sockets)
 
-    def deal(self, call: Call) -> None:
-        """Hand over a call."""
+    def dispatch(self, call: Call) -> None:
+        """Send a call."""
         self.calls[call.id] = call
         item = DispatchedCall(call.id, call.listening.number, call.message, call.key)
-        self._deals.add(item, len(call.message.payload))
+        self._calls.add(item, len(call.message.payload))
 
     @property
     def unread(self) -> int:
@@ -211,15 +192,15 @@ class Bridge:
         return self._link.backlog
 
     def flush(self) -> None:
-        """Send what was dealt."""
-        self._deals.flush()
+        """Send what was dispatched."""
+        self._calls.flush()
 
-    def hurry(self) -> None:
-        """Let what was dealt leave now, if the link was quiet."""
-        self._deals.hurry()
+    def flush_if_quiet(self) -> None:
+        """Send what was dispatched now, if the link was quiet."""
+        self._calls.flush_if_quiet()
 
     def forward(self, topic: str, payload: bytes) -> bool:
-        """Show a message to requests that may wait for it; False when the bridge has too many to read already."""
+        """Send a message to requests that may wait for it; return False when the bridge has too many to read."""
         return self._feed.reply(topic, payload)
 
     def show(self, topic_filter: str, payload: bytes) -> None:
@@ -241,7 +222,7 @@ class Bridge:
         if self._gone:
             return
         if self._unanswered >= _MOST_UNANSWERED:
-            self._reports.stalled([port.configured for port in self._stalled])
+            self._server.stalled([port.configured for port in self._stalled])
             if self.pid != os.getpid():
                 log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, self._which())
                 os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
@@ -267,15 +248,18 @@ class Bridge:
                 self._end_calls(results)
             case Publish(publications):
                 for publication in publications:
-                    self._reports.request(publication, self._give)
+                    self._server.publish(publication, self._release_credits)
             case Served():
-                self._reports.served(frame)
+                self._server.served(frame)
             case Waiting(call_id, change):
-                self._reports.waiting(self.calls[call_id], change)
+                call = self.calls[call_id]
+                call.reports.waiting(call, change)
             case TryFailed(call_id, code, message):
-                self._reports.try_failed(self.calls[call_id], code, message)
+                call = self.calls[call_id]
+                call.reports.try_failed(call, code, message)
             case Returned(call_id):
-                self._reports.again(self.calls.pop(call_id))
+                call = self.calls.pop(call_id)
+                call.reports.replay(call)
             case _:
                 self._take_rare(frame)
 
@@ -283,7 +267,7 @@ class Bridge:
         for result in results:
             call = self.calls.pop(result.call, None)
             if call is not None:
-                self._reports.done(call, result, self._give)
+                call.reports.done(call, result, self._release_credits)
 
     def _take_rare(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""
@@ -292,7 +276,7 @@ class Bridge:
                 logging.getLogger(logger).log(level, "%s", text)
             case Ready():
                 self.ready = True
-                self.on_ready()
+                self._on_ready(self)
             case Failed(reason):
                 self.failure = reason
             case Stopped():
@@ -303,25 +287,21 @@ class Bridge:
                 self._stalled = ports
             case Unserved(reasons):
                 self._unserved = reasons
-                self._reports.unserved(self.index, reasons)
+                self._server.unserved(self.index, reasons)
 
-    def _give(self, count: int) -> None:
-        if not self._give_back:
+    def _release_credits(self, count: int) -> None:
+        if not self._released:
             self._loop.call_later(_CREDIT_SECONDS, self._send_credits)
-        self._give_back += count
-        if self._give_back >= _CREDIT_BATCH:
+        self._released += count
+        if self._released >= _CREDIT_BATCH:
             self._send_credits()
 
     def _send_credits(self) -> None:
-        if self._give_back:
-            count, self._give_back = self._give_back, 0
+        if self._released:
+            count, self._released = self._released, 0
             self._link.send(CreditReturn(count))
 
     def _closed(self) -> None:
         self.ready = False
         self._gone = True
-        self.on_closed()
-
-
-def _nothing() -> None:
-    """Nobody minds yet."""
+        self._on_closed(self)

@@ -1,14 +1,65 @@
-"""What the dispatcher keeps of events and calls, and where its work goes. Data; the broker's loop alone."""
+"""Events, calls, and the ports between routing and the parts around it. Data and types; the broker's loop alone.
+
+Routing knows the parts around it as ports alone: `BridgePort` is where calls go, `PublisherPort` where results go,
+`Store` keeps the calls of lossless routes, and a `Delivery` tells the source of a message when it may acknowledge it.
+A call carries the port by which its end is reported (`Call.reports`), so that what runs calls needs no other.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication
-from amqtt_rest_bridge.routing.statistics import RouteAccount
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 EventName = tuple[str, str]
 """A route's name and its event's: what stays the same when a reload changes the definition."""
+
+ReleaseCredits = Callable[[int], None]
+"""Return the credits of a publication to the bridge process that sent it."""
+
+
+class StoreFullError(BridgeError):
+    """The store did not take a call; the message says why."""
+
+
+class Store(Protocol):
+    """Keeps the calls of lossless routes until they have ended."""
+
+    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+        """Keep a call and return its key; raises `StoreFullError`.
+
+        `client` is the publisher's client id and user name while the ACL has not decided.
+        """
+        ...
+
+    def forget(self, key: str) -> None:
+        """Remove a call that has ended."""
+
+
+class Delivery(Protocol):
+    """How a message is acknowledged at its source. The last release lets the source acknowledge it."""
+
+    def hold(self) -> None:
+        """Hold the acknowledgement back: once for each call, and once for each publication that a call results in."""
+
+    def release(self) -> None:
+        """Release one hold: the call has ended, or the publication has been published."""
+
+
+class NoDelivery:
+    """No-op default, for a source that does not wait to acknowledge."""
+
+    def hold(self) -> None:
+        """Hold nothing."""
+
+    def release(self) -> None:
+        """Release nothing."""
+
+
+NO_DELIVERY = NoDelivery()
 
 
 @dataclass(slots=True, eq=False)
@@ -18,10 +69,29 @@ class Listening:
     number: int
     route: str
     event: ClientEvent
-    account: RouteAccount
+    statistics: RouteStatistics
     lossless: bool
     name: EventName
     request: str  # for the log
+
+
+class CallReports(Protocol):
+    """What a bridge process reports of a call."""
+
+    def done(self, call: "Call", result: CallResult, release_credits: ReleaseCredits) -> None:
+        """Note the end of a call and publish its result."""
+
+    def lost(self, call: "Call") -> None:
+        """End a call whose bridge process died."""
+
+    def replay(self, call: "Call") -> None:
+        """Dispatch a call that has not ended once more."""
+
+    def waiting(self, call: "Call", change: int) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
+
+    def try_failed(self, call: "Call", code: str, message: str) -> None:
+        """Note a failed try of a call that is tried until it succeeds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,28 +102,30 @@ class Call:
     listening: Listening
     message: Message
     hops: int
+    reports: CallReports
+    delivery: Delivery = NO_DELIVERY
     key: str | None = None
     waits: bool = False  # between two tries
 
 
-class Outlets(Protocol):
-    """Where the dispatcher's work goes."""
+class BridgePort(Protocol):
+    """Where calls, and the messages that server mode waits for, go: the bridge processes."""
 
-    def deal(self, call: Call) -> None:
-        """Hand a call to a bridge process."""
+    def dispatch(self, call: Call) -> None:
+        """Send a call to a bridge process."""
 
     def forward(self, topic: str, payload: bytes) -> bool:
-        """Show a message to requests that may wait for it; False when it is dropped for want of room."""
+        """Send a message to requests that may wait for it; return False when it is dropped for want of room."""
 
     def show(self, topic_filter: str, payload: bytes) -> None:
         """Let the read events of a topic filter answer with a message."""
 
-    def hurry(self) -> None:
-        """Note that a message has been dealt to all its events."""
+    def flush(self) -> None:
+        """Note that a message has been dispatched to all its events, so that it need wait for no other."""
 
 
-class Outgoing(Protocol):
+class PublisherPort(Protocol):
     """The publisher's queue; see `broker.publisher`."""
 
-    def put(self, publication: Publication, hops: int, give: Callable[[int], None] | None = None) -> bool:
-        """Queue a publication; False when there is no room."""
+    def put(self, publication: Publication, hops: int, release_credits: ReleaseCredits | None = None) -> bool:
+        """Queue a publication; return False when there is no room, which one with credits always has."""

@@ -12,19 +12,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.model import Message, OverloadPolicy
-from amqtt_rest_bridge.routing.calls import Listening
+from amqtt_rest_bridge.routing.calls import Delivery, Listening
 
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
-    """A message for one event, waiting since `since` (monotonic seconds)."""
+class Offered:
+    """A message for one event, before it is admitted.
+
+    `delivery` is held for it until it has been refused, or its call has ended. `since` is the monotonic time at which
+    it began to wait for room, None before.
+    """
 
     listening: Listening
     message: Message
     hops: int
-    since: float
+    delivery: Delivery
+    since: float | None = None
 
 
 Later = Callable[[float, Callable[[], None]], object]
@@ -47,59 +52,60 @@ class WaitingRoom:
 
     def __init__(
         self,
-        refuse: Callable[[Waiting], None],
+        refuse: Callable[[Offered], None],
         monotonic: Callable[[], float] = time.monotonic,
         later: Later = on_this_loop,
     ) -> None:
         self._refuse = refuse
         self._monotonic = monotonic
         self._later = later
-        self._queues: dict[str, deque[Waiting]] = {}
+        self._queues: dict[str, deque[Offered]] = {}
 
     def __contains__(self, route: str) -> bool:
         """Return whether messages of a route wait, so that a new one goes behind them."""
         return route in self._queues
 
-    def take(self, listening: Listening, message: Message, hops: int, since: float | None = None) -> bool:
+    def take(self, offered: Offered) -> bool:
         """Let a message wait; return False where its route does not wait, or as many wait as may."""
-        account = listening.account
-        if account.policy is not OverloadPolicy.BALANCED or not account.timeout:
+        statistics = offered.listening.statistics
+        if statistics.policy is not OverloadPolicy.BALANCED or not statistics.timeout:
             return False
-        queue = self._queues.get(account.name)
+        queue = self._queues.get(statistics.name)
         # Decision: as many messages may wait as the route has room for, so that waiting is bounded too.
-        if queue is not None and len(queue) >= account.capacity:
+        if queue is not None and len(queue) >= statistics.capacity:
             return False
-        waiting = Waiting(listening, message, hops, self._monotonic() if since is None else since)
+        if offered.since is None:
+            offered.since = self._monotonic()
         if queue is None:
-            queue = self._queues[account.name] = deque()
-            self._watch(account.timeout, account.name, queue)
-        queue.append(waiting)
-        account.outside += 1
+            queue = self._queues[statistics.name] = deque()
+            self._watch(statistics.timeout, statistics.name, queue)
+        queue.append(offered)
+        statistics.outside += 1
         return True
 
-    def next(self, route: str) -> Waiting:
+    def next(self, route: str) -> Offered:
         """Remove and return the message of a route that has waited longest."""
         queue = self._queues[route]
-        waiting = queue.popleft()
-        waiting.listening.account.outside -= 1
+        offered = queue.popleft()
+        offered.listening.statistics.outside -= 1
         if not queue:
             del self._queues[route]
-        return waiting
+        return offered
 
-    def empty(self) -> Iterator[Waiting]:
+    def empty(self) -> Iterator[Offered]:
         """Remove and return all messages, the oldest of each route first."""
         for route in list(self._queues):
             while route in self._queues:
                 yield self.next(route)
 
-    def _watch(self, seconds: float, route: str, queue: deque[Waiting]) -> None:
+    def _watch(self, seconds: float, route: str, queue: deque[Offered]) -> None:
         self._later(seconds, lambda: self._expire(route, queue))
 
-    def _expire(self, route: str, queue: deque[Waiting]) -> None:
+    def _expire(self, route: str, queue: deque[Offered]) -> None:
         for _ in range(_AT_ONCE):
             if self._queues.get(route) is not queue:  # it was emptied, and perhaps begun anew with its own timer
                 return
-            left = queue[0].since + queue[0].listening.account.timeout - self._monotonic()
+            left = (queue[0].since or 0.0) + queue[0].listening.statistics.timeout - self._monotonic()
             if left > 0:
                 self._watch(left, route, queue)
                 return

@@ -1,44 +1,70 @@
-"""What server mode tells of its routes: requests answered, replies dropped, ports that hang. The broker's loop."""
+"""Server mode in the broker process: requests to publish, answers to count, messages to wait for. The broker's loop."""
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from amqtt_rest_bridge.failures import reply_dropped
 from amqtt_rest_bridge.link.frames import Served
-from amqtt_rest_bridge.model import Message, Route
+from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
+from amqtt_rest_bridge.routing.calls import PublisherPort, ReleaseCredits
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
-from amqtt_rest_bridge.routing.statistics import RouteAccount
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.watching import Watching
 from amqtt_rest_bridge.topics import loggable
 
 
 class ServerReports:
-    """Note it in the log and in the routes' accounts.
+    """Publish what the bridge processes' server mode sends, and note what it reports, in log and statistics.
 
     Args:
+        publisher: Where publications go.
+        statistics: Those of the present routes, by name; kept up to date by the dispatcher.
+        on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
-        changed: Called with an account whose health changed.
+        clock: Unix seconds.
     """
 
-    def __init__(self, quiet: QuietLog, changed: Callable[[RouteAccount], None]) -> None:
+    def __init__(
+        self,
+        publisher: PublisherPort,
+        statistics: Mapping[str, RouteStatistics],
+        on_health: Callable[[RouteStatistics], None],
+        quiet: QuietLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.watching = Watching()
+        """The topic filters of read events and of replies."""
+        self._publisher = publisher
+        self._statistics = statistics
+        self._on_health = on_health
         self._quiet = quiet
-        self._changed = changed
+        self._clock = clock
         self._routes: tuple[Route, ...] = ()
-        self._accounts: Mapping[str, RouteAccount] = {}
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
 
-    def replace(self, routes: Iterable[Route], accounts: Mapping[str, RouteAccount]) -> None:
-        """Use other routes, and the account of each."""
-        self._routes, self._accounts = tuple(routes), accounts
+    def replace(self, routes: Iterable[Route], reads: Iterable[str], replies: Mapping[str, float]) -> None:
+        """Use other routes; for `reads` and `replies` see `Watching.replace`."""
+        self._routes = tuple(routes)
+        self.watching.replace(reads, replies)
 
-    def served(self, report: Served, now: float) -> None:
+    def latest(self) -> list[tuple[str, bytes]]:
+        """Return the topic filters of read events with their latest payload, for a bridge process that starts."""
+        return self.watching.latest()
+
+    def publish(self, publication: Publication, release_credits: ReleaseCredits) -> None:
+        """Publish what a request brought."""
+        self._publisher.put(publication, 1, release_credits)
+
+    def served(self, report: Served) -> None:
         """Note what was answered."""
         for event in report.events:
             self._quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
         for route, answers in report.routes.items():
-            account = self._accounts.get(route)
-            if account is not None and account.served(answers, now):
-                self._changed(account)
+            statistics = self._statistics.get(route)
+            if statistics is not None and statistics.served(answers, self._clock()):
+                self._on_health(statistics)
 
     def reply_dropped(self, message: Message) -> None:
         """Note a message that a bridge process had no room for, as an error of each route that may wait for it."""
@@ -48,13 +74,14 @@ class ServerReports:
             self._quiet.note(logging.ERROR, (route, event), "dropped a reply on %s: %s", topic, failure.message)
             self._error(route, failure.code, failure.message, message.timestamp)
 
-    def stalled(self, ports: Collection[int], now: float) -> None:
+    def stalled(self, ports: Collection[int]) -> None:
         """Note ports that have stopped answering, as an error of each of their routes."""
+        now = self._clock()
         for routes in routes_by_port(self._routes, ports).values():
             for route in routes:
                 self._error(route.name, "internal_error", "the port of the route has stopped answering", now)
 
-    def unserved(self, process: int, ports: Mapping[int, str], now: float) -> None:
+    def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""
         self._unserved[process] = ports
         reasons = {port: reason for faults in self._unserved.values() for port, reason in faults.items()}
@@ -63,11 +90,12 @@ class ServerReports:
             for port, routes in routes_by_port(self._routes, reasons).items()
             for route in routes
         }
-        for name, account in self._accounts.items():
-            if account.note_down(down.get(name), now):
-                self._changed(account)
+        now = self._clock()
+        for name, statistics in self._statistics.items():
+            if statistics.note_down(down.get(name), now):
+                self._on_health(statistics)
 
     def _error(self, route: str, code: str, message: str, now: float) -> None:
-        account = self._accounts[route]
-        if account.try_failed(code, message, now):
-            self._changed(account)
+        statistics = self._statistics[route]
+        if statistics.try_failed(code, message, now):
+            self._on_health(statistics)

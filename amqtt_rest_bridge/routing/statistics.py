@@ -1,4 +1,4 @@
-"""One route's account in the broker process: how full it is and how its calls went. Pure; the broker's loop alone."""
+"""One route's statistics: how full it is and how its calls went. Pure; the broker's loop alone."""
 
 from collections import deque
 from typing import Any
@@ -13,7 +13,7 @@ _RED_STREAK = 3
 _LATENCIES = 1000  # calls that p50 and p99 are taken from
 
 
-class RouteAccount:
+class RouteStatistics:
     """Admission and counters of one route; kept when a reload changes the route.
 
     `workers` is how many requests the route can have in flight, over all bridge processes.

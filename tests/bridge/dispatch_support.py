@@ -1,11 +1,13 @@
 """A dispatcher between a bridge and a queue that keep what they are given."""
 
+from collections import deque
 from collections.abc import Callable
 
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import (
     ClientEvent,
+    Message,
     Method,
     Publication,
     RestApiConfig,
@@ -14,10 +16,12 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
-from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.calls import Call, Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
-from amqtt_rest_bridge.routing.statistics import RouteAccount
+from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
+from amqtt_rest_bridge.routing.server_reports import ServerReports
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 
 class Bridge:
@@ -27,10 +31,10 @@ class Bridge:
         self.calls: list[Call] = []
         self.seen: list[tuple[str, bytes]] = []
 
-    def deal(self, call: Call) -> None:
+    def dispatch(self, call: Call) -> None:
         self.calls.append(call)
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Nothing waits here."""
 
     def forward(self, topic: str, payload: bytes) -> bool:
@@ -42,16 +46,26 @@ class Bridge:
 
 
 class Queue:
-    """The publisher's queue, which nobody empties."""
+    """The publisher's queue, emptied by `publish`."""
 
     def __init__(self) -> None:
         self.publications: list[Publication] = []
+        self._unpublished: deque[Callable[[int], None]] = deque()
 
-    def put(self, publication: Publication, hops: int, give: Callable[[int], None] | None = None) -> bool:
-        if give is None and len(self.publications) >= MAX_QUEUE:
+    def put(
+        self, publication: Publication, hops: int, release_credits: Callable[[int], None] | None = None
+    ) -> bool:
+        if release_credits is None and len(self.publications) >= MAX_QUEUE:
             return False
         self.publications.append(publication)
+        if release_credits is not None:
+            self._unpublished.append(release_credits)
         return True
+
+    def publish(self) -> None:
+        """Publish all that waits."""
+        while self._unpublished:
+            self._unpublished.popleft()(1)
 
 
 def text(source: str, place: Place) -> PlaceholderText:
@@ -68,21 +82,32 @@ def route(endpoint: str = "/x", name: str = "R", source: str = "in/#") -> Route:
 class Rig:
     """A dispatcher between a bridge and a queue."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
+    ) -> None:
         self.bridge, self.queue, self.numbering = Bridge(), Queue(), Numbering()
-        self.dispatcher = Dispatcher(self.bridge, self.queue, 4, quiet=QuietLog(later=lambda *_: None))
+        self.changes: list[RouteStatistics] = []
+        """Of health, as they were reported."""
+        quiet, statistics = QuietLog(later=lambda *_: None), dict[str, RouteStatistics]()
+        self.server = ServerReports(self.queue, statistics, self.changes.append, quiet)
+        self.dispatcher = Dispatcher(
+            self.bridge, self.queue, self.server, statistics, 4,
+            store=store, on_health=self.changes.append, quiet=quiet, room=room,
+        )  # fmt: skip
         self.use(route())
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:
         self.dispatcher.set_routes(self.numbering.number(routes), reads, {})
 
     @property
-    def account(self) -> RouteAccount:
-        return self.dispatcher.accounts["R"]
+    def statistics(self) -> RouteStatistics:
+        return self.dispatcher.statistics["R"]
 
     def offer(self, count: int = 1) -> list[Call]:
         for _ in range(count):
-            self.dispatcher.offer("in/1", b"payload")
+            self.dispatcher.offer(Message("in/1", b"payload", 0.0))
         return self.bridge.calls[-count:]
 
     def end(self, call: Call) -> None:

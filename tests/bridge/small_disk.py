@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.broker.disk.spool import Spool, SpoolFull
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import StoreFullError
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.recorder import recording
@@ -41,7 +42,7 @@ def keep(spool: Spool, number: int, size: int = 10_000) -> str:
 def fill(spool: Spool, size: int = 10_000) -> list[str]:
     """Keep messages until there is no room."""
     keys: list[str] = []
-    with contextlib.suppress(SpoolFull):
+    with contextlib.suppress(StoreFullError):
         while True:
             keys.append(keep(spool, len(keys), size))
     return keys
@@ -134,7 +135,7 @@ def kills(folder: Path) -> None:
             spool = Spool(path)
             mine = left(spool)
             while True:
-                with contextlib.suppress(SpoolFull):
+                with contextlib.suppress(StoreFullError):
                     while True:
                         mine.append(keep(spool, 0, moments.randrange(1, 30_000)))
                         write(f"+{mine[-1]}")
@@ -194,7 +195,7 @@ def a_broker(folder: Path) -> None:
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
             client = host.client("out")
             count = 0
-            refused = host.plugin._dispatcher.accounts["L"]
+            refused = host.plugin._dispatcher.statistics["L"]
             while not refused.refused:
                 client.publish("in/x", b"%d " % count + b"x" * 10_000)
                 count += 1
@@ -205,7 +206,7 @@ def a_broker(folder: Path) -> None:
             for number in range(50):
                 client_two.publish("in/x", b"new %d " % number + b"x" * 10_000)
             assert [payload for _, payload in client_two.messages(50)] == [b""] * 50
-            account = host.plugin._dispatcher.accounts["L"]
+            account = host.plugin._dispatcher.statistics["L"]
             assert account.refused == 1
             eventually(lambda: account.outstanding == 0, "a call is open")
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:

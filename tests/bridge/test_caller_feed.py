@@ -43,7 +43,7 @@ def bridge_of(host: Host) -> Bridge:
 
 
 def status(host: Host) -> dict[str, Any]:
-    return dict(host.plugin._dispatcher.accounts["Callers"].status(0.0))
+    return dict(host.plugin._dispatcher.statistics["Callers"].status(0.0))
 
 
 def is_seen(host: Host, payload: bytes) -> bool:

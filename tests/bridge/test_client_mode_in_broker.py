@@ -170,7 +170,7 @@ def test_routes_chain_and_a_circle_ends_after_eight_hops(target: Recorder) -> No
         assert client.messages(9) == [("ring", b"x")] * 9  # the one sent and eight results
         client.publish("ring", b"y")
         assert client.messages(9) == [("ring", b"y")] * 9
-        status = host.plugin._dispatcher.accounts["R"].status(0.0)
+        status = host.plugin._dispatcher.statistics["R"].status(0.0)
     assert (status["messages"]["succeeded"], status["messages"]["refused"]) == (16, 2)
     assert "8 routes" in status["last_error"]["message"]
 

@@ -1,4 +1,4 @@
-"""The dispatcher alone: what it deals, counts and publishes, whatever becomes of bridges and routes meanwhile."""
+"""The dispatcher alone: what it dispatches, counts and publishes, whatever becomes of bridges and routes meanwhile."""
 
 
 import pytest
@@ -6,7 +6,6 @@ import pytest
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.statistics import RouteAccount
 from tests.bridge.dispatch_support import Rig, route
 
 
@@ -18,20 +17,20 @@ def rig() -> Rig:
 def test_a_call_that_is_lost_between_two_tries_waits_no_more(rig: Rig) -> None:
     (call,) = rig.offer()
     rig.dispatcher.waiting(call, 1)
-    assert rig.account.waiting == 1
+    assert rig.statistics.waiting == 1
     rig.dispatcher.lost(call)
-    assert (rig.account.outstanding, rig.account.waiting) == (0, 0)
-    messages = rig.account.status(0.0)["messages"]
+    assert (rig.statistics.outstanding, rig.statistics.waiting) == (0, 0)
+    messages = rig.statistics.status(0.0)["messages"]
     assert (messages["failed"], messages["queued"], messages["in_flight"]) == (1, 0, 0)
 
 
 def test_a_call_that_is_dealt_again_between_two_tries_waits_no_more(rig: Rig) -> None:
     (call,) = rig.offer()
     rig.dispatcher.waiting(call, 1)
-    rig.dispatcher.again(call)
-    assert (rig.account.outstanding, rig.account.waiting) == (1, 0)
+    rig.dispatcher.replay(call)
+    assert (rig.statistics.outstanding, rig.statistics.waiting) == (1, 0)
     rig.end(call)
-    assert rig.account.outstanding == 0
+    assert rig.statistics.outstanding == 0
 
 
 def test_a_call_whose_route_is_reloaded_while_it_waits_is_counted_to_its_end(rig: Rig) -> None:
@@ -39,16 +38,16 @@ def test_a_call_whose_route_is_reloaded_while_it_waits_is_counted_to_its_end(rig
     rig.dispatcher.waiting(call, 1)
     rig.use(route("/changed"))
     rig.dispatcher.waiting(call, -1)
-    assert (rig.account.outstanding, rig.account.waiting) == (1, 0)
+    assert (rig.statistics.outstanding, rig.statistics.waiting) == (1, 0)
     rig.end(call)
-    assert (rig.account.outstanding, rig.account.waiting) == (0, 0)
+    assert (rig.statistics.outstanding, rig.statistics.waiting) == (0, 0)
 
 
 def test_a_call_is_dealt_again_by_the_present_definition_of_its_event(rig: Rig) -> None:
     (call,) = rig.offer()
     number = call.listening.number
     rig.use(route("/changed"))
-    rig.dispatcher.again(call)
+    rig.dispatcher.replay(call)
     (same,) = rig.bridge.calls[1:]
     assert same is call
     assert call.listening.number != number
@@ -59,15 +58,15 @@ def test_a_route_that_was_gone_meanwhile_is_not_credited_with_calls_it_never_had
     (call,) = rig.offer()
     rig.use()
     rig.use(route())
-    rig.dispatcher.again(call)
+    rig.dispatcher.replay(call)
     rig.end(call)
-    assert rig.account.outstanding == 0
+    assert rig.statistics.outstanding == 0
 
 
 def test_a_call_whose_event_is_gone_ends_with_a_failure(rig: Rig) -> None:
     (call,) = rig.offer()
     rig.use()
-    rig.dispatcher.again(call)
+    rig.dispatcher.replay(call)
     assert b"bridge_restarted" in rig.queue.publications[0].payload
 
 
@@ -83,30 +82,28 @@ def test_however_many_calls_a_bridge_process_held_each_gets_its_failure_and_the_
 
 
 def test_the_health_of_a_route_that_is_gone_is_not_told(rig: Rig) -> None:
-    told: list[RouteAccount] = []
-    rig.dispatcher.on_health = told.append
     one, other = rig.offer(2)
     rig.dispatcher.lost(one)
-    assert [account.health for account in told] == ["Yellow"]
+    assert [statistics.health for statistics in rig.changes] == ["Yellow"]
     rig.use()
     rig.dispatcher.done(other, CallResult(other.id, 500, "http_status", "500", 0.1, None), lambda _: None)
     rig.dispatcher.lost(other)
-    assert len(told) == 1
+    assert len(rig.changes) == 1
 
 
 def test_read_events_keep_what_they_saw_when_retained_messages_are_looked_at_again(rig: Rig) -> None:
     rig.use(reads=("seen", "new"))
-    rig.dispatcher.offer("seen", b"latest")
+    rig.dispatcher.offer(Message("seen", b"latest", 0.0))
     for topic in ("seen", "new"):
         rig.dispatcher.remember(topic, b"retained", only_new=True)
-    assert dict(rig.dispatcher.latest()) == {"seen": b"latest", "new": b"retained"}
+    assert dict(rig.server.latest()) == {"seen": b"latest", "new": b"retained"}
 
 
 def test_a_message_taken_before_a_reload_goes_to_the_event_as_it_is_after_it(rig: Rig) -> None:
-    before = rig.dispatcher.named("R", "E")
+    before = rig.dispatcher.table.named(("R", "E"))
     assert before is not None
-    before.account.admit_again()
+    before.statistics.admit_again()
     rig.use(route("/changed"))
     rig.dispatcher.take_spooled(before, Message("in/1", b"", 0.0), 0, "key")
-    after = rig.dispatcher.named("R", "E")
+    after = rig.dispatcher.table.named(("R", "E"))
     assert [call.listening for call in rig.bridge.calls] == [after]

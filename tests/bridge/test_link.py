@@ -157,7 +157,7 @@ def test_a_lone_item_leaves_at_once_and_a_burst_together() -> None:
         while len(batches) < 2:
             await asyncio.sleep(0)
         batcher.flush()
-        batcher.hurry()
+        batcher.flush_if_quiet()
         return batches
 
     assert asyncio.run(scenario()) == [[1], [2, 3, 4]]
@@ -201,10 +201,10 @@ def test_who_is_in_a_hurry_waits_for_no_loop_but_only_when_the_link_was_quiet() 
         batcher = Batcher(asyncio.get_running_loop(), batches.append)
         batcher.add(1)
         batcher.add(2)
-        batcher.hurry()
+        batcher.flush_if_quiet()
         assert batches == [[1, 2]]
         batcher.add(3)
-        batcher.hurry()
+        batcher.flush_if_quiet()
         assert batches == [[1, 2]]
         while len(batches) < 2:
             await asyncio.sleep(0)

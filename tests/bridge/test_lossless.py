@@ -236,13 +236,13 @@ def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path
         client = host.client("out")
         for number in range(3):
             client.publish("in/x", b"%d" % number)
-        eventually(lambda: host.plugin._dispatcher.accounts["L"].retried > 2, "not tried")
+        eventually(lambda: host.plugin._dispatcher.statistics["L"].retried > 2, "not tried")
         load(host, route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere"))
         eventually(lambda: len(host.plugin._dispatcher.orphans) == 3, "not given back")
         with recording(port) as target:
             load(host, route(target.port))
             assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
-        assert host.plugin._dispatcher.accounts["L"].outstanding == 0
+        assert host.plugin._dispatcher.statistics["L"].outstanding == 0
 
 
 def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:

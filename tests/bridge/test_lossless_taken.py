@@ -14,26 +14,26 @@ from amqtt.session import IncomingApplicationMessage, Session
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless, MayPublish, taken_by
 from amqtt_rest_bridge.model import (
+    Message,
     OverloadPolicy,
     RouteConfig,
 )
 from tests.bridge.dispatch_support import Rig, route
 
-
-@pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
 LOSSLESS = RouteConfig(10, OverloadPolicy.LOSSLESS)
 
 
 @pytest.fixture
-def spool(rig: Rig, tmp_path: Path) -> Iterator[Spool]:
-    rig.use(replace(route(), route_config=LOSSLESS), replace(route(source="$in/#", name="D"), route_config=LOSSLESS))
+def spool(tmp_path: Path) -> Iterator[Spool]:
     with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
-        rig.dispatcher.spool = spool
         yield spool
+
+
+@pytest.fixture
+def rig(spool: Spool) -> Rig:
+    rig = Rig(spool)
+    rig.use(replace(route(), route_config=LOSSLESS), replace(route(source="$in/#", name="D"), route_config=LOSSLESS))
+    return rig
 
 
 def take(rig: Rig, spool: Spool, topic: str, may_publish: MayPublish) -> None:
@@ -107,23 +107,22 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
             packet = PublishPacket.build("in/x", b"1", 1, False, 1, False)
             await lossless.take_hook(packet=packet, session=Session())
             while len(answers) > left:
-                assert rig.account.outstanding == len(rig.bridge.calls) + 1
+                assert rig.statistics.outstanding == len(rig.bridge.calls) + 1
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
         running.cancel()
 
     asyncio.run(scenario())
     assert caplog.text.count("the ACL did not say whether") == 1
-    assert rig.account.status(0.0)["last_error"]["code"] == "acl_failed"
-    assert (rig.account.outstanding, len(rig.bridge.calls)) == (1, 1)
+    assert rig.statistics.status(0.0)["last_error"]["code"] == "acl_failed"
+    assert (rig.statistics.outstanding, len(rig.bridge.calls)) == (1, 1)
     spool.flush()
     assert spool._connection.execute("SELECT client_id FROM calls").fetchall() == [(None,)]
 
 
-def taken(rig: Rig, packet: PublishPacket, session: Session) -> bytes | None:
-    """Let a packet come in, and give the payload that amqtt passes on to the broadcast."""
-    assert rig.dispatcher.spool is not None
-    lossless = Lossless(rig.dispatcher, rig.dispatcher.spool, yes, lambda: 0.0)
+def taken(rig: Rig, spool: Spool, packet: PublishPacket, session: Session) -> bytes | None:
+    """Let a packet come in, and return the payload that amqtt passes on to the broadcast."""
+    lossless = Lossless(rig.dispatcher, spool, yes, lambda: 0.0)
 
     async def scenario() -> None:
         await lossless.take_hook(packet=packet, session=session)
@@ -138,7 +137,7 @@ def taken(rig: Rig, packet: PublishPacket, session: Session) -> bytes | None:
 
 def broadcast(rig: Rig, session: Session | None, topic: str, payload: bytes | None) -> None:
     assert payload is not None
-    rig.dispatcher.offer(topic, payload, 0, taken_by(session, topic, payload))
+    rig.dispatcher.offer(Message(topic, bytes(payload), 0.0), taken=taken_by(session, topic, payload))
 
 
 def test_a_message_is_taken_once_whatever_a_reload_makes_of_its_route_in_between(rig: Rig, spool: Spool) -> None:
@@ -147,7 +146,7 @@ def test_a_message_is_taken_once_whatever_a_reload_makes_of_its_route_in_between
         rig.bridge.calls.clear()
         rig.use(before)
         session = Session()
-        payload = taken(rig, PublishPacket.build("in/x", b"payload", 1, False, 1, False), session)
+        payload = taken(rig, spool, PublishPacket.build("in/x", b"payload", 1, False, 1, False), session)
         rig.use(after)
         broadcast(rig, session, "in/x", payload)
         assert [call.message.payload for call in rig.bridge.calls] == [b"payload"]
@@ -156,7 +155,7 @@ def test_a_message_is_taken_once_whatever_a_reload_makes_of_its_route_in_between
 def test_an_event_that_comes_between_packet_and_broadcast_has_the_message_too(rig: Rig, spool: Spool) -> None:
     lossless, session = replace(route(), route_config=LOSSLESS), Session()
     rig.use(lossless)
-    payload = taken(rig, PublishPacket.build("in/x", b"1", 1, False, 1, False), session)
+    payload = taken(rig, spool, PublishPacket.build("in/x", b"1", 1, False, 1, False), session)
     rig.use(lossless, route(name="New"), replace(lossless, name="NewLossless"))
     broadcast(rig, session, "in/x", payload)
     assert sorted(call.listening.route for call in rig.bridge.calls) == ["New", "NewLossless", "R"]
@@ -164,7 +163,7 @@ def test_an_event_that_comes_between_packet_and_broadcast_has_the_message_too(ri
 
 def test_a_plugin_that_publishes_a_clients_payload_again_is_heard(rig: Rig, spool: Spool) -> None:
     session = Session()
-    payload = taken(rig, PublishPacket.build("in/x", b"1", 1, False, 1, False), session)
+    payload = taken(rig, spool, PublishPacket.build("in/x", b"1", 1, False, 1, False), session)
     for publisher, topic in ((session, "in/x"), (None, "in/x"), (None, "in/y"), (session, "in/z")):
         broadcast(rig, publisher, topic, payload)
     assert [call.message.topic for call in rig.bridge.calls] == ["in/x", "in/x", "in/y", "in/z"]
@@ -173,9 +172,9 @@ def test_a_plugin_that_publishes_a_clients_payload_again_is_heard(rig: Rig, spoo
 def test_a_repeated_message_of_qos_2_is_taken_once(rig: Rig, spool: Spool) -> None:
     session = Session()
     first = PublishPacket.build("in/x", b"1", 7, False, 2, False)
-    payload = taken(rig, first, session)
+    payload = taken(rig, spool, first, session)
     assert payload is not None
     session.inflight_in[7] = IncomingApplicationMessage(7, "in/x", 2, payload, False)
-    again = taken(rig, PublishPacket.build("in/x", b"1", 7, True, 2, False), session)
+    again = taken(rig, spool, PublishPacket.build("in/x", b"1", 7, True, 2, False), session)
     broadcast(rig, session, "in/x", again)
     assert len(rig.bridge.calls) == 1

@@ -59,15 +59,15 @@ def result(number: int, payload: bytes | None = None) -> CallResult:
 
 def test_a_hurried_result_leaves_at_once_with_those_before_it(linked: tuple[Outbox, Peer]) -> None:
     outbox, peer = linked
-    outbox.done(result(1), hurry=False)
+    outbox.done(result(1), at_once=False)
     assert peer.frames() == []
-    outbox.done(result(2), hurry=True)
+    outbox.done(result(2), at_once=True)
     assert peer.frames() == [Results([result(1), result(2)])]
 
 
 def test_waiting_results_leave_on_flush(linked: tuple[Outbox, Peer]) -> None:
     outbox, peer = linked
-    outbox.done(result(1), hurry=False)
+    outbox.done(result(1), at_once=False)
     outbox.flush()
     assert peer.frames() == [Results([result(1)])]
     outbox.flush()
@@ -106,8 +106,8 @@ def test_results_without_a_publication_need_no_credit(linked: tuple[Outbox, Peer
     outbox, peer = linked
     outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
     peer.frames()
-    outbox.done(result(1), hurry=True)
-    outbox.done(result(2, b"y"), hurry=True)
+    outbox.done(result(1), at_once=True)
+    outbox.done(result(2, b"y"), at_once=True)
     assert peer.frames() == [Results([result(1)])]
     outbox.credit(INITIAL_CREDITS)
     assert peer.frames() == [Results([result(2, b"y")])]
@@ -115,6 +115,6 @@ def test_results_without_a_publication_need_no_credit(linked: tuple[Outbox, Peer
 
 def test_other_frames_follow_what_is_ready(linked: tuple[Outbox, Peer]) -> None:
     outbox, peer = linked
-    outbox.done(result(1), hurry=False)
+    outbox.done(result(1), at_once=False)
     outbox.send(Ready())
     assert peer.frames() == [Results([result(1)]), Ready()]

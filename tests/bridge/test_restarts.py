@@ -69,7 +69,7 @@ def reload(host: Host, routes: str) -> None:
 
 
 def messages(host: Host, name: str = "R") -> dict[str, int]:
-    return dict(host.plugin._dispatcher.accounts[name].status(0.0)["messages"])
+    return dict(host.plugin._dispatcher.statistics[name].status(0.0)["messages"])
 
 
 def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_nothing_open(target: Recorder) -> None:
@@ -81,7 +81,7 @@ def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_n
         kill(host)
         assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
         assert (messages(host)["queued"], messages(host)["in_flight"]) == (0, 0)
-        assert host.plugin._dispatcher.accounts["R"].waiting == 0
+        assert host.plugin._dispatcher.statistics["R"].waiting == 0
 
 
 def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(target: Recorder) -> None:

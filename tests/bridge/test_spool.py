@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.disk.spool import SCHEMA_VERSION, Spool, SpoolFull
+from amqtt_rest_bridge.broker.disk.spool import SCHEMA_VERSION, Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.routing.calls import StoreFullError
 from tests.bridge.spool_support import filled, left_over, message
 
 
@@ -79,7 +80,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.
     kept = [spool.keep("R", "E", message(number), 0, None) for number in range(10)]
     pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
     spool._connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a full disk
-    with pytest.raises(SpoolFull, match="full"):
+    with pytest.raises(StoreFullError, match="full"):
         while True:
             kept += [spool.keep("R", "E", message(200), 0, None)]
     spool.close()

@@ -8,16 +8,16 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
-from amqtt_rest_bridge.routing.statistics import RouteAccount
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.bridge.host import hosting
 from tests.bridge.recorder import Recorder, recording
 
 
-def account(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED, workers: int = 4) -> RouteAccount:
-    return RouteAccount(Route("R", RestApiConfig(), route_config=RouteConfig(capacity, policy)), workers, 100.0)
+def account(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED, workers: int = 4) -> RouteStatistics:
+    return RouteStatistics(Route("R", RestApiConfig(), route_config=RouteConfig(capacity, policy)), workers, 100.0)
 
 
-def run(account: RouteAccount, outcomes: str) -> str:
+def run(account: RouteStatistics, outcomes: str) -> str:
     """Let calls end well (+) or fail (-) and give the health."""
     for outcome in outcomes:
         assert account.admit() is None

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.reload import Reloader
 from amqtt_rest_bridge.broker.supervisor import MOST_FAILURES, Supervisor
+from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.routing.status import StatusReporter
 from tests.bridge.broker_process import eventually
@@ -208,8 +209,8 @@ def test_a_frame_that_cannot_be_taken_costs_the_bridge_process_and_not_its_calls
 
     take, taken = Bridge._take, [0]
 
-    def fails_once(bridge: Bridge, frame: Any) -> None:
-        if frame[0] == 22 and not taken[0]:
+    def fails_once(bridge: Bridge, frame: ToBroker) -> None:
+        if isinstance(frame, Results) and not taken[0]:
             taken[0] = 1
             raise RuntimeError("an odd frame")
         take(bridge, frame)

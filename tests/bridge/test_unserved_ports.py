@@ -29,7 +29,7 @@ DEFINE ROUTE Calls WITH TYPE REST_API
 
 
 def status(host: Host, route: str) -> dict[str, Any]:
-    return host.plugin._dispatcher.accounts[route].status(0.0)
+    return host.plugin._dispatcher.statistics[route].status(0.0)
 
 
 def health(host: Host) -> tuple[str, str]:

@@ -6,14 +6,12 @@ from dataclasses import replace
 import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
-from amqtt_rest_bridge.route_set import Numbering
+from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import Call
-from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.routing.quiet_log import QuietLog
-from amqtt_rest_bridge.routing.room import Waiting, WaitingRoom
+from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
 
-from .dispatch_support import Bridge, Queue, route
+from .dispatch_support import Rig as DispatcherRig
+from .dispatch_support import route
 
 
 class Clock:
@@ -40,30 +38,27 @@ class Clock:
         return bool(due)
 
 
-class Rig:
+class Rig(DispatcherRig):
     """A dispatcher of one route with room for two messages, which waits for a second."""
 
     def __init__(self) -> None:
-        self.bridge, self.queue, self.clock = Bridge(), Queue(), Clock()
-        self._numbering = Numbering()
-        self.dispatcher = Dispatcher(
-            self.bridge, self.queue, 4, quiet=QuietLog(lambda _seconds, _call: None), room=self._room
-        )
-        self.use(route())
+        self.clock = Clock()
+        super().__init__(room=self._room)
 
-    def _room(self, refuse: Callable[[Waiting], None]) -> WaitingRoom:
+    def _room(self, refuse: Callable[[Offered], None]) -> WaitingRoom:
         return WaitingRoom(refuse, lambda: self.clock.now, self.clock.later)
 
-    def use(self, *routes: Route, capacity: int = 2, timeout: int = 1000, policy: str = "balanced") -> None:
+    def use(  # type: ignore[override]
+        self, *routes: Route, capacity: int = 2, timeout: int = 1000, policy: str = "balanced"
+    ) -> None:
         config = RouteConfig(capacity, OverloadPolicy(policy), timeout)
-        numbered = self._numbering.number([replace(item, route_config=config) for item in routes])
-        self.dispatcher.set_routes(numbered, [], {})
+        super().use(*[replace(item, route_config=config) for item in routes])
 
-    def offer(self, *payloads: bytes) -> None:
+    def offer(self, *payloads: bytes) -> None:  # type: ignore[override]
         for payload in payloads:
-            self.dispatcher.offer("in/1", payload)
+            self.dispatcher.offer(Message("in/1", payload, 0.0))
 
-    def end(self, number: int) -> None:
+    def end(self, number: int) -> None:  # type: ignore[override]
         call: Call = self.bridge.calls[number]
         self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.1, None), lambda _: None)
 
@@ -73,7 +68,7 @@ class Rig:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        messages = self.dispatcher.accounts["R"].status(0.0)["messages"]
+        messages = self.dispatcher.statistics["R"].status(0.0)["messages"]
         return messages["queued"] + messages["in_flight"], messages["refused"], messages["total"]
 
 

@@ -167,7 +167,7 @@ class RouteRunner:
         seconds = time.perf_counter() - call.started
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = seconds > _SLOW_SECONDS or not self._pool.backlog
-        self._outbox.done(CallResult(call.id, status, code, message, seconds, publication), hurry=at_once)
+        self._outbox.done(CallResult(call.id, status, code, message, seconds, publication), at_once=at_once)
         self._leave(call)
 
     def _leave(self, call: _OpenCall) -> None:

@@ -23,8 +23,9 @@ from amqtt_rest_bridge.broker.disk.spool_files import Reserve, SpoolLock
 from amqtt_rest_bridge.broker.disk.spool_room import Room, is_lack_of_room, size_on_disk
 from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, row, rows
 from amqtt_rest_bridge.broker.disk.spool_salvage import salvage
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import StoreFullError
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +53,6 @@ _SQLITE_BUSY, _SQLITE_READONLY, _SQLITE_CORRUPT = 5, 8, 11
 _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool holds is kept"
 _LARGE_LOG: Final = 64 << 20  # bytes
 _BUSY_SECONDS: Final = 0.1  # somebody else's transaction may keep the broker's loop this long at most
-
-
-class SpoolFull(BridgeError):  # noqa: N818  # a state of the disk
-    """The disk did not take a message."""
 
 
 class Spool:
@@ -100,7 +97,7 @@ class Spool:
         `client` is the publisher's client id and user name while the ACL has not decided.
 
         Raises:
-            SpoolFull: The disk did not take it.
+            StoreFullError: The disk did not take it.
         """
         key = f"{self._run}{next(self._number):012x}"
         client_id, username = client or (None, None)
@@ -110,7 +107,7 @@ class Spool:
             self._room.cover(size)
             self._insert(row, size)
         except (sqlite3.Error, OSError) as error:
-            raise SpoolFull(str(error)) from error
+            raise StoreFullError(str(error)) from error
         self._ids[key] = self._cursor.lastrowid or 0
         return key
 
