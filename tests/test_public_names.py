@@ -5,13 +5,15 @@ import importlib
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 import amqtt_rest_bridge
+import template_api
 from amqtt_rest_bridge import ConfigurationError, RouteFilesError, Severity, load_routes
-from tests.pages import ROOT
+from tests.pages import ROOT, blocks, page
 
 PACKAGES = ("amqtt_rest_bridge", "template_api")
 ROUTE = "DEFINE ROUTE R WITH TYPE REST_API\n    ADD REST_API_CONFIG WITH ENABLE_SERVER "
@@ -64,3 +66,8 @@ def test_an_error_in_any_file_is_raised_with_all_faults_of_all_files(tmp_path: P
 def test_a_path_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
         load_routes(tmp_path / "nowhere")
+
+
+def test_the_page_of_the_template_api_shows_the_example_of_the_package() -> None:
+    (shown,) = blocks(page("template_api/README.md"), "pycon")
+    assert textwrap.indent(shown, "    ") in str(template_api.__doc__)
