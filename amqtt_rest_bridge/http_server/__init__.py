@@ -8,9 +8,10 @@ woken or its time is over. A thousand callers that wait cost memory, not threads
 The threads. Everything runs on the port's thread, except what is marked otherwise: `HttpServer`'s methods and the
 `wake` of a pending answer may be called from any thread, and only leave work for the port's thread.
 
-The measurement. Two shared cores, 16 connections, POST of 100 bytes: 13,300 requests/s and 68 us CPU each with a WSGI
-application on this loop; an application that does nothing on plain waitress with four threads 7,800 and 121 us
-(tests/benchmarks/http_listener.py). Without WSGI's environment and Falcon between, see README.
+The measurement. Two shared cores, 16 connections, POST of 100 bytes: 51 us CPU a request with the application of
+server mode; 62 when that was a Falcon application behind WSGI; one that does nothing on plain waitress with four
+threads 121 (tests/benchmarks/http_listener.py). 500 callers that read none of their replies of 36 kB: no thread, and
+memory within 60 MB, over TLS too.
 
 What is waitress's (3.0.2): the parser of requests, the accepting socket, the trigger that wakes the loop.
 What is ours, and why:

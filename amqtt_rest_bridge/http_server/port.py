@@ -105,8 +105,10 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
 
     def run(self) -> None:
         """Serve until `close_all`; the port's thread."""
-        self.loop.run(self._tick, min(1.0, self._limits.slow_seconds / 4, self._limits.idle_seconds / 4))
-        self.dispose()
+        try:
+            self.loop.run(self._tick, min(1.0, self._limits.slow_seconds / 4, self._limits.idle_seconds / 4))
+        finally:
+            self.dispose()
 
     def dispose(self) -> None:
         """Release what the port holds itself; when it does not run."""

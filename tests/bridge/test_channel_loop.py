@@ -122,6 +122,31 @@ def test_ticks_come_without_any_traffic() -> None:
     assert len(ticks) == 3
 
 
+def test_timers_run_in_the_order_of_their_times_and_cancelled_ones_never() -> None:
+    loop = ChannelLoop()
+    done: list[int] = []
+    loop.later(0.03, loop.stop)
+    loop.later(0.02, lambda: done.append(2))
+    cancelled = loop.later(0.015, lambda: done.append(0))
+    loop.later(0.01, lambda: done.append(1))
+    loop.later(0.0, broken(ZeroDivisionError("timer")))
+    cancelled.cancel()
+    cancelled.cancel()
+    loop.run(nothing, 10.0)
+    loop.close()
+    assert done == [1, 2]
+
+
+def test_cancelled_timers_are_not_kept_until_they_are_due() -> None:
+    loop = ChannelLoop()
+    kept = loop.later(3600, nothing)
+    for _ in range(10_000):
+        loop.later(3600, nothing).cancel()
+    assert len(loop._timers) < 200
+    kept.cancel()
+    loop.close()
+
+
 def test_closed_descriptors_are_forgotten(ready: list[socket.socket]) -> None:
     loop = ChannelLoop()
     channel = Fake(loop, ready[0], nothing)

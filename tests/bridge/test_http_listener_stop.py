@@ -67,6 +67,7 @@ def test_after_the_grace_everything_is_closed() -> None:
         reply = hooks.waiting()
         hooks.server.stop(0.05)
         assert running.is_closed_by_peer()
+        assert hooks.outlet.log[-1].startswith("done answers/")  # nothing is left that waits
         reply.give(b"reply")
 
 

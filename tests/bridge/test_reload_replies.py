@@ -10,6 +10,7 @@ import pytest
 from amqtt_rest_bridge.routing.watching import Watching
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import SECONDS, Client
+from tests.bridge.http_listener_support import Raw, error_code_of, get, post
 from tests.bridge.launcher_support import accepts
 from tests.bridge.reload_support import Reloading, server_route
 
@@ -91,8 +92,13 @@ def test_a_port_that_is_gone_takes_no_new_callers_while_the_old_ones_wait(
         old = running.host.http_port
         waiting = pool.submit(ask, old)
         first = question(client)
-        running.write("a.lot", asking_route(port=unused_port))
-        eventually(lambda: not accepts(old), "the old port still accepts")
+        with Raw(old) as kept:
+            assert kept.ask(get("/"), "GET").status == 404
+            running.write("a.lot", asking_route(port=unused_port))
+            eventually(lambda: not accepts(old), "the old port still accepts")
+            refused = kept.ask(post("/ask"))
+            assert (refused.status, error_code_of(refused)) == (503, "shutting_down")
+            assert b"The routes were reloaded and none is served on this port any more" in refused.body
         new = pool.submit(ask, unused_port)
         second = question(client)
         for asked in (second, first):

@@ -2,9 +2,9 @@
 
 Nothing here does I/O; the engine comes in as a `BrokerPort`, clocks as parameters. Runs on the port's thread.
 
-It is no WSGI application, although the template API's is one, on Falcon: WSGI cannot leave an answer pending, so what
-waits would hold a thread each or be asked for twice, and of 68 us CPU a request 30 went into WSGI's environment and
-Falcon's request, response and routing, of which one sink for all paths was used.
+Why not Falcon, on which the template API is built: WSGI cannot leave an answer pending, so each that waits would hold
+a thread or be asked for twice, and of Falcon one sink for all paths was used. A request takes 51 us CPU without both,
+62 with them (POST of 100 bytes, 16 connections).
 """
 
 import logging
