@@ -32,6 +32,10 @@ class _Transports:
         self._transports.add(writer.transport)
         try:
             await self._serve(reader, writer, listener_name)
+        except asyncio.CancelledError:
+            # At the loop's end, of a connection on which no CONNECT came. Python 3.11's asyncio would ask this task for
+            # its exception, and log a stack trace where there is none.
+            pass
         finally:
             writer.close()
 
