@@ -190,8 +190,15 @@ def server_tls(name: str = "server", *, client_authority: str | None = None) -> 
 class ConnectProxy(Target):
     """A forward proxy: CONNECT and absolute-form requests, all sent on to one port of loopback, whatever they name."""
 
-    def __init__(self, port: int, *, refuse: bytes | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        refuse: bytes | None = None,
+        established: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n",
+    ) -> None:
         super().__init__(self._proxy)
+        self._established = established
         self._target = port
         self._refuse = refuse
 
@@ -208,7 +215,7 @@ class ConnectProxy(Target):
                 seen = peer.request()
             return
         with socket.create_connection(("127.0.0.1", self._target)) as target:
-            peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            peer.send(self._established)
             _pump(peer.sock, target, self.stopping)
 
 
