@@ -7,8 +7,7 @@
 | link readers, two in turn | bridge process | frames in, a lone call | queues |
 | client workers | bridge main, engine | `build`, `send` | message in, payload out |
 | timers | bridge main, engine | retries, idle workers | queues |
-| one per port | bridge main, http_listener | waitress I/O and responders | `Outlet` only |
-| waiters | bridge main, http_listener | responders that wait for a reply or for room | `Outlet` only |
+| one per port | http_server | connections and their application | `BrokerPort` only |
 
 What crosses threads or processes is immutable.
 """

@@ -34,7 +34,7 @@ class Queued(Protocol):
 
     @property
     def sent(self) -> bool:
-        """Tell whether the broker has it."""
+        """Return whether the broker has it."""
         ...
 
     def withdraw(self) -> bool:
@@ -52,7 +52,7 @@ class Reply(Protocol):
 
     @property
     def dismissed(self) -> bool:
-        """Tell whether the bridge closed before a message came."""
+        """Return whether the bridge closed before a message came."""
         ...
 
 

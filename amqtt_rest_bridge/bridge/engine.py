@@ -1,6 +1,6 @@
 """The bridge process's engine: frames in, calls and requests run, results out. Knows nothing of the process around it.
 
-The link's readers do what the broker says, one at a time. Routes' workers, the listeners' threads and the timers only
+The link's readers do what the broker says, one at a time. Routes' workers, the ports' threads and the timers only
 meet them in the outbox and in `Inbound`.
 """
 

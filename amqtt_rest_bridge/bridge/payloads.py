@@ -1,4 +1,4 @@
-"""What an answer with a topic's payload says of it: media type by content, entity tag. Pure; any thread."""
+"""Payloads of topics as answers: media type by content, entity tag. Pure; any thread."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ class TopicPayload:
 
 
 def content_type_of(payload: bytes) -> str:
-    """Tell a payload's media type by its content: JSON (RFC 8259), else UTF-8 text, else octets."""
+    """Return a payload's media type by its content: JSON (RFC 8259), else UTF-8 text, else octets."""
     start = payload.lstrip(_JSON_SPACE)[:1]
     try:
         if start and start[0] in _JSON_STARTS:
@@ -50,7 +50,7 @@ def entity_tag_of(payload: bytes) -> str:
 
 
 def is_not_modified(if_none_match: str | None, entity_tag: str) -> bool:
-    """Say whether the caller has this entity already (If-None-Match, weak comparison, RFC 9110 section 13.1.2)."""
+    """Return whether the caller has this entity already (If-None-Match, weak comparison, RFC 9110 section 13.1.2)."""
     if not if_none_match:
         return False
     given = [item.strip().removeprefix("W/") for item in if_none_match.split(",")]

@@ -74,6 +74,6 @@ class Application(Protocol):
     def answer(self, request: Request, wake: Callable[[], None]) -> Response | Pending:
         """Answer a request; called once for each, on the port's thread, and must not block.
 
-        `wake` has a pending answer resumed soon; any thread may call it, at any time and more than once.
+        `wake` schedules the next `resume` of a pending answer; any thread may call it, at any time and more than once.
         """
         ...

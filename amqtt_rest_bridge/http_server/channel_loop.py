@@ -25,11 +25,11 @@ class Channel(Protocol):
     accepting: bool
 
     def readable(self) -> bool:
-        """Tell whether the channel wants to read."""
+        """Return whether the channel wants to read."""
         ...
 
     def writable(self) -> bool:
-        """Tell whether the channel wants to write."""
+        """Return whether the channel wants to write."""
         ...
 
     def handle_read_event(self) -> None:
@@ -188,4 +188,4 @@ class ChannelLoop(dict[int, Any]):
         try:
             work()
         except Exception:
-            log.exception("Work on the listener's thread failed")
+            log.exception("Work on the port's thread failed")

@@ -67,32 +67,32 @@ class ServerConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether it has served a request and nothing is under way, so that closing it loses nothing."""
+        """Return whether it has served a request and nothing is under way, so that closing it loses nothing."""
         return self._has_served and not (self.is_busy or self.request)
 
     @property
     def is_late(self) -> bool:
-        """Tell whether a peer has kept us waiting for its handshake or request."""
+        """Return whether a peer has kept us waiting for its handshake or request."""
         return not self.is_busy and time.monotonic() - self.began > _PATIENCE_SECONDS
 
     @property
     def is_stalled(self) -> bool:
-        """Tell whether a peer has kept us waiting for room to send."""
+        """Return whether a peer has kept us waiting for room to send."""
         return bool(self._output) and time.monotonic() - self.active_at > _PATIENCE_SECONDS
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether a request is being served or its answer is on its way."""
+        """Return whether a request is being served or its answer is on its way."""
         return bool(self._serving or self._output or self._unparsed)
 
     def readable(self) -> bool:
-        """Tell whether to wait for bytes."""
+        """Return whether to wait for bytes."""
         if self._handshaking:
             return not self._handshake_writes
         return self._lingering_since is not None or not (self.is_busy or self._closing)
 
     def writable(self) -> bool:
-        """Tell whether to wait for room to send."""
+        """Return whether to wait for room to send."""
         return self._handshake_writes if self._handshaking else bool(self._output)
 
     def handle_read_event(self) -> None:

@@ -40,7 +40,7 @@ class Waiting:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether no more may wait."""
+        """Return whether no more may wait."""
         return len(self.exchanges) >= self._limit
 
 
@@ -71,7 +71,7 @@ class Exchange:
             self._attempt(partial(self._ask, app, refusal))
 
     def wake(self) -> None:
-        """Have a pending answer resumed; from any thread."""
+        """Schedule the next step of a pending answer; from any thread."""
         self._waiting.soon(self._woken)
 
     def fail(self, error: Exception) -> None:

@@ -129,7 +129,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
                 self.trigger.pull_trigger()
 
     def readable(self) -> bool:
-        """Tell whether to accept."""
+        """Return whether to accept."""
         return bool(self.accepting)
 
     def handle_accept(self) -> None:

@@ -53,7 +53,7 @@ class _TlsSocket(ssl.SSLSocket):
             raise BlockingIOError(errno.EWOULDBLOCK, "the TLS connection waits for its peer") from error
 
     def close(self) -> None:
-        """Tell the peer that nothing follows (RFC 8446 section 6.1), without waiting, and close."""
+        """Announce to the peer that nothing follows (RFC 8446 section 6.1), without waiting, and close."""
         with contextlib.suppress(OSError, ValueError):
             self.unwrap()
         super().close()

@@ -105,7 +105,7 @@ def test_work_that_fails_does_not_end_the_loop(caplog: pytest.LogCaptureFixture)
     loop.soon(loop.stop)
     loop.run(nothing, 1.0)
     loop.close()
-    assert "Work on the listener's thread failed" in caplog.text
+    assert "Work on the port's thread failed" in caplog.text
 
 
 def test_ticks_come_without_any_traffic() -> None:

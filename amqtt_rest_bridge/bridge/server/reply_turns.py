@@ -20,7 +20,7 @@ class Turn:
 
     @property
     def is_on(self) -> bool:
-        """Tell whether it is this request's turn."""
+        """Return whether it is this request's turn."""
         return self._queue[0] is self
 
 
