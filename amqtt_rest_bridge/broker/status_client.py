@@ -27,7 +27,7 @@ _REFUSED: Final = 0x80  # MQTT 3.1.1 section 3.9.3
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
     1: "it does not speak MQTT 3.1.1",
-    2: "it does not take our client id",
+    2: "it does not accept the client id",
     3: "it is not available",
     4: "wrong user name or password",
     5: "not authorized: check user name and password, given as mqtt://USER:PASSWORD@HOST",
@@ -196,7 +196,7 @@ async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
         _raise_if_interrupted()
         raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
     if _REFUSED in granted:
-        raise BrokerUnavailableError(f"{address.shown} does not allow us to subscribe to {TOPIC_FILTER}")
+        raise BrokerUnavailableError(f"{address.shown} does not allow a subscription to {TOPIC_FILTER}")
 
 
 async def _close_connection(client: MQTTClient) -> None:

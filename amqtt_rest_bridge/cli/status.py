@@ -32,7 +32,7 @@ Columns that are zero for every route are left out; the last error of each route
 EPILOG = """\
 exit status:
   0    shown (even if there is no route)
-  1    the broker cannot be reached, refuses us, or closed the connection
+  1    the broker cannot be reached, refuses the client, or closed the connection
   2    the command is used wrongly
   130  ended by Ctrl-C
 

@@ -58,7 +58,7 @@ class Running:
         return int(self.line("ready: MQTT on ").partition("127.0.0.1:")[2].split()[0])
 
     def children(self) -> list[int]:
-        """Give the process ids of the processes that it has started."""
+        """Return the process ids of the processes that it has started."""
         pid = self.process.pid
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -151,7 +151,7 @@ def taken_port() -> Iterator[int]:
 
 
 def accepts(port: int) -> bool:
-    """Tell whether anything listens on a port."""
+    """Return whether anything listens on a port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

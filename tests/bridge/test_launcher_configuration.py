@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
 
 
 def faults(_place: Workplace) -> list[str]:
-    """Give all faults of broker.yaml as they are printed, each with its hint on one line."""
+    """Return all faults of broker.yaml as they are printed, each with its hint on one line."""
     read = configuration.read(Path("broker.yaml"))
     found = [*configuration.broker_faults(read), *configuration.listed_plugins(read)[1]]
     return [str(fault).replace("\n", " ") for fault in found]
@@ -246,15 +246,15 @@ class Demanding:
     size: int = 1
 
     def __post_init__(self) -> None:
-        if self.name == "nobody":
-            raise ValueError("nobody is no name")
+        if self.name == "root":
+            raise ValueError("root is reserved")
 
 
 FITS = [
     pytest.param({"name": "a", "size": 2}, [], id="fits"),
     pytest.param({}, [Misfit(None, 'missing value for field "name"')], id="missing"),
     pytest.param({"name": 1}, [Misfit("name", "name must be text, not a whole number")], id="wrong-and-needed"),
-    pytest.param({"name": "nobody"}, [Misfit(None, "nobody is no name")], id="own-check"),
+    pytest.param({"name": "root"}, [Misfit(None, "root is reserved")], id="own-check"),
     pytest.param(
         {"name": "a", "size": [], "nam": 1, "x": 2},
         [

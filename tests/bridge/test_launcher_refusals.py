@@ -16,7 +16,7 @@ def place(tmp_path: Path) -> Workplace:
 
 
 def refusal(place: Workplace, *arguments: str) -> str:
-    """Serve in vain and give the last line; whatever was written, no stack is in it."""
+    """Return the last line of a start that fails; no stack is in what was written."""
     ended = place.run("serve", "-c", "broker.yaml", *arguments)
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr

@@ -87,10 +87,12 @@ def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_n
 def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(target: Recorder) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out", "other")
-        host.plugin._bridges._delays[0] = 2.5  # before it is started again
+        host.plugin._bridges._delays[0] = 3600.0  # the test starts it again, after the reload
+        ended = bridges(host)[0]
         kill(host)
         client.publish("in/1", b"held")
         reload(host, route(target).replace('"out"', '"other"'))
+        host._loop.call_soon_threadsafe(host.plugin._bridges._restart, ended)
         assert client.message() == ("other", b"held")
         client.publish("in/1", b"next")
         assert client.message() == ("other", b"next")

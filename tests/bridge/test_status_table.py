@@ -14,7 +14,7 @@ from amqtt_rest_bridge.cli.status_table import in_order, summary, table
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:
-    """Give a status payload as the plugin publishes it, with some members changed."""
+    """Return a status payload as the plugin publishes it, with some members changed."""
     return {
         "name": name,
         "type": "REST_API",

@@ -200,7 +200,7 @@ def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]
 def test_forbidden_subscription_is_told() -> None:
     with (
         hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
-        pytest.raises(BrokerUnavailableError, match=r"us to subscribe to \$SYS/broker/routes/\+/status$"),
+        pytest.raises(BrokerUnavailableError, match=r"a subscription to \$SYS/broker/routes/\+/status$"),
     ):
         snapshot(parse_address(url(strict)))
 

@@ -1,4 +1,4 @@
-"""What `rest-bridge serve --check` looks at beyond types: the bridge's settings, certificate files and route files."""
+"""`rest-bridge serve --check` beyond types: the bridge's settings, certificate files and route files. Main thread."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ def is_sound(settings: Settings, place: str) -> bool:
 
     Args:
         settings: The plugin's settings.
-        place: Where they stand, as `path:line:column`, for the log.
+        place: Where they are, as `path:line:column`, for the log.
     """
     wrong = list(_wrong_settings(settings))
     for message in wrong:

@@ -1,4 +1,4 @@
-"""`rest-bridge serve`: the broker with its plugins, run as a service."""
+"""`rest-bridge serve`: run the broker with its plugins as a service, or validate its configuration. Main thread."""
 
 import logging
 import sys
@@ -62,12 +62,12 @@ def run(
     ] = LogLevel.INFO,
     debug: Annotated[bool, typer.Option("-d", "--debug", help="same as --log-level debug")] = False,
 ) -> int:
-    """Serve until a signal, or check; whatever is wrong ends as one line."""
+    """Serve until a signal, or validate; a failure is reported on one line."""
     level, path = LogLevel.DEBUG if debug else log_level, config
     if check:
-        told = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
-        logs = configure(log_format, sys.stdout, level=told, only_messages=True)
-        return _told(lambda: _check(path), logs)
+        written = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
+        logs = configure(log_format, sys.stdout, level=written, only_messages=True)
+        return _report_failure(lambda: _check(path), logs)
     stray = StrayOutput() if log_format is LogFormat.JSON else None
     logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
     signals = Signals(logs.write_last)
@@ -80,11 +80,11 @@ def run(
             if stray is not None:
                 stray.end()
 
-    return _told(work, logs)
+    return _report_failure(work, logs)
 
 
-def _told(work: Callable[[], int], logs: Handler) -> int:
-    """Do the work; what keeps it from being done is told in one line."""
+def _report_failure(work: Callable[[], int], logs: Handler) -> int:
+    """Return the exit status of the work; an error of ours becomes the last line of the log, and 1."""
     try:
         status = work()
     except BridgeError as error:
@@ -97,7 +97,7 @@ def _told(work: Callable[[], int], logs: Handler) -> int:
 
 
 def _serve(path: Path, signals: Signals, logs: Handler) -> int:
-    # amqtt takes a second to import: after the signals are ours, and only for those who serve.
+    # Importing amqtt takes a second: only here, when signals are handled already.
     from amqtt_rest_bridge.broker import service
     from amqtt_rest_bridge.cli.serve import configuration
 

@@ -1,4 +1,4 @@
-"""What `rest-bridge serve` writes: log records as text or JSON, and the last line of its process. Any thread."""
+"""The log of `rest-bridge serve`: records as text or JSON, and the last line of its process. Any thread."""
 
 import json
 import logging
@@ -100,7 +100,7 @@ class Handler(logging.StreamHandler[TextIO]):
         self.write_held()
 
     def write_last(self, message: str) -> None:
-        """Write what ends the process: in text the message alone, in JSON a record as all others.
+        """Write why the process ends: in text the message alone, in JSON a record like all others.
 
         Needs no lock, since a signal may have come while its holder was writing.
         """
@@ -113,7 +113,7 @@ class Handler(logging.StreamHandler[TextIO]):
 def configure(
     log_format: LogFormat, stream: TextIO, *, level: LogLevel = LogLevel.INFO, only_messages: bool = False
 ) -> Handler:
-    """Send all records of this process to a stream; exceptions that nobody caught and warnings become records.
+    """Send all records of this process to a stream; uncaught exceptions and warnings become records.
 
     Args:
         log_format: How they are written.
