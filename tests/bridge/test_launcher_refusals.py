@@ -141,7 +141,7 @@ def test_last_line_is_json_too_when_the_log_is(place: Workplace) -> None:
 def test_wrong_usage_exits_with_2(place: Workplace) -> None:
     ended = place.run("serve", "--log-format", "xml", "-c", "broker.yaml")
     assert ended.returncode == 2
-    assert ended.stderr.startswith("usage: rest-bridge")
+    assert ended.stderr.startswith("Usage: rest-bridge")
 
 
 def check(place: Workplace, *arguments: str) -> "subprocess.CompletedProcess[str]":
