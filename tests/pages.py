@@ -44,8 +44,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 def codes(text: str) -> list[str]:
-    """Return what is written in backquotes."""
-    return re.findall(r"`([^`]+)`", text)
+    """Return what is written in backquotes, but for fenced blocks, also those of lists."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def anchors(text: str) -> set[str]:

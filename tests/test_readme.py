@@ -130,3 +130,10 @@ def test_the_benchmarks_that_are_listed_are_there() -> None:
     listed = [codes(row[0])[0] for row in rows(section(page("tests/README.md"), "Benchmarks")) if codes(row[0])]
     assert len(listed) > 5
     assert [name for name in listed if not (ROOT / f"tests/benchmarks/{name.split()[0]}.py").exists()] == []
+
+
+def test_the_page_on_new_settings_names_files_that_are_there() -> None:
+    named = {code for code in codes(section(BRIDGE, "How a new setting is added")) if code.endswith((".py", ".txt"))}
+    assert len(named) > 5
+    roots = (ROOT, ROOT / "amqtt_rest_bridge")
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
