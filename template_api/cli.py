@@ -1,15 +1,22 @@
-"""The command line of the template API: `template-api`, also `python -m template_api`."""
+"""The command line `template-api`, also `python -m template_api`; runs in the main thread of its own process.
 
-import argparse
+A command is a function whose annotations describe its options to typer; it returns the exit status. Results go to
+standard output, errors to standard error. A command imports the rooms that it needs: `--help` needs no database.
+"""
+
+import functools
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import typer
+
+from template_api import __version__
 from template_api.config import (
     DEFAULT_DATABASE_URL,
     DEFAULT_HOST,
@@ -37,6 +44,8 @@ Each of the first five options may also be given as an environment variable: {EN
 An option wins over its variable. A database URL that holds a password belongs in the variable: options can be seen by
 other users of the machine.
 
+--host 0.0.0.0 opens the API to the network.
+
 Limits: request bodies 64 KiB, headers 64 KiB, 30 s for a request to arrive, 1000 connections;
 a caller that reads nothing of its answer for 30 s is cut off.
 SIGTERM and SIGINT let running requests finish, 5 s at most. Any number of processes may serve one database; a change
@@ -54,172 +63,175 @@ Importing the same templates again changes nothing; changed cells make a new ver
 
 Exit status: 0 all imported, 1 a template failed or the import could not run, 2 usage.
 """
-_STATES: Mapping[str, tuple[Status, str]] = {
-    "publish": (Status.PUBLISHED, "make templates visible through the API"),
-    "hide": (Status.HIDDEN, "take templates out of the API; they are answered as not found"),
-    "draft": (Status.DRAFT, "mark templates as unfinished; they are answered as not found"),
-}
+_STATES_EPILOG = """\
+The library is the database of --database-url or TEMPLATE_API_DATABASE_URL; it is not created when it does not exist.
+A process that serves it shows a change within 2 s. A state that was set by command stays until the template's source
+gives another one than before.
+
+Exit status: 0 done, 1 a template or the library was not found, 2 usage.
+"""
+
+_DATABASE = f"sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME (default {DEFAULT_DATABASE_URL})"
+DatabaseUrl = Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)]
+Slugs = Annotated[list[str], typer.Argument(metavar="SLUG", help="slug or id of a template")]
+Host = Annotated[str | None, typer.Option(metavar="HOST", help=f"address to listen on (default {DEFAULT_HOST})")]
+Port = Annotated[
+    str | None, typer.Option(metavar="PORT", help=f"port to listen on; 0 takes a free one (default {DEFAULT_PORT})")
+]
+Library = Annotated[
+    str | None, typer.Option(metavar="PATH", help="folder or .jsonl file to import first, when the database is empty")
+]
+BaseUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="public address, for the url of templates (default http://HOST:PORT)")
+]
+Threads = Annotated[int, typer.Option(metavar="N", help=f"requests answered at once, 1 to {MOST_THREADS}")]
+AccessLog = Annotated[
+    str | None, typer.Option(metavar="FILE", help="write one line of JSON a request to FILE, - for standard output")
+]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+Descriptor = Annotated[int | None, typer.Option(hidden=True)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: the words after the program's name; those of the process when None.
-
-    Returns:
-        The exit status: 0 done, 1 failed, 2 usage, 130 interrupted from the terminal.
-    """
-    options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.run
+    """Run one command; return its exit status: 0 done, 1 failed, 2 usage, 130 interrupted from the terminal."""
     try:
-        return command(options)
-    except SettingsError as exc:
-        print(f"template-api: {exc}", file=sys.stderr)
-        return 2
-    except TemplateApiError as exc:
-        print(f"template-api: {exc}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:  # what was imported until then stays
-        print("template-api: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "template-api", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action="version", version=f"template-api {_version()}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_serve(commands)
-    _add_import(commands)
-    for name, (status, text) in _STATES.items():
-        command = _command(commands, name, text, _set_status)
-        command.add_argument("templates", metavar="SLUG", nargs="+", help="slug or id of a template")
-        command.set_defaults(status=status)
-        _add_database(command)
-    command = _command(commands, "list", "show the templates of the library, in every state", _list)
-    command.add_argument("--status", choices=[each.value for each in Status], help="only those in this state")
-    command.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
-    _add_database(command)
-    return parser
-
-
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    text: str,
-    run: Callable[[argparse.Namespace], int],
-    epilog: str | None = None,
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    serve = _command(commands, "serve", "serve the API over HTTP", _serve, _SERVE_EPILOG)
-    add = serve.add_argument
-    add("--host", help=f"address to listen on; 0.0.0.0 opens it to the network (default {DEFAULT_HOST})")
-    add("--port", help=f"port to listen on; 0 takes a free one and says which (default {DEFAULT_PORT})")
-    _add_database(serve)
-    add("--library", metavar="PATH", help="folder or .jsonl file to import first, when the database is empty")
-    add("--base-url", metavar="URL", help="public address, for the url of templates (default http://HOST:PORT)")
-    threads = f"requests answered at once, 1 to {MOST_THREADS} (default {DEFAULT_THREADS})"
-    add("--threads", type=int, default=DEFAULT_THREADS, metavar="N", help=threads)
-    add("--access-log", metavar="FILE", help="write one line of JSON for each request to FILE, - for standard output")
-    add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO")
-    # The two ends that a process which runs this one hands over: see supervisor.py.
-    add("--socket-fd", type=int, help=argparse.SUPPRESS)
-    add("--link-fd", type=int, help=argparse.SUPPRESS)
-
-
-def _add_import(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = _command(
-        commands, "import", "bring template folders or .jsonl files into the library", _import, _IMPORT_EPILOG
-    )
-    command.add_argument("path", metavar="PATH", type=Path, help="folder (searched at any depth) or .jsonl file")
-    command.add_argument("--prune", action="store_true", help="hide the templates that PATH does not hold")
-    command.add_argument("--quiet", action="store_true", help="no progress bar and no summary, only what is wrong")
-    _add_database(command)
-
-
-def _add_database(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--database-url",
-        metavar="URL",
-        help=f"sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME (default {DEFAULT_DATABASE_URL})",
-    )
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    given = environment_settings(os.environ)
-    for name in ("host", "port", "database_url", "library", "base_url"):
-        value = getattr(options, name, None)
-        if value is not None:
-            given[name] = port_number(value, "--port") if name == "port" else value
-    return Settings(**given)  # type: ignore[arg-type]  # the values' types follow their names
-
-
-def _serve(options: argparse.Namespace) -> int:
-    from template_api.serving import service  # the other commands start faster without the server
-
-    logging.basicConfig(level=options.log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
-    service.serve(
-        _settings(options),
-        service.Options(options.threads, options.access_log, options.socket_fd, options.link_fd),
-    )
+        typer.main.get_command(_application())(arguments, prog_name="template-api")
+    except SystemExit as ended:  # how typer ends, whatever happened
+        return ended.code if isinstance(ended.code, int) else 0
     return 0
 
 
-def _import(options: argparse.Namespace) -> int:
-    from template_api.library import import_templates  # `--help` needs no database
+def _application() -> typer.Typer:
+    # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
+    application = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
+    application.callback(help=_as_written(_DESCRIPTION), epilog=_as_written(_EPILOG))(_shared_options)
+    for name, run, summary, epilog in (
+        ("serve", _serve, "serve the API over HTTP", _SERVE_EPILOG),
+        ("import", _import, "bring template folders or .jsonl files into the library", _IMPORT_EPILOG),
+        ("publish", _state_command(Status.PUBLISHED), "make templates visible through the API", _STATES_EPILOG),
+        ("hide", _state_command(Status.HIDDEN), "take templates out of the API: not found", _STATES_EPILOG),
+        ("draft", _state_command(Status.DRAFT), "mark templates as unfinished: not found", _STATES_EPILOG),
+        ("list", _list, "show the templates of the library, in every state", _STATES_EPILOG),
+    ):
+        description = summary[0].upper() + summary[1:] + "."
+        command = application.command(name, help=description, short_help=summary, epilog=_as_written(epilog))
+        command(_reported(run))
+    return application
+
+
+def _reported(run: Callable[..., int]) -> Callable[..., None]:
+    """Wrap a command: errors become one line on standard error and an exit status."""
+
+    @functools.wraps(run)
+    def command(**options: Any) -> None:
+        try:
+            exit_status = run(**options)
+        except TemplateApiError as exc:
+            print(f"template-api: {exc}", file=sys.stderr)
+            exit_status = 2 if isinstance(exc, SettingsError) else 1
+        except KeyboardInterrupt:  # what was imported until then stays
+            print("template-api: interrupted", file=sys.stderr)
+            exit_status = 130
+        except BrokenPipeError:  # the reader of our output went away, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            exit_status = 1
+        raise typer.Exit(exit_status)
+
+    return command
+
+
+def _as_written(text: str) -> str:
+    """Mark each paragraph so that its lines are kept; typer would wrap them anew."""
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip().split("\n\n"))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"template-api {__version__}")
+        raise typer.Exit
+
+
+Version = typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+
+
+def _shared_options(_version: Annotated[bool, Version] = False) -> None:
+    """Accept the options of `template-api` itself."""
+
+
+def _serve(
+    host: Host = None,
+    port: Port = None,
+    database_url: DatabaseUrl = None,
+    library: Library = None,
+    base_url: BaseUrl = None,
+    threads: Threads = DEFAULT_THREADS,
+    access_log: AccessLog = None,
+    log_level: LogLevel = "INFO",
+    socket_fd: Descriptor = None,  # these two are what a supervisor hands over, see serving/supervisor.py
+    link_fd: Descriptor = None,
+) -> int:
+    from template_api.serving import service
+
+    logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
+    settings = _settings(host=host, port=port, database_url=database_url, library=library, base_url=base_url)
+    service.serve(settings, service.Options(threads, access_log, socket_fd, link_fd))
+    return 0
+
+
+def _import(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="folder (searched at any depth) or .jsonl file")],
+    prune: Annotated[bool, typer.Option("--prune", help="hide the templates that PATH does not hold")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar, no summary, only what is wrong")] = False,
+    database_url: DatabaseUrl = None,
+) -> int:
+    from template_api.library import import_templates
     from template_api.progress import Progress
 
-    progress = Progress(sys.stderr, quiet=options.quiet)
-    report = import_templates(_settings(options).database_url, options.path, prune=options.prune, observe=progress.show)
-    progress.end()
-    if not options.quiet:
-        print(f"{report}")
+    url = _settings(database_url=database_url).database_url
+    with Progress(sys.stderr, quiet=quiet) as progress:
+        report = import_templates(url, path, prune=prune, observe=progress.show)
+    if not quiet:
+        print(report)
     if not report.pruned:
         print("template-api: nothing was pruned, because a template failed", file=sys.stderr)
     return 1 if report.failed else 0
 
 
-def _set_status(options: argparse.Namespace) -> int:
-    from template_api.library import require_database, set_status  # `--help` needs no database
+def _state_command(status: Status) -> Callable[..., int]:
+    def run(templates: Slugs, database_url: DatabaseUrl = None) -> int:
+        return _set_status(templates, database_url, status)
 
-    url = _settings(options).database_url
+    return run
+
+
+def _set_status(templates: list[str], database_url: str | None, status: Status) -> int:
+    from template_api.library import require_database, set_status
+
+    url = _settings(database_url=database_url).database_url
     require_database(url)
     failed = False
-    for name in options.templates:
+    for name in templates:
         try:
-            changed = set_status(url, name, options.status)
+            changed = set_status(url, name, status)
         except TemplateApiError as exc:
             print(f"template-api: {exc}", file=sys.stderr)
             failed = True
         else:
-            print(f"{name}: {'now' if changed else 'already'} {options.status.value}")
+            print(f"{name}: {'now' if changed else 'already'} {status.value}")
     return 1 if failed else 0
 
 
-def _list(options: argparse.Namespace) -> int:
-    from template_api.library import listed_templates, require_database  # `--help` needs no database
+def _list(
+    status: Annotated[Status | None, typer.Option(help="only those in this state")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line instead of a table")] = False,
+    database_url: DatabaseUrl = None,
+) -> int:
+    from template_api.library import listed_templates, require_database
 
-    status = Status(options.status) if options.status else None
-    url = _settings(options).database_url
+    url = _settings(database_url=database_url).database_url
     require_database(url)
     for template in listed_templates(url, status):
-        if options.json:
+        if as_json:
             print(json.dumps(asdict(template), ensure_ascii=False))
         else:
             day = (template.published_at or "-")[:10]
@@ -229,8 +241,10 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _version() -> str:
-    try:
-        return version("amqtt-rest-bridge")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "unknown"
+def _settings(**options: str | None) -> Settings:
+    """Return the settings of the environment and of the options that were given; an option wins over its variable."""
+    given = environment_settings(os.environ)
+    for name, value in options.items():
+        if value is not None:
+            given[name] = port_number(value, "--port") if name == "port" else value
+    return Settings(**given)  # type: ignore[arg-type]  # the values' types follow their names

@@ -1,45 +1,42 @@
-"""What an import tells its operator: a bar on a terminal, and a line for each warning and fault."""
+"""What an import reports to its operator: a bar on a terminal, and a line for each warning and fault. Main thread."""
 
 from typing import TextIO
 
-from template_api.sources.reading import Reading
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
 
-_WIDTH = 30
+from template_api.sources import Reading
 
 
 class Progress:
-    """Write to a stream, normally standard error; the bar only where that is a terminal."""
+    """Write to a stream, normally standard error; the bar only where that is a terminal. A context manager.
+
+    Args:
+        stream: where to write.
+        quiet: never draw the bar.
+    """
 
     def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
-        self._stream = stream
-        self._bar = stream.isatty() and not quiet
-        self._drawn = ""
+        # Plain text: paths and keys may read as rich's markup, and a line that is wrapped cannot be searched for.
+        self._console = Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+        shown = stream.isatty() and not quiet
+        self._bar = Bar(*columns, console=self._console, transient=True, disable=not shown)
+        self._task = self._bar.add_task("importing", total=None)
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._bar.stop()
 
     def show(self, reading: Reading) -> None:
-        """Tell of one template that was read."""
-        if reading.warnings or reading.faults:
-            self._erase()
-            for warning in reading.warnings:
-                print(warning, file=self._stream)
-            for fault in reading.faults:
-                print(f"{fault.where}: error: {fault.reason}", file=self._stream)
-        if self._bar:
-            self._draw(reading.done / reading.total if reading.total else 1.0)
-
-    def end(self) -> None:
-        """Take the bar away."""
-        self._erase()
-
-    def _draw(self, share: float) -> None:
-        filled = int(share * _WIDTH)
-        bar = f"\rimporting [{'#' * filled}{'.' * (_WIDTH - filled)}] {share:4.0%}"
-        if bar != self._drawn:  # a terminal is slow: write only what changes the picture
-            self._stream.write(bar)
-            self._stream.flush()
-            self._drawn = bar
-
-    def _erase(self) -> None:
-        if self._drawn:
-            self._stream.write("\r" + " " * len(self._drawn) + "\r")
-            self._stream.flush()
-            self._drawn = ""
+        """Report one template that was read."""
+        for warning in reading.warnings:
+            self._console.print(warning)
+        for fault in reading.faults:
+            self._console.print(f"{fault.where}: error: {fault.reason}")
+        if not self._bar.disable:
+            self._bar.update(self._task, completed=reading.done, total=reading.total)

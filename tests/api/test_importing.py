@@ -392,7 +392,11 @@ def test_a_path_without_templates_is_refused(tmp_path: Path, name: str, told: st
         read_templates(tmp_path / name)
 
 
-def test_progress_draws_a_bar_on_a_terminal_and_prints_what_is_wrong(tmp_path: Path) -> None:
+def test_progress_draws_a_bar_on_a_terminal_and_prints_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -401,15 +405,14 @@ def test_progress_draws_a_bar_on_a_terminal_and_prints_what_is_wrong(tmp_path: P
     write_folder(tmp_path / "wrong", "slug: x\n")
     screens = []
     for stream in (Terminal(), io.StringIO()):
-        progress = Progress(stream)
-        for reading in read_templates(tmp_path):
-            progress.show(reading)
-        progress.end()
+        with Progress(stream) as progress:
+            for reading in read_templates(tmp_path):
+                progress.show(reading)
         screens.append(stream.getvalue())
-    assert "importing [###############...............]  50%" in screens[0]
+    assert "importing" in screens[0]
     assert "100%" in screens[0]
-    assert screens[0].endswith("\r")
-    assert "\r" not in screens[1]
+    assert "\x1b" not in screens[1]
+    assert "importing" not in screens[1]
     for screen in screens:
         assert "wrong/template.yaml:1: error: title is required" in screen
         assert "good/template.yaml:2: warning: unknown key 'tag'" in screen
