@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqtt.broker import BrokerContext
-from amqtt.contexts import Action
-from amqtt.events import MQTTEvents
 from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.bridge import main
+from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.connections import Connections
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless
@@ -173,7 +172,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._publisher = Publisher(
             self.context.broadcast_message,
             self.context.retain_message,
-            queued=lambda: int(self._broker._broadcast_queue.qsize()),
+            queued=lambda: amqtt_broker.queued(self._broker),
         )
         self._reporter = StatusReporter(statistics, self._publisher.put_status)
         self.supervisor = Supervisor(self._reporter.report_broken)
@@ -252,7 +251,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     async def _may_publish(self, session: Session, topic: str) -> bool:
         """Ask the topic plugins, as amqtt does for a publish."""
-        return bool(await self._broker._topic_filtering(session, topic, Action.PUBLISH))
+        return await amqtt_broker.may_publish(self._broker, session, topic)
 
     def _give_back(self) -> None:
         self._ports.close()
@@ -261,7 +260,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     @property
     def _broker(self) -> Any:
-        return self.context._broker_instance
+        return amqtt_broker.broker_of(self.context)
 
     def _look_at_packets(self, *, wanted: bool) -> None:
         """Have amqtt fire `mqtt_packet_received` at us exactly while a lossless route needs it.
@@ -272,11 +271,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         if self._lossless is None:
             return
         hook = self._lossless.take_hook
-        if not hasattr(self._broker, "plugins_manager"):  # amqtt is still making its plugins and looks for hooks later
+        callbacks = amqtt_broker.packet_hooks(self._broker)
+        if callbacks is None:  # amqtt is still making its plugins and looks for hooks later
             if wanted:
                 self.on_mqtt_packet_received = hook
             return
-        callbacks = self._broker.plugins_manager._event_plugin_callbacks[MQTTEvents.PACKET_RECEIVED]
         if wanted and hook not in callbacks:
             callbacks.append(hook)
         elif not wanted and hook in callbacks:

@@ -10,12 +10,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from amqtt.broker import Broker
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.session import Session
 
+from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
@@ -54,27 +54,21 @@ class Connections:
     def __init__(self, broker: Any, may_publish: MayPublish) -> None:
         self._broker = broker
         self._may_publish = may_publish
-        self._authenticate = broker._authenticate
-        self._serve = broker._handle_client_session
-        self._end = broker._handle_disconnect
         self._let_in: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
         self._served: dict[Any, _Served] = {}  # by their handlers
-        broker._initialize_client_session = self._meet
-        broker._handle_client_session = self._receive
-        broker._authenticate = self._is_let_in
-        broker._handle_disconnect = self._see_off
-
-    async def _meet(self, reader: Any, writer: Any, address: str, port: int) -> Any:
-        """Read a CONNECT; the session is a new one, whatever its client id."""
-        return await Broker._initialize_client_session(
-            cast("Broker", _NoSessions(self._broker)), reader, writer, address, port
+        self._own = amqtt_broker.replace_connection_steps(
+            broker, amqtt_broker.ConnectionSteps(self._read_connect, self._receive, self._is_let_in, self._see_off)
         )
+
+    async def _read_connect(self, reader: Any, writer: Any, address: str, port: int) -> Any:
+        """Read a CONNECT; the session is a new one, whatever its client id."""
+        return await self._own.read_connect(reader, writer, address, port)
 
     async def _receive(
         self, reader: Any, writer: Any, session: Session, handler: Any, server: Any, listener_name: str
     ) -> None:
         """Authenticate a connection, and serve it."""
-        if not await self._authenticate(session, self._broker.listeners_config[listener_name]):
+        if not await self._own.authenticate(session, self._broker.listeners_config[listener_name]):
             handler.attach(session, reader, writer)
             await handler.mqtt_connack_authorize(False)
             await writer.close()
@@ -83,7 +77,7 @@ class Connections:
         self._let_in.add(id(session))
         served = self._served[handler] = _Served(_copy(session))
         try:
-            await self._serve(reader, writer, session, handler, server, listener_name)
+            await self._own.serve(reader, writer, session, handler, server, listener_name)
         finally:
             self._let_in.discard(id(session))
             del self._served[handler]
@@ -94,15 +88,15 @@ class Connections:
         if id(session) in self._let_in:
             self._let_in.discard(id(session))
             return True
-        return bool(await self._authenticate(session, listener))
+        return bool(await self._own.authenticate(session, listener))
 
     async def _settle(self, newcomer: Session) -> Session:
         """Return the session that an authenticated client goes on with; an earlier connection that has it ends."""
-        sessions, client_id = self._broker._sessions, newcomer.client_id
+        sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
         if newcomer.clean_session:
-            await self._broker._delete_session(client_id)
+            await amqtt_broker.delete_session(self._broker, client_id)
             return newcomer
-        if client_id not in sessions:
+        if client_id is None or client_id not in sessions:
             return newcomer
         session, handler = sessions[client_id]
         if session.transitions.is_connected():
@@ -113,7 +107,7 @@ class Connections:
             setattr(session, name, getattr(newcomer, name))
         session.attributes.update(newcomer.attributes)
         session.parent = 1
-        return cast("Session", session)
+        return session
 
     async def _take_over(self, handler: Any) -> None:
         """End a connection as if its client had gone: its will is sent, by its own rights (Decision).
@@ -134,10 +128,11 @@ class Connections:
         """End a connection; then its will is sent where its client might publish."""
         owner = self._served[handler].owner
         if self._is_taken_over(session, handler):
-            await self._broker._stop_handler(handler)  # the rest of amqtt's step would end the connection that has it
+            # The rest of amqtt's step would end the connection that has the session.
+            await amqtt_broker.stop_handler(self._broker, handler)
         else:
             session.will_flag = False
-            await self._end(session, handler, waiter)
+            await self._own.end(session, handler, waiter)
         if not owner.will_flag or isinstance(waiter.result(), DisconnectPacket):
             return
         if await self._may_leave_will(owner):
@@ -147,12 +142,12 @@ class Connections:
 
     def _is_taken_over(self, session: Session, handler: Any) -> bool:
         """Tell whether a later connection has the session, since the earlier one did not end in time."""
-        present, its_handler = self._broker._sessions.get(session.client_id, (None, None))
+        present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
         return present is session and its_handler is not handler
 
     async def _send_will(self, owner: Session) -> None:
         will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
-        await self._broker._broadcast_message(*will)
+        await amqtt_broker.broadcast(self._broker, *will)
         if owner.will_retain:
             await self._broker.retain_message(*will)
 
@@ -165,19 +160,6 @@ class Connections:
         except Exception:
             log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
             return False
-
-
-class _NoSessions:
-    """A broker as `Broker._initialize_client_session` sees it, with no session that it could change."""
-
-    def __init__(self, broker: Any) -> None:
-        self.plugins_manager = broker.plugins_manager
-        self.config = broker.config
-        self.logger = broker.logger
-        self._sessions: dict[str, Any] = {}
-
-    async def _delete_session(self, client_id: str) -> None:
-        """Keep the session of a client id until the client is known to be its owner."""
 
 
 def _copy(session: Session) -> Session:

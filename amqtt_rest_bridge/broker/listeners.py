@@ -8,10 +8,11 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amqtt.broker import DEFAULT_PORTS, Broker
+from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
 from amqtt.errors import BrokerError
 
+from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import BridgeError, reason
 
 __all__ = [
@@ -58,14 +59,14 @@ def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
     Raises:
         ValueError: The port is not a number.
     """
-    host, port = Broker._split_bindaddr_port(str(listener.bind), DEFAULT_PORTS[listener.type])
+    host, port = amqtt_broker.split_address(listener)
     return (host.strip("[]") or None if host is not None else None), port
 
 
 def certificate_fault(listener: ListenerConfig) -> str | None:
     """Return why the certificate and key of a TLS listener cannot be used, None when they can; reads both files."""
     try:
-        Broker._create_ssl_context(listener)
+        amqtt_broker.load_certificate(listener)
     except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
         return reason(error)
     return None
@@ -75,7 +76,7 @@ def bound_addresses(broker: Broker) -> list[str]:
     """Return `host:port (name)` of every bound listener, with the port that was found where 0 was asked for."""
     return [
         f"{_shown(*sock.getsockname()[:2])} ({name})"
-        for name, server in broker._servers.items()
+        for name, server in amqtt_broker.servers(broker)
         for sock in getattr(server.instance, "sockets", ())
     ]
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from amqtt.session import Session
 
+from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.lossless import taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.model import Message
@@ -23,24 +24,26 @@ def observe(broker: Any, dispatcher: Dispatcher, publisher: Publisher) -> None:
     """See every message on its way to the subscribers, and keep all but our own off the status topics.
 
     amqtt 0.12.1 has no hook for last wills, `$SYS` and what plugins publish, and one task a message for the rest.
-    All of them pass `Broker._broadcast_message`, after the ACL; retained messages sent on subscription do not.
+    All of them pass one step, after the ACL; retained messages sent on subscription do not.
     """
-    forward = broker._broadcast_message
     offer = dispatcher.offer
     is_forged = _Guard(publisher).is_forged
 
-    async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
-        if session is None and is_forged(topic):  # no client gets as far with a `$` topic, nor does its will
-            return
-        if topic and data is not None:
-            try:
-                message = Message(topic, bytes(data), time.time())
-                offer(message, hops=publisher.hops, taken=taken_by(session, topic, data))
-            except Exception:  # nothing of ours keeps a message from its subscribers
-                log.exception("a message on %s was not looked at", loggable(topic))
-        await forward(session, topic, data, force_qos)
+    def observed(forward: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
+            if session is None and is_forged(topic):  # no client gets as far with a `$` topic, nor does its will
+                return
+            if topic and data is not None:
+                try:
+                    message = Message(topic, bytes(data), time.time())
+                    offer(message, hops=publisher.hops, taken=taken_by(session, topic, data))
+                except Exception:  # nothing of ours keeps a message from its subscribers
+                    log.exception("a message on %s was not looked at", loggable(topic))
+            await forward(session, topic, data, force_qos)
 
-    broker._broadcast_message = broadcast
+        return broadcast
+
+    amqtt_broker.replace_broadcast(broker, observed)
     broker.retain_message = _guarded(broker.retain_message, is_forged)
 
 

@@ -7,20 +7,18 @@ starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge s
 import asyncio
 import logging
 import signal
-import ssl
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from importlib.metadata import version
 from typing import Any, Protocol
 
-import websockets.asyncio.server
 from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
 from amqtt.errors import BrokerError, PluginInitError
 from amqtt.events import BrokerEvents
 from amqtt.plugins.manager import PluginManager
 
-from amqtt_rest_bridge.broker import listeners
+from amqtt_rest_bridge.broker import amqtt_broker, listeners
 from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
@@ -51,20 +49,6 @@ class StopSignals(Protocol):
         """End the process when the shutdown has not ended it in time."""
 
 
-class _Broker(Broker):
-    """amqtt's broker; its errors name the listener and the address, and IPv6 addresses work."""
-
-    async def _create_server_instance(
-        self, listener_name: str, listener_type: ListenerType, address: str | None, port: int,
-        ssl_context: ssl.SSLContext | None,
-    ) -> "asyncio.Server | websockets.asyncio.server.Server":  # fmt: skip
-        host = address.strip("[]") if address is not None else None
-        try:
-            return await super()._create_server_instance(listener_name, listener_type, host, port, ssl_context)
-        except OSError as error:
-            raise listeners.CannotListenError(listener_name, host, port, error) from error
-
-
 def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]) -> None:
     """Run a broker until a signal; blocks.
 
@@ -84,7 +68,8 @@ def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]
         signals.attach(loop)
         listeners.probe(config.listeners)  # before plugins start processes and fill databases
         try:
-            broker = _Broker(config, loop=loop)
+            broker = Broker(config, loop=loop)
+            amqtt_broker.replace_listen(broker, _listen_or_explain)
             look_after_transports(broker)
         except Exception as error:
             _close_plugins_behind(error, runner)
@@ -126,7 +111,8 @@ async def _wait_for_end(broker: Broker, signals: StopSignals) -> str:
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(signals.wait())]
     supervisors = [getattr(plugin, "supervisor", None) for plugin in broker.plugins_manager.plugins]
     breaks = [asyncio.ensure_future(one.broken()) for one in supervisors if isinstance(one, Supervisor)]
-    forwarding = [broker._broadcast_task] if broker._broadcast_task is not None else []
+    task = amqtt_broker.forwarding_task(broker)
+    forwarding = [task] if task is not None else []
     await asyncio.wait([*waits, *breaks, *forwarding], return_when=asyncio.FIRST_COMPLETED)
     reasons = [one.result() for one in breaks if one.done()]
     for one in (*waits, *breaks):
@@ -147,9 +133,22 @@ async def _shut_down(broker: Broker, signals: StopSignals) -> None:
 
 async def _release(broker: Broker) -> None:
     """Close the listeners and plugins of a broker that has not served; amqtt's `shutdown` is for one that has."""
-    for server in broker._servers.values():
+    for _, server in amqtt_broker.servers(broker):
         await server.close_instance()
     await broker.plugins_manager.close()
+
+
+def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Let IPv6 addresses work, and let errors name the listener and the address."""
+
+    async def explaining(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
+        host = address.strip("[]") if address is not None else None
+        try:
+            return await listen(name, kind, host, port, context)
+        except OSError as error:
+            raise listeners.CannotListenError(name, host, port, error) from error
+
+    return explaining
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -196,7 +195,7 @@ def _watch_hooks(manager: Any) -> list[str]:
     """Return the list to which failures of the start hooks are added; amqtt 0.12.1 drops them."""
     failed: list[str] = []
     for event in (BrokerEvents.PRE_START, BrokerEvents.POST_START):
-        hooks = manager._event_plugin_callbacks
+        hooks = amqtt_broker.hooks(manager)
         if event in hooks:
             hooks[event] = [_recording(hook, failed) for hook in hooks[event]]
     return failed

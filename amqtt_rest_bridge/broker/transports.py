@@ -10,6 +10,8 @@ import asyncio
 from typing import Any
 from weakref import WeakSet
 
+from amqtt_rest_bridge.broker import amqtt_broker
+
 
 def look_after_transports(broker: Any) -> None:
     """Close and cut off the connections of an amqtt broker; before it starts, once or more."""
@@ -22,10 +24,16 @@ class _Transports:
 
     def __init__(self, broker: Any) -> None:
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
-        self._serve = broker.stream_connected
-        self._listen = broker._create_server_instance
-        broker.stream_connected = self.serve
-        broker._create_server_instance = self.listen
+        amqtt_broker.replace_serve_stream(broker, self._serving)
+        amqtt_broker.replace_listen(broker, self._listening)
+
+    def _serving(self, serve: amqtt_broker.Step) -> amqtt_broker.Step:
+        self._serve = serve
+        return self.serve
+
+    def _listening(self, listen: amqtt_broker.Step) -> amqtt_broker.Step:
+        self._listen = listen
+        return self.listen
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str) -> None:
         """Have amqtt serve a connection, then close it."""

@@ -1,0 +1,164 @@
+"""What this package uses of amqtt 0.12.1 without being promised it: every private name, in this one module.
+
+An upgrade of amqtt begins here: look each name up in the new `amqtt/broker.py` and `amqtt/plugins/manager.py`, and run
+the tests of the broker. Functions take a broker whose constructor runs, or has run. Its loop alone, unless they say so.
+
+amqtt has hooks for what a client publishes, in a task for each message, and none for last wills, `$SYS` topics and what
+plugins publish; none before a CONNECT has its session, and none where connections come in. There a function of ours
+takes the place of one of amqtt's: those are the `replace_...` functions, which return amqtt's own.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
+from amqtt.contexts import Action, ListenerConfig
+from amqtt.events import MQTTEvents
+from amqtt.session import Session
+
+Step = Callable[..., Coroutine[Any, Any, Any]]
+"""A coroutine function of the broker, with amqtt's own parameters."""
+
+
+# The broker that a plugin runs in.
+
+
+def broker_of(context: BrokerContext) -> Any:
+    """Return the broker behind a plugin's context; it has no plugin manager while plugins are constructed."""
+    return context._broker_instance
+
+
+def queued(broker: Any) -> int:
+    """Return how many messages wait to be forwarded, of all publishers."""
+    return int(broker._broadcast_queue.qsize())
+
+
+async def may_publish(broker: Any, session: Session, topic: str) -> bool:
+    """Ask the topic plugins, as amqtt does for a publish."""
+    return bool(await broker._topic_filtering(session, topic, Action.PUBLISH))
+
+
+def packet_hooks(broker: Any) -> list[Step] | None:
+    """Return the hooks that a packet fires, to be changed in place; None while plugins are constructed."""
+    if not hasattr(broker, "plugins_manager"):
+        return None
+    return cast("list[Step]", broker.plugins_manager._event_plugin_callbacks[MQTTEvents.PACKET_RECEIVED])
+
+
+def hooks(manager: Any) -> dict[Any, list[Step]]:
+    """Return the hooks of a plugin manager by event, to be changed in place."""
+    return cast("dict[Any, list[Step]]", manager._event_plugin_callbacks)
+
+
+# Messages on their way to the subscribers.
+
+
+async def broadcast(broker: Any, session: Session, topic: str | None, payload: Any, qos: int | None) -> None:
+    """Send a message to the subscribers, as if the client of a session had published it."""
+    await broker._broadcast_message(session, topic, payload, qos)
+
+
+def replace_broadcast(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step that all messages pass, after the ACL; those sent on subscription do not."""
+    broker._broadcast_message = make(broker._broadcast_message)
+
+
+# The steps that begin and end a connection.
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSteps:
+    """Read a CONNECT, serve its client, authenticate it, and end its connection."""
+
+    read_connect: Step
+    serve: Step
+    authenticate: Step
+    end: Step
+
+
+def replace_connection_steps(broker: Any, steps: ConnectionSteps) -> ConnectionSteps:
+    """Replace the steps of every connection, and return amqtt's own."""
+    own = ConnectionSteps(
+        _read_connect_as_newcomer(broker),
+        broker._handle_client_session,
+        broker._authenticate,
+        broker._handle_disconnect,
+    )
+    broker._initialize_client_session = steps.read_connect
+    broker._handle_client_session = steps.serve
+    broker._authenticate = steps.authenticate
+    broker._handle_disconnect = steps.end
+    return own
+
+
+def _read_connect_as_newcomer(broker: Any) -> Step:
+    """Return amqtt's step that reads a CONNECT, for which no client has a session yet."""
+
+    async def read_connect(reader: Any, writer: Any, address: str, port: int) -> Any:
+        empty = cast("Broker", _NoSessions(broker))
+        return await Broker._initialize_client_session(empty, reader, writer, address, port)
+
+    return read_connect
+
+
+class _NoSessions:
+    """A broker as `Broker._initialize_client_session` uses it, with no session that it could change."""
+
+    def __init__(self, broker: Any) -> None:
+        self.plugins_manager = broker.plugins_manager
+        self.config = broker.config
+        self.logger = broker.logger
+        self._sessions: dict[str, Any] = {}
+
+    async def _delete_session(self, client_id: str) -> None:
+        """Keep the session of a client id until the client is known to be its owner."""
+
+
+def sessions(broker: Any) -> dict[str, tuple[Session, Any]]:
+    """Return each client id's session with the handler of its connection."""
+    return cast("dict[str, tuple[Session, Any]]", broker._sessions)
+
+
+async def delete_session(broker: Any, client_id: str | None) -> None:
+    """Forget the session of a client id."""
+    await broker._delete_session(client_id)
+
+
+async def stop_handler(broker: Any, handler: Any) -> None:
+    """Stop the handler of a connection."""
+    await broker._stop_handler(handler)
+
+
+# Listeners, and the broker as a service.
+
+
+def replace_listen(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step that makes a listener: name, type, address, port, TLS context."""
+    broker._create_server_instance = make(broker._create_server_instance)
+
+
+def replace_serve_stream(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step that serves a TCP connection: reader, writer, name of the listener."""
+    broker.stream_connected = make(broker.stream_connected)
+
+
+def servers(broker: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each listener's name and server; `instance` of a server has the sockets."""
+    yield from broker._servers.items()
+
+
+def forwarding_task(broker: Any) -> "asyncio.Task[None] | None":
+    """Return the task that forwards messages to subscribers; None before the start."""
+    return cast("asyncio.Task[None] | None", broker._broadcast_task)
+
+
+def split_address(listener: ListenerConfig) -> tuple[str | None, int]:
+    """Return the host and port of a listener's `bind`; raises `ValueError` when the port is not a number."""
+    return Broker._split_bindaddr_port(str(listener.bind), DEFAULT_PORTS[listener.type])
+
+
+def load_certificate(listener: ListenerConfig) -> None:
+    """Read the certificate and key of a TLS listener; raises what amqtt raises when they cannot be used."""
+    Broker._create_ssl_context(listener)
