@@ -188,6 +188,21 @@ def other_files(folder: Path) -> None:
         assert left(spool) == keys
 
 
+def other_files_take_what_a_full_spool_left(folder: Path) -> None:
+    """Something else fills the disk while the spool is full: calls that end are removed all the same."""
+    with opened(folder / "spool.db") as spool:
+        keys = fill(spool, 15_000)
+        tidy(spool)
+        with (folder / "other").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        for key in keys:
+            spool.forget(key)
+        for _ in range(3):  # the plugin flushes a hundred times a second
+            tidy(spool)
+        assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+
+
 def a_broker(folder: Path) -> None:
     """The whole product: a server that is away until the spool is full, and comes back."""
     with recording() as target:
@@ -237,6 +252,7 @@ SCENARIOS: Final = {
         start_with_a_full_disk,
         kills,
         other_files,
+        other_files_take_what_a_full_spool_left,
         a_broker,
     )
 }

@@ -204,6 +204,9 @@ class Spool:
         connection = self._connection
         connection.text_factory = bytes  # of what is read; see `rows`
         connection.execute("PRAGMA page_size = 1024")  # of a new file; each commit writes a page
+        connection.execute(
+            "PRAGMA secure_delete = OFF"
+        )  # some builds have it on: a removal would write as much as the message
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`

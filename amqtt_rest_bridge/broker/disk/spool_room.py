@@ -4,9 +4,9 @@ SQLite writes each commit behind the last one into its log; a checkpoint carries
 and only then is the log begun anew. So two things have to be true at any time: the database file can grow by what the
 log holds, and the log can take one more removal. Both are held in the reserve, a file beside the spool.
 
-When the disk has no room for a larger reserve the spool is *tight*: the reserve is given back, the database may not
-grow any more, so a checkpoint needs no room and the log can always be begun anew. New messages then take the place of
-removed ones. Once there is room again the reserve is held again.
+When the disk has no room for a larger reserve the spool is *tight*: the reserve is given back but for what a removal
+needs, the database may not grow any more, so a checkpoint needs no room and the log can always be begun anew. New
+messages then take the place of removed ones. Once there is room again the reserve is held again.
 
 The broker's loop alone, but for checkpoints.
 """
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _LEAST_STEP: Final = 128 << 10
 _MOST_STEP: Final = 1 << 20
 _SHARE: Final = 16  # of the file system
+_REMOVAL: Final = 32 << 10  # bytes that a tight spool keeps, so that another program cannot take the last ones
 _LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
 _SMALL_LOG: Final = 4 << 20  # bytes that a checkpoint on the loop may carry; the thread does others
 _LARGE_RESERVE: Final = 64  # steps
@@ -86,7 +87,11 @@ class Room:
         if not self.tight:
             self._tighten()
             return True
-        return self._begin_log_anew(_SMALL_LOG)
+        gained = self._begin_log_anew(_SMALL_LOG)
+        if not gained and not size and self._reserve.size:
+            self._reserve.trim(0)  # until the log is begun anew
+            return True
+        return gained
 
     def settle(self, *, checkpointed: bool) -> None:
         """Go on after a checkpoint on the thread, complete or not: be tight, or no longer, as the disk allows."""
@@ -141,6 +146,8 @@ class Room:
         with contextlib.suppress(OSError, sqlite3.Error):
             if 0 < Path(f"{self._path}-wal").stat().st_size <= most:
                 (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if self.tight and not busy:
+                    self._reserve.hold(_REMOVAL)
                 return not busy
         return False
 
