@@ -91,7 +91,7 @@ class Reloader:
             self._apply(self._without_known_warnings(loaded))
         except RouteFilesError as error:
             self._failures = 0
-            log.error("routes not reloaded, those in use go on: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
+            log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
         except (BridgeError, OSError) as error:
             self._failed(str(error))
         except Exception as error:  # noqa: BLE001  # `_failed` logs it
@@ -109,8 +109,8 @@ class Reloader:
         self._looks = min(2**self._failures, _MOST_LOOKS)
         self._failures += 1
         if why != self._said:
-            again = "it is tried again" if self._watches else "SIGHUP tries it again"
-            log.error("routes not reloaded: %s; those in use go on, %s", why, again, exc_info=unexpected)
+            again = "it is retried" if self._watches else "SIGHUP retries it"
+            log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
         self._said = why
 
     def _is_due(self) -> bool:
