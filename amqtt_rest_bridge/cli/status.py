@@ -138,4 +138,5 @@ class _Screen:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    # As Ctrl-C, which asyncio's runner turns into a cancelled task; an exception raised here could tear a coroutine.
+    signal.raise_signal(signal.SIGINT)
