@@ -5,8 +5,8 @@
 | broker loop | amqtt | hooks, publishing | plugin state; never blocks |
 | reload | plugin | reading and parsing changed route files | what it reads |
 | link readers, two in turn | bridge process | frames in, a lone call | queues |
-| client workers | bridge main, engine | `build`, `send` | message in, payload out |
-| timers | bridge main, engine | retries, idle workers | queues |
+| client workers | bridge process, `bridge/client` | `build`, `send` | message in, payload out |
+| timers | bridge process, `bridge/timers` | retries, idle workers | queues |
 | one per port | http_server | connections and their application | `BrokerPort` only |
 
 What crosses threads or processes is immutable.
@@ -62,7 +62,7 @@ from amqtt_rest_bridge.routing.status import StatusReporter, status_topic
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS: Final = 5.0  # decisions section 5: what running requests get at shutdown
+GRACE_SECONDS: Final = 5.0  # what running requests get at shutdown
 _PUBLISH_SECONDS: Final = 2.0  # ... and then what they gave, to be published
 _FLUSH_SECONDS: Final = 0.01  # how long ended calls of lossless routes may stay on disk
 _FLUSHES: Final = 100  # between two checkpoints of the spool
@@ -110,11 +110,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     @property
     def server_ports(self) -> dict[int, int]:
-        """Give the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
+        """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
         return self._ports.bound
 
     async def on_broker_pre_start(self) -> None:
-        """Go over to the broker's loop."""
+        """Attach to the broker's loop."""
         if self._closed:
             log.error("a broker that has been stopped cannot serve routes again: make a new one")
             return
@@ -265,7 +265,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def _look_at_packets(self, *, wanted: bool) -> None:
         """Have amqtt fire `mqtt_packet_received` at us exactly while a lossless route needs it.
 
-        The hook costs a task for every packet, which nobody should pay in vain. amqtt looks for hooks once, after the
+        The hook costs a task for every packet. amqtt looks for hooks once, after the
         constructors, so the method is added and removed by hand.
         """
         if self._lossless is None:

@@ -108,7 +108,7 @@ class Lossless:
 
     @property
     def backlog(self) -> int:
-        """Say how many messages are on disk and not yet dealt."""
+        """Return how many messages are on disk and not yet dispatched."""
         return len(self._kept)
 
     async def run(self) -> None:

@@ -130,7 +130,7 @@ class Reloader:
             log.debug("SIGHUP does not reload: this loop is not on the main thread")
 
     def stop_listening(self) -> None:
-        """Give SIGHUP back to the handler of before.
+        """Restore the handler that SIGHUP had before.
 
         In one step: `loop.remove_signal_handler` leaves the default for a moment, which ends the process.
         """

@@ -18,7 +18,7 @@ class Ports:
 
     @property
     def bound(self) -> dict[int, int]:
-        """Give the bound port for each configured one."""
+        """Return the bound port for each configured one."""
         return {port: sock.getsockname()[1] for port, sock in self.sockets.items()}
 
     def open(self, ports: Iterable[int]) -> None:

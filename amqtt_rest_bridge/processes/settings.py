@@ -61,7 +61,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
-    """Give what a bridge process needs to know of the plugin's settings."""
+    """Return what a bridge process needs to know of the plugin's settings."""
     return BridgeSettings(
         workers=settings.workers,
         max_body_bytes=settings.max_body_bytes,
@@ -73,12 +73,12 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
 
 
 def route_paths(settings: Settings) -> list[str]:
-    """Give the configured files and folders."""
+    """Return the configured files and folders."""
     return [settings.routes] if isinstance(settings.routes, str) else settings.routes or []
 
 
 def server_ports(routes: Iterable[Route]) -> set[int]:
-    """Give the ports that server mode needs."""
+    """Return the ports that server mode needs."""
     return {route.config.server_port for route in routes if route.config.enable_server and route.server_events}
 
 

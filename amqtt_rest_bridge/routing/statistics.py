@@ -8,7 +8,7 @@ from amqtt_rest_bridge.failures import no_free_worker, overloaded, rfc3339
 from amqtt_rest_bridge.link.frames import RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route
 
-_RECENT = 20  # decisions section 7: health looks at the last 20 calls
+_RECENT = 20  # health looks at the last 20 calls
 _RED_STREAK = 3
 _LATENCIES = 1000  # calls that p50 and p99 are taken from
 
@@ -58,7 +58,7 @@ class RouteStatistics:
         return self.outstanding < self.capacity
 
     def refuse(self, code: str, message: str, now: float) -> bool:
-        """Note a message that was not admitted; say whether the health changed."""
+        """Note a message that was not admitted; return whether the health changed."""
         self.total += 1
         self.refused += 1
         return self._error(code, message, now)
@@ -80,7 +80,7 @@ class RouteStatistics:
             self.retried += 1
 
     def success(self, seconds: float, now: float) -> bool:
-        """Note an admitted call that ended well after `seconds`; say whether the health changed."""
+        """Note an admitted call that ended well after `seconds`; return whether the health changed."""
         before = self.health
         self.outstanding -= 1
         self.succeeded += 1
@@ -110,13 +110,13 @@ class RouteStatistics:
         self._last_success = now
 
     def failure(self, code: str, message: str, now: float) -> bool:
-        """Note an admitted call that failed; say whether the health changed."""
+        """Note an admitted call that failed; return whether the health changed."""
         self.outstanding -= 1
         self.failed += 1
         return self._error(code, message, now)
 
     def try_failed(self, code: str, message: str, now: float) -> bool:
-        """Note a failed try of a call that goes on; say whether the health changed.
+        """Note a failed try of a call that goes on; return whether the health changed.
 
         Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
         a route whose server is down for a week would be Green all the while.
@@ -125,7 +125,7 @@ class RouteStatistics:
         return self._error(code, message, now)
 
     def note_down(self, reason: str | None, now: float) -> bool:
-        """Note that the port of the route is not served, or (None) that it is; say whether the health changed."""
+        """Note that the port of the route is not served, or (None) that it is; return whether the health changed."""
         before = self.health
         if reason is not None and reason != self._down:
             self._last_error = (now, "internal_error", reason)
@@ -141,13 +141,13 @@ class RouteStatistics:
 
     @property
     def health(self) -> str:
-        """Give Green, Yellow (errors among the last 20) or Red (the last 20 all failed, 3 in a row, or no port)."""
+        """Return Green, Yellow (errors among the last 20) or Red (the last 20 all failed, 3 in a row, or no port)."""
         if self._down is not None or self._streak >= _RED_STREAK:
             return "Red"
         return "Green" if all(self._recent) else "Yellow"
 
     def status(self, now: float) -> dict[str, Any]:
-        """Give the members of the status payload (decisions section 7); times are Unix seconds."""
+        """Return the members of the status payload; times are Unix seconds."""
         latencies = sorted(self._latencies)
         in_flight = min(self.outstanding - self.waiting, self.workers)
         return {
@@ -186,7 +186,7 @@ class RouteStatistics:
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:
-    """Give the value below which `share` of the seconds lie, in milliseconds (nearest rank)."""
+    """Return the value below which `share` of the seconds lie, in milliseconds (nearest rank)."""
     if not ordered:
         return None
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 3)

@@ -15,7 +15,7 @@ STATUS_TOPICS: Final = "$SYS/broker/routes/"
 
 
 def status_topic(route: str) -> str:
-    """Give the topic of a route's status."""
+    """Return the topic of a route's status."""
     return f"{STATUS_TOPICS}{route}/status"
 
 
