@@ -7,6 +7,7 @@ and the call goes its way, or is removed.
 """
 
 import asyncio
+import functools
 import logging
 import math
 from collections import Counter, deque
@@ -97,14 +98,18 @@ class Lossless:
             first: Any = session.inflight_in[packet.packet_id or 0]
             packet.data = first.data  # amqtt delivers the last one that came
             return
-        message = Message(topic, bytes(packet.data or b""), self._clock())
-        kept = [(listening, self._keep(listening, message, session)) for listening in listenings]
-        calls = [(one, key) for one, key in kept if key is not None]
+        data = packet.data
+        message = Message(topic, bytes(data or b""), self._clock())
+        calls = []
+        for listening in listenings:
+            key = self._keep(listening, message, session)
+            if key is not None:
+                calls.append((listening, key))
         self._kept.append(_Undecided(session, session.username, message, calls))
         self._filled.set()
-        if packet.data is not None:
-            packet.data = taken = Taken(packet.data)
-            taken.topic, taken.events = topic, frozenset(listening.name for listening in listenings)
+        if data is not None:
+            packet.data = taken = Taken(data)
+            taken.topic, taken.events = topic, _names_of(listenings)
 
     @property
     def backlog(self) -> int:
@@ -230,6 +235,11 @@ class Lossless:
                 refusal = disk_full(error)
         self._dispatcher.refuse(listening, message, refusal, 0)
         return None
+
+
+@functools.lru_cache(maxsize=128)  # one set for all messages of a topic: each of its own is an object to collect
+def _names_of(listenings: tuple[Listening, ...]) -> frozenset[EventName]:
+    return frozenset(listening.name for listening in listenings)
 
 
 def _is_refused(topic: str) -> bool:
