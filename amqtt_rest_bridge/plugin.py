@@ -186,7 +186,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         )  # fmt: skip
         self._lossless: Lossless | None = None
         if self._spool is not None:
-            self._lossless = Lossless(self._dispatcher, self._spool, self._may_publish, time.time)
+            self._lossless = Lossless(
+                self._dispatcher, self._spool, self._may_publish, time.time, lambda: amqtt_broker.has_acl(self._broker)
+            )
 
     def _say_ports(self, ports: Iterable[int]) -> None:
         scheme = "http" if self.config.server_certfile is None else "https"

@@ -35,6 +35,11 @@ def queued(broker: Any) -> int:
     return int(broker._broadcast_queue.qsize())
 
 
+def has_acl(broker: Any) -> bool:
+    """Return whether a topic plugin is asked before a publish."""
+    return bool(broker.plugins_manager.is_topic_filtering_enabled())
+
+
 async def may_publish(broker: Any, session: Session, topic: str) -> bool:
     """Ask the topic plugins, as amqtt does for a publish."""
     return bool(await broker._topic_filtering(session, topic, Action.PUBLISH))

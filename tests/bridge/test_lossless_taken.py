@@ -120,6 +120,44 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
     assert spool._connection.execute("SELECT client_id FROM calls").fetchall() == [(None,)]
 
 
+def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_its_order(
+    rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.broker.lossless._PROMPT_SECONDS", 0.001)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.lossless._SLOW_SECONDS", 0.001)
+
+    def payloads() -> list[bytes]:
+        return [call.message.payload for call in rig.bridge.calls]
+
+    async def scenario() -> None:
+        answers = asyncio.Event()
+
+        async def answer(publisher: Session, _topic: str) -> bool:
+            if publisher.client_id == "bob":
+                await answers.wait()
+            return True
+
+        lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0)
+        running = asyncio.create_task(lossless.run())
+        for client, payload in [("bob", b"1"), ("bob", b"2"), ("ann", b"3"), ("bob", b"4"), ("ann", b"5")]:
+            session = Session()
+            session.client_id = client
+            packet = PublishPacket.build("in/x", payload, 1, False, 1, False)
+            await lossless.take_hook(packet=packet, session=session)
+        while len(rig.bridge.calls) < 2 or not caplog.records:
+            await asyncio.sleep(0)
+        assert payloads() == [b"3", b"5"]
+        answers.set()
+        while len(rig.bridge.calls) < 5:
+            await asyncio.sleep(0)
+        running.cancel()
+
+    asyncio.run(scenario())
+    assert payloads() == [b"3", b"5", b"1", b"2", b"4"]
+    assert "the ACL has not said for 5 s whether bob may publish on in/x; its messages wait" in caplog.text
+    assert rig.statistics.status(0.0)["last_error"]["code"] == "acl_slow"
+
+
 def taken(rig: Rig, spool: Spool, packet: PublishPacket, session: Session) -> bytes | None:
     """Let a packet come in, and return the payload that amqtt passes on to the broadcast."""
     lossless = Lossless(rig.dispatcher, spool, yes, lambda: 0.0)
