@@ -9,17 +9,17 @@ and the call goes its way, or is removed.
 import asyncio
 import functools
 import logging
-import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
+from amqtt_rest_bridge.broker.connections import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
+from amqtt_rest_bridge.broker.permissions import Permissions, Undecided, publisher_of
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import EventName, Listening, StoreFullError
@@ -29,22 +29,6 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _EXACTLY_ONCE: Final = 2
-_FIRST_DELAY: Final = 0.5  # before an ACL that failed is asked again, doubled each time
-_LONGEST_DELAY: Final = 30.0
-_QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
-
-# The ACL may answer for one publisher slowly, or never: what it has not answered by then waits in a queue of that
-# publisher's own, so that the messages of others go on. A task for every message would cost a tenth of the throughput.
-_PROMPT_SECONDS: Final = 0.05
-_SLOW_SECONDS: Final = 5.0  # an answer that takes longer is reported
-
-MayPublish = Callable[[Session, str], Awaitable[bool]]
-"""Ask the broker's ACL."""
-
-Publisher = tuple[str | None, str | None]
-"""Client id and user name."""
-
-
 class Taken(bytes):
     """The payload of a client's message that lossless events took before its PUBACK.
 
@@ -63,21 +47,6 @@ def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[
     return payload.events
 
 
-@dataclass(slots=True, eq=False)
-class _Undecided:
-    """An admitted message on disk, until the ACL has said whether its publisher may; `calls` are events and keys.
-
-    `username` is that of the publisher: the session may be another user's by the time the ACL is asked.
-    """
-
-    session: Session
-    username: str | None
-    message: Message
-    calls: list[tuple[Listening, str]]
-    hops: int = 0
-    delay: float = field(default_factory=lambda: _FIRST_DELAY)  # seconds before the ACL is asked once more
-
-
 class Lossless:
     """Keep, ask, deal, and take up what an earlier run of the broker left."""
 
@@ -91,17 +60,8 @@ class Lossless:
     ) -> None:
         self._dispatcher = dispatcher
         self._spool = spool
-        self._may_publish = may_publish
         self._clock = clock
-        self._is_asked = is_asked  # whether there is an ACL
-        # On disk, not yet dealt; bounded by what the routes admit. Only the disk stands between a publisher and his
-        # PUBACK: what follows is done one message an iteration of the loop, as amqtt does it with its own part.
-        self._kept: deque[_Undecided] = deque()
-        self._filled = asyncio.Event()
-        self._complained = -math.inf
-        # Behind a message that the ACL has not answered: those of the same publisher, in order of arrival.
-        self._behind: dict[Publisher, deque[_Undecided]] = {}
-        self._slow: set[asyncio.Task[None]] = set()
+        self._permissions = Permissions(dispatcher, spool, may_publish, is_asked)
 
     async def take_hook(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
@@ -122,8 +82,7 @@ class Lossless:
             key = self._keep(listening, message, session)
             if key is not None:
                 calls.append((listening, key))
-        self._kept.append(_Undecided(session, session.username, message, calls))
-        self._filled.set()
+        self._permissions.add(Undecided(session, session.username, message, calls))
         if data is not None:
             packet.data = taken = Taken(data)
             taken.topic, taken.events = topic, _names_of(listenings)
@@ -131,7 +90,7 @@ class Lossless:
     @property
     def backlog(self) -> int:
         """Return how many messages are on disk and not yet dispatched."""
-        return len(self._kept) + sum(map(len, self._behind.values()))
+        return len(self._permissions)
 
     async def run(self) -> None:
         """Deal what an earlier run left on disk, then what comes, until cancelled; may be run again after an error."""
@@ -139,16 +98,9 @@ class Lossless:
             count = await self._take_up(self._spool.left_over())
             if count:
                 log.info("%d message(s) of lossless routes taken up from the spool", count)
-            self._filled.set()
-            while True:
-                await self._filled.wait()
-                self._filled.clear()
-                while self._kept:
-                    await self._decide_promptly(self._kept.popleft())
-                    await asyncio.sleep(0)
+            await self._permissions.run()
         finally:
-            for task in self._slow:
-                task.cancel()
+            self._permissions.cancel()
 
     async def adopt(self) -> int:
         """Deal what stayed on disk because its route was gone, if a reload has brought it back; give how many."""
@@ -185,9 +137,9 @@ class Lossless:
         """Deal a call that was kept before; False when its publisher may not, or not yet."""
         listening.statistics.admit_again()
         if kept.client_id is not None:
-            calls, publisher = [(listening, kept.key)], _publisher(kept.client_id, kept.username)
-            undecided = _Undecided(publisher, publisher.username, kept.message, calls, kept.hops)
-            return await self._decide_promptly(undecided)
+            calls, publisher = [(listening, kept.key)], publisher_of(kept.client_id, kept.username)
+            undecided = Undecided(publisher, publisher.username, kept.message, calls, kept.hops)
+            return await self._permissions.decide(undecided)
         self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
         return True
 
@@ -207,97 +159,6 @@ class Lossless:
         """Keep the spool's files small."""
         await asyncio.to_thread(self._spool.checkpoint)
         self._spool.settle()
-
-    async def _decide_promptly(self, undecided: _Undecided) -> bool:
-        """Decide a message, or move it aside when the ACL does not answer soon; False when it is not dispatched."""
-        if not self._is_asked():
-            return await self._decide(undecided)
-        publisher = (undecided.session.client_id, undecided.username)
-        if publisher in self._behind:
-            self._behind[publisher].append(undecided)
-            return False
-        deciding = asyncio.ensure_future(self._decide(undecided))
-        try:
-            await asyncio.wait((deciding,), timeout=_PROMPT_SECONDS)
-        except asyncio.CancelledError:
-            self._interrupt(undecided, deciding)
-            raise
-        if deciding.done():
-            return deciding.result()
-        self._behind[publisher] = deque()
-        slow = asyncio.create_task(self._await_slowly(publisher, undecided, deciding))
-        self._slow.add(slow)
-        slow.add_done_callback(self._slow.discard)
-        return False
-
-    async def _await_slowly(self, publisher: Publisher, undecided: _Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Await the answer about a message, then decide what came behind it; the rest of the messages go on."""
-        try:
-            await asyncio.wait((deciding,), timeout=_SLOW_SECONDS)
-            if not deciding.done():
-                self._report(undecided, "acl_slow", "has not said for 5 s", "its messages wait for the answer")
-            await deciding
-            while behind := self._behind[publisher]:
-                undecided = behind.popleft()
-                await self._decide(undecided)
-        except asyncio.CancelledError:
-            self._interrupt(undecided, deciding)
-            raise
-        except Exception as error:  # noqa: BLE001  # an error of ours must not keep an acknowledged message from its route
-            self._ask_later(undecided, error)
-        finally:
-            self._kept.extend(self._behind.pop(publisher))
-            self._filled.set()
-
-    def _interrupt(self, undecided: _Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Keep an undecided message for the next `run`."""
-        if not deciding.done():
-            deciding.cancel()
-            self._kept.appendleft(undecided)
-
-    async def _decide(self, undecided: _Undecided) -> bool:
-        """Ask the ACL, and deal or remove a message; False when it is not dealt. An ACL that fails is asked again."""
-        session, message = undecided.session, undecided.message
-        if session.username != undecided.username:
-            session = _publisher(session.client_id, undecided.username)
-        try:
-            permitted = await self._may_publish(session, message.topic)
-        except Exception as error:  # noqa: BLE001  # that is no refusal, and the message has been acknowledged
-            self._ask_later(undecided, error)
-            return False
-        for listening, key in undecided.calls:
-            if permitted:
-                self._spool.permit(key)
-                self._dispatcher.take_spooled(listening, message, undecided.hops, key)
-            else:
-                self._dispatcher.take_back(listening, key)
-        return permitted
-
-    def _ask_later(self, undecided: _Undecided, error: Exception) -> None:
-        """Put a message back after a while, longer from time to time.
-
-        Decision: others overtake it, ORDERED or not, since an ACL may fail for one publisher alone.
-        """
-        self._report(undecided, "acl_failed", "did not say", "it is asked again", error)
-        asyncio.get_running_loop().call_later(undecided.delay, self._put_back, undecided)
-        undecided.delay = min(_LONGEST_DELAY, undecided.delay * 2)
-
-    def _report(
-        self, undecided: _Undecided, code: str, what: str, then: str, error: Exception | None = None
-    ) -> None:
-        """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""
-        client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
-        complaint = f"the ACL {what} whether {client} may publish on {topic}; {then}"
-        for route in {listening.route for listening, _ in undecided.calls}:
-            self._dispatcher.trouble(route, code, complaint)
-        now = asyncio.get_running_loop().time()
-        if now - self._complained >= _QUIET_SECONDS:
-            self._complained = now
-            log.error("%s", complaint, exc_info=error)
-
-    def _put_back(self, undecided: _Undecided) -> None:
-        self._kept.append(undecided)
-        self._filled.set()
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         refusal = listening.statistics.admit()
@@ -334,10 +195,3 @@ def _is_repeated(packet: PublishPacket, session: Session) -> bool:
         return False
     known = session.inflight_in.get(header.packet_id)
     return known is not None and (known.topic, known.data) == (packet.topic_name, packet.data)
-
-
-def _publisher(client_id: str | None, username: str | None) -> Session:
-    """Rebuild as much of a publisher as an ACL asks for."""
-    session = Session()
-    session.client_id, session.username = client_id, username
-    return session

@@ -1,0 +1,197 @@
+"""Messages of lossless routes whose publisher the ACL has not permitted yet: asked, then dispatched or removed.
+
+The broker's loop alone. Such a message is on disk already and acknowledged, so an ACL that fails is asked again, and
+one that does not answer holds up the messages of that publisher alone.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from amqtt.session import Session
+
+from amqtt_rest_bridge.broker.connections import MayPublish
+from amqtt_rest_bridge.broker.disk.spool import Spool
+from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import Listening
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 0.5  # before an ACL that failed is asked again, doubled each time
+_LONGEST_DELAY: Final = 30.0
+_QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
+
+# The ACL may answer for one publisher slowly, or never: what it has not answered by then waits in a queue of that
+# publisher's own, so that the messages of others go on. A task for every message would cost a tenth of the throughput.
+_PROMPT_SECONDS: Final = 0.05
+_SLOW_SECONDS: Final = 5.0  # an answer that takes longer is reported
+
+Publisher = tuple[str | None, str | None]
+"""Client id and user name."""
+
+
+@dataclass(slots=True, eq=False)
+class Undecided:
+    """An admitted message on disk, until the ACL has said whether its publisher may; `calls` are events and keys.
+
+    `username` is that of the publisher: the session may be another user's by the time the ACL is asked.
+    """
+
+    session: Session
+    username: str | None
+    message: Message
+    calls: list[tuple[Listening, str]]
+    hops: int = 0
+    delay: float = field(default_factory=lambda: _FIRST_DELAY)  # seconds before the ACL is asked once more
+
+
+class Permissions:
+    """The queue of messages that wait for the ACL.
+
+    Args:
+        dispatcher: Takes the permitted messages.
+        spool: Where they are kept.
+        may_publish: Asks the ACL.
+        is_asked: Returns whether there is an ACL.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, spool: Spool, may_publish: MayPublish, is_asked: Callable[[], bool]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._spool = spool
+        self._may_publish = may_publish
+        self._is_asked = is_asked
+        # Bounded by what the routes admit. Only the disk comes between a publisher and its PUBACK: what follows is done
+        # one message an iteration of the loop, as amqtt does it with its own part.
+        self._kept: deque[Undecided] = deque()
+        self._filled = asyncio.Event()
+        self._complained = -math.inf
+        # Behind a message that the ACL has not answered: those of the same publisher, in order of arrival.
+        self._behind: dict[Publisher, deque[Undecided]] = {}
+        self._slow: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return how many messages wait."""
+        return len(self._kept) + sum(map(len, self._behind.values()))
+
+    def add(self, undecided: Undecided) -> None:
+        """Queue a message."""
+        self._kept.append(undecided)
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Decide what is queued, until cancelled; may be run again after an error."""
+        self._filled.set()
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._kept:
+                await self.decide(self._kept.popleft())
+                await asyncio.sleep(0)
+
+    def cancel(self) -> None:
+        """Stop waiting for answers; what has none is queued for the next `run`."""
+        for task in self._slow:
+            task.cancel()
+
+    async def decide(self, undecided: Undecided) -> bool:
+        """Decide a message, or move it aside when the ACL does not answer soon; False when it is not dispatched."""
+        if not self._is_asked():
+            return await self._ask(undecided)
+        publisher = (undecided.session.client_id, undecided.username)
+        if publisher in self._behind:
+            self._behind[publisher].append(undecided)
+            return False
+        deciding = asyncio.ensure_future(self._ask(undecided))
+        try:
+            await asyncio.wait((deciding,), timeout=_PROMPT_SECONDS)
+        except asyncio.CancelledError:
+            self._interrupt(undecided, deciding)
+            raise
+        if deciding.done():
+            return deciding.result()
+        self._behind[publisher] = deque()
+        slow = asyncio.create_task(self._await_slowly(publisher, undecided, deciding))
+        self._slow.add(slow)
+        slow.add_done_callback(self._slow.discard)
+        return False
+
+    async def _await_slowly(self, publisher: Publisher, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
+        """Await the answer about a message, then decide what came behind it; the rest of the messages go on."""
+        try:
+            await asyncio.wait((deciding,), timeout=_SLOW_SECONDS)
+            if not deciding.done():
+                self._report(undecided, "acl_slow", "has not said for 5 s", "its messages wait for the answer")
+            await deciding
+            while behind := self._behind[publisher]:
+                undecided = behind.popleft()
+                deciding = asyncio.ensure_future(self._ask(undecided))
+                await deciding
+        except asyncio.CancelledError:
+            self._interrupt(undecided, deciding)
+            raise
+        except Exception as error:  # noqa: BLE001  # an error of ours must not keep an acknowledged message from its route
+            self._ask_later(undecided, error)
+        finally:
+            self._kept.extend(self._behind.pop(publisher))
+            self._filled.set()
+
+    def _interrupt(self, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
+        """Keep an undecided message for the next `run`."""
+        if not deciding.done():
+            deciding.cancel()
+            self._kept.appendleft(undecided)
+
+    async def _ask(self, undecided: Undecided) -> bool:
+        """Ask the ACL, then dispatch or remove a message; False when not dispatched. After an error, ask again."""
+        session, message = undecided.session, undecided.message
+        if session.username != undecided.username:
+            session = publisher_of(session.client_id, undecided.username)
+        try:
+            permitted = await self._may_publish(session, message.topic)
+        except Exception as error:  # noqa: BLE001  # that is no refusal, and the message has been acknowledged
+            self._ask_later(undecided, error)
+            return False
+        for listening, key in undecided.calls:
+            if permitted:
+                self._spool.permit(key)
+                self._dispatcher.take_spooled(listening, message, undecided.hops, key)
+            else:
+                self._dispatcher.take_back(listening, key)
+        return permitted
+
+    def _ask_later(self, undecided: Undecided, error: Exception) -> None:
+        """Put a message back after a while, longer from time to time.
+
+        Decision: others overtake it, ORDERED or not, since an ACL may fail for one publisher alone.
+        """
+        self._report(undecided, "acl_failed", "did not say", "it is asked again", error)
+        asyncio.get_running_loop().call_later(undecided.delay, self.add, undecided)
+        undecided.delay = min(_LONGEST_DELAY, undecided.delay * 2)
+
+    def _report(
+        self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None
+    ) -> None:
+        """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""
+        client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
+        complaint = f"the ACL {what} whether {client} may publish on {topic}; {then}"
+        for route in {listening.route for listening, _ in undecided.calls}:
+            self._dispatcher.trouble(route, code, complaint)
+        now = asyncio.get_running_loop().time()
+        if now - self._complained >= _QUIET_SECONDS:
+            self._complained = now
+            log.error("%s", complaint, exc_info=error)
+
+
+def publisher_of(client_id: str | None, username: str | None) -> Session:
+    """Rebuild as much of a publisher as an ACL asks for."""
+    session = Session()
+    session.client_id, session.username = client_id, username
+    return session
