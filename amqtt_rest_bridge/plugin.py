@@ -34,17 +34,16 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.observing import observe
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.broker.reload import Reloader
-from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import NumberedRoute, Publication, Route
-from amqtt_rest_bridge.processes.bridge_pool import Bridges
+from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import spawn_process
-from amqtt_rest_bridge.processes.listening_sockets import Ports
+from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
+from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.settings import (
     Settings,
     bridge_settings,
@@ -53,6 +52,7 @@ from amqtt_rest_bridge.processes.settings import (
     server_ports,
     usable_routes,
 )
+from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
@@ -84,7 +84,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         settings: Settings = self.config
-        self._ports = Ports(settings.server_host)
+        self._ports = ListeningSockets(settings.server_host)
         self._numbering = Numbering()
         self._spool: Spool | None = None
         self._closed = False
@@ -179,7 +179,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         on_health = self._reporter.health_changed
         server = ServerReports(self._publisher, statistics, on_health, self._quiet_log)
         spawn = spawn_process if settings.processes else spawn_thread
-        self._bridges = Bridges(processes, spawn, bridge_settings(settings), server)
+        self._bridges = BridgePool(processes, spawn, bridge_settings(settings), server)
         self._dispatcher = Dispatcher(
             self._bridges, self._publisher, server, statistics, settings.workers * processes,
             store=self._spool, on_health=on_health, quiet=self._quiet_log,
@@ -272,7 +272,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """
         if self._lossless is None:
             return
-        hook = self._lossless.take_hook
+        hook = self._lossless.on_packet
         callbacks = amqtt_broker.packet_hooks(self._broker)
         if callbacks is None:  # amqtt is still making its plugins and looks for hooks later
             if wanted:

@@ -63,7 +63,7 @@ class Lossless:
         self._clock = clock
         self._permissions = Permissions(dispatcher, spool, may_publish, is_asked)
 
-    async def take_hook(self, *, packet: Any, session: Session | None = None) -> None:
+    async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
         if session is None or not isinstance(packet, PublishPacket):
             return
@@ -140,7 +140,7 @@ class Lossless:
             calls, publisher = [(listening, kept.key)], publisher_of(kept.client_id, kept.username)
             undecided = Undecided(publisher, publisher.username, kept.message, calls, kept.hops)
             return await self._permissions.decide(undecided)
-        self._dispatcher.take_spooled(listening, kept.message, kept.hops, kept.key)
+        self._dispatcher.dispatch_stored(listening, kept.message, kept.hops, kept.key)
         return True
 
     def _set_aside(self, row: Unreadable) -> None:
@@ -149,7 +149,7 @@ class Lossless:
         message = f"row {row.id} of the spool (event {event}) cannot be read and stays there: {row.reason}"
         log.error("route %s: %s", route, message)
         if row.route is not None:
-            self._dispatcher.trouble(row.route, "unreadable_row", message)
+            self._dispatcher.report_error(row.route, "unreadable_row", message)
 
     def flush(self) -> None:
         """Remove ended calls from disk."""
@@ -167,7 +167,7 @@ class Lossless:
                 client = (session.client_id or "", session.username)
                 return self._spool.keep(listening.route, listening.event.name, message, 0, client)
             except StoreFullError as error:
-                listening.statistics.take_back()
+                listening.statistics.withdraw()
                 refusal = disk_full(error)
         self._dispatcher.refuse(listening, message, refusal, 0)
         return None

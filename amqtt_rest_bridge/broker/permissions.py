@@ -162,9 +162,9 @@ class Permissions:
         for listening, key in undecided.calls:
             if permitted:
                 self._spool.permit(key)
-                self._dispatcher.take_spooled(listening, message, undecided.hops, key)
+                self._dispatcher.dispatch_stored(listening, message, undecided.hops, key)
             else:
-                self._dispatcher.take_back(listening, key)
+                self._dispatcher.withdraw(listening, key)
         return permitted
 
     def _ask_later(self, undecided: Undecided, error: Exception) -> None:
@@ -183,7 +183,7 @@ class Permissions:
         client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
         complaint = f"the ACL {what} whether {client} may publish on {topic}; {then}"
         for route in {listening.route for listening, _ in undecided.calls}:
-            self._dispatcher.trouble(route, code, complaint)
+            self._dispatcher.report_error(route, code, complaint)
         now = asyncio.get_running_loop().time()
         if now - self._complained >= _QUIET_SECONDS:
             self._complained = now

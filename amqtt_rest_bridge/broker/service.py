@@ -19,9 +19,9 @@ from amqtt.events import BrokerEvents
 from amqtt.plugins.manager import PluginManager
 
 from amqtt_rest_bridge.broker import amqtt_broker, listeners
-from amqtt_rest_bridge.broker.supervisor import Supervisor
 from amqtt_rest_bridge.broker.transports import look_after_transports
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
+from amqtt_rest_bridge.processes.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Final
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.frames import Stop
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
-from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, Bridge, Spawn
+from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess, Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -30,7 +30,7 @@ _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at on
 _MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it is dealt more of what waited for it
 
 
-class Bridges:
+class BridgePool:
     """All bridge processes of a plugin; restarts those that die.
 
     Args:
@@ -45,11 +45,11 @@ class Bridges:
         self._spawn = spawn
         self._settings = settings
         self._server = server
-        self._bridges: list[Bridge] = []
+        self._bridges: list[BridgeProcess] = []
         # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
         # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
         self._held: deque[Call] = deque()
-        self._due: Slices[Call] = Slices(self._deal_again, _size, self._flush, self._is_choked)
+        self._due: Slices[Call] = Slices(self._replay, _size, self._flush, self._is_choked)
         self._lost: Slices[Call] = Slices(self._lose, _size)
         self._listen: dict[int, socket.socket] = {}
         self._exclusive: set[int] = set()
@@ -176,15 +176,15 @@ class Bridges:
         """Return the ports that a bridge serves: all, but the first one alone has those that cannot be shared."""
         return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
 
-    def _adopt(self, bridge: Bridge, loop: asyncio.AbstractEventLoop) -> None:
+    def _adopt(self, bridge: BridgeProcess, loop: asyncio.AbstractEventLoop) -> None:
         bridge.attach(loop)
         if bridge.ready:
             self._became_ready(bridge)
 
-    def _make(self, index: int) -> Bridge:
-        return Bridge(index, self._spawn, self._server, self._became_ready, self._died)
+    def _make(self, index: int) -> BridgeProcess:
+        return BridgeProcess(index, self._spawn, self._server, self._became_ready, self._died)
 
-    def _became_ready(self, bridge: Bridge) -> None:
+    def _became_ready(self, bridge: BridgeProcess) -> None:
         if self._loop is None:  # `attach` comes back to it
             return
         for topic_filter, payload in self._server.latest():
@@ -195,7 +195,7 @@ class Bridges:
     def _lose(self, call: Call) -> None:
         call.reports.lost(call)
 
-    def _deal_again(self, call: Call) -> None:
+    def _replay(self, call: Call) -> None:
         call.reports.replay(call)  # a reload may have changed its route
 
     def _flush(self) -> None:
@@ -206,7 +206,7 @@ class Bridges:
     def _is_choked(self) -> bool:
         return any(bridge.ready and bridge.unread > _MOST_UNREAD for bridge in self._bridges)
 
-    def _died(self, bridge: Bridge) -> None:
+    def _died(self, bridge: BridgeProcess) -> None:
         if self._stopping:
             return
         calls, bridge.calls = list(bridge.calls.values()), {}
@@ -224,13 +224,13 @@ class Bridges:
         if self._loop is not None:
             self._loop.call_later(delay, self._restart, bridge)
 
-    def _delay(self, bridge: Bridge) -> float:
+    def _delay(self, bridge: BridgeProcess) -> float:
         """Return how long to wait before this bridge is started again; longer from time to time."""
         delay = self._delays[bridge.index]
         self._delays[bridge.index] = min(_LONGEST_DELAY, delay * 2 or _FIRST_DELAY)
         return delay
 
-    def _restart(self, old: Bridge) -> None:
+    def _restart(self, old: BridgeProcess) -> None:
         if self._stopping or self._loop is None:
             return
         loop = self._loop
@@ -248,7 +248,7 @@ class Bridges:
             return
         loop.call_later(_STEADY_SECONDS, self._forgive, bridge)
 
-    def _forgive(self, bridge: Bridge) -> None:
+    def _forgive(self, bridge: BridgeProcess) -> None:
         if bridge in self._bridges:
             self._delays[bridge.index] = 0.0
 

@@ -92,7 +92,7 @@ def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
     return process.pid, end
 
 
-class Bridge:
+class BridgeProcess:
     """One bridge process, its link, and the calls that it holds.
 
     Args:
@@ -108,8 +108,8 @@ class Bridge:
         index: int,
         spawn: Spawn,
         server: ServerReports,
-        on_ready: Callable[["Bridge"], None],
-        on_closed: Callable[["Bridge"], None],
+        on_ready: Callable[["BridgeProcess"], None],
+        on_closed: Callable[["BridgeProcess"], None],
     ) -> None:
         self.index = index
         self.ready = False
@@ -159,7 +159,7 @@ class Bridge:
             remaining = deadline - time.monotonic()
             frames = self._link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
-                self._take(frame)
+                self._handle(frame)
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
                 raise ConfigurationError(reason)
             if frames is None:
@@ -170,7 +170,7 @@ class Bridge:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Attach to the loop."""
         self._feed = CallerFeed(loop, self._link)
-        self._link.attach(loop, self._take, self._closed, self._feed.send_newest)
+        self._link.attach(loop, self._handle, self._closed, self._feed.send_newest)
         self._calls: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
         self._loop = loop
         loop.call_later(PING_SECONDS, self._ping)
@@ -237,12 +237,12 @@ class Bridge:
     def _which(self) -> str:
         return "".join(f", port {port.bound} answers nothing" for port in self._stalled)
 
-    def _take_pong(self) -> None:
+    def _pong(self) -> None:
         if self._unanswered > _MOST_UNANSWERED:
             log.warning("the bridge answers again")
         self._unanswered, self._stalled = 0, ()
 
-    def _take(self, frame: ToBroker) -> None:
+    def _handle(self, frame: ToBroker) -> None:
         match frame:
             case Results(results):
                 self._end_calls(results)
@@ -261,7 +261,7 @@ class Bridge:
                 call = self.calls.pop(call_id)
                 call.reports.replay(call)
             case _:
-                self._take_rare(frame)
+                self._handle_rare(frame)
 
     def _end_calls(self, results: Sequence[CallResult]) -> None:
         for result in results:
@@ -269,7 +269,7 @@ class Bridge:
             if call is not None:
                 call.reports.done(call, result, self._release_credits)
 
-    def _take_rare(self, frame: ToBroker) -> None:
+    def _handle_rare(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""
         match frame:
             case Log(level, logger, text):
@@ -282,7 +282,7 @@ class Bridge:
             case Stopped():
                 self.stopped = True
             case Pong():
-                self._take_pong()
+                self._pong()
             case Stalled(ports):
                 self._stalled = ports
             case Unserved(reasons):

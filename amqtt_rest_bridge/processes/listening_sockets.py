@@ -9,7 +9,7 @@ from amqtt_rest_bridge.errors import ConfigurationError
 _BACKLOG: Final = 1024  # connections that wait while a bridge process is started again
 
 
-class Ports:
+class ListeningSockets:
     """Listening sockets by configured port."""
 
     def __init__(self, host: str) -> None:

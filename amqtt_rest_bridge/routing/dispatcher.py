@@ -101,7 +101,7 @@ class Dispatcher:
                 self._time_over(offered)
             else:
                 offered.listening = present
-                self._take(offered)
+                self._admit(offered)
 
     def offer(
         self,
@@ -146,7 +146,7 @@ class Dispatcher:
                     is_awaited = is_awaited or self._server.watching.is_due(entry)
             elif entry.name not in taken:
                 delivery.hold()
-                self._take(Offered(entry, message, hops, delivery))
+                self._admit(Offered(entry, message, hops, delivery))
         if is_awaited and not self._bridges.forward(message.topic, message.payload):
             self._server.reply_dropped(message)
         self._bridges.flush()
@@ -160,13 +160,13 @@ class Dispatcher:
             if isinstance(entry, Watched) and entry.keep and (entry.latest is None or not only_new):
                 self._show(entry, bytes(payload))
 
-    def take_spooled(self, listening: Listening, message: Message, hops: int, key: str) -> None:
+    def dispatch_stored(self, listening: Listening, message: Message, hops: int, key: str) -> None:
         """Dispatch a call that is admitted and in the store."""
         self.replay(Call(next(self._ids), listening, message, hops, self, key=key))
 
-    def take_back(self, listening: Listening, key: str) -> None:
+    def withdraw(self, listening: Listening, key: str) -> None:
         """Undo the admission of a call in the store, whose publisher may not publish."""
-        listening.statistics.take_back()
+        listening.statistics.withdraw()
         self._forget(key)
 
     def replay(self, call: Call) -> None:
@@ -178,12 +178,12 @@ class Dispatcher:
         listening, old = self.table.named(call.listening.name), call.listening.statistics
         if listening is not None:
             if listening.statistics is not old:
-                old.take_back()
+                old.withdraw()
                 listening.statistics.admit_again()
             call.listening = listening
             self._bridges.dispatch(call)
         elif call.key is not None:
-            old.take_back()
+            old.withdraw()
             self.orphans.append(call.key)
             call.delivery.release()  # the store has the message
         else:
@@ -233,9 +233,9 @@ class Dispatcher:
 
     def try_failed(self, call: Call, code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""
-        self.trouble(call.listening.route, code, message)
+        self.report_error(call.listening.route, code, message)
 
-    def trouble(self, route: str, code: str, message: str) -> None:
+    def report_error(self, route: str, code: str, message: str) -> None:
         """Note in a route's status an error that ended no call."""
         statistics = self.statistics.get(route)
         if statistics is not None and statistics.try_failed(code, message, self._clock()):
@@ -253,16 +253,16 @@ class Dispatcher:
             self._results.put_failure(listening, message, failure, hops, delivery)
         delivery.release()
 
-    def _take(self, offered: Offered) -> None:
+    def _admit(self, offered: Offered) -> None:
         """Admit a message, let it wait for room, or refuse it."""
         statistics = offered.listening.statistics
         if offered.hops >= MAX_HOPS:
             refusal: CallError | None = too_many_hops(MAX_HOPS)
         elif statistics.name in self._room:  # those that came before go first
-            refusal = None if self._room.take(offered) else overloaded(statistics.capacity)
+            refusal = None if self._room.accept(offered) else overloaded(statistics.capacity)
         elif (refusal := statistics.admit()) is None:
             self._begin(offered)
-        elif self._room.take(offered):
+        elif self._room.accept(offered):
             refusal = None
         if refusal is not None:
             self._refuse(offered, refusal)
@@ -274,7 +274,7 @@ class Dispatcher:
             try:
                 key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)
             except StoreFullError as error:
-                listening.statistics.take_back()
+                listening.statistics.withdraw()
                 self._refuse(offered, disk_full(error))
                 return
         call = Call(next(self._ids), listening, message, offered.hops, self, offered.delivery, key)

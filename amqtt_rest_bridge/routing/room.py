@@ -65,7 +65,7 @@ class WaitingRoom:
         """Return whether messages of a route wait, so that a new one goes behind them."""
         return route in self._queues
 
-    def take(self, offered: Offered) -> bool:
+    def accept(self, offered: Offered) -> bool:
         """Let a message wait; return False where its route does not wait, or as many wait as may."""
         statistics = offered.listening.statistics
         if statistics.policy is not OverloadPolicy.BALANCED or not statistics.timeout:

@@ -72,12 +72,12 @@ class Slices(Generic[T]):
         self._is_due = False
         self.working = True
         try:
-            self._take_slice()
+            self._run_slice()
         finally:
             self.working = False
             self._schedule()
 
-    def _take_slice(self) -> None:
+    def _run_slice(self) -> None:
         deadline, size = time.perf_counter() + _SLICE_SECONDS, 0
         while self.items and size < _SLICE_BYTES and time.perf_counter() < deadline:
             item = self.items.popleft()

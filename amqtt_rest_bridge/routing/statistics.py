@@ -68,7 +68,7 @@ class RouteStatistics:
         self.total += 1
         self.outstanding += 1
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         """Undo an admission: the message turned out not to be ours."""
         self.total -= 1
         self.outstanding -= 1

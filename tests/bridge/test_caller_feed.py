@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.bridge import payloads
-from amqtt_rest_bridge.processes.bridge_process import Bridge
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import SECONDS, Host, hosting
 
@@ -37,7 +37,7 @@ def ask(host: Host, method: str, path: str) -> tuple[int, dict[str, str], bytes]
         connection.close()
 
 
-def bridge_of(host: Host) -> Bridge:
+def bridge_of(host: Host) -> BridgeProcess:
     (bridge,) = host.plugin._bridges._bridges
     return bridge
 
@@ -51,7 +51,7 @@ def is_seen(host: Host, payload: bytes) -> bool:
 
 
 @contextmanager
-def not_reading(host: Host) -> Iterator[Bridge]:
+def not_reading(host: Host) -> Iterator[BridgeProcess]:
     """Keep the bridge process from reading its link."""
     bridge = bridge_of(host)
     os.kill(bridge.pid, signal.SIGSTOP)

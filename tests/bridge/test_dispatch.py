@@ -104,6 +104,6 @@ def test_a_message_taken_before_a_reload_goes_to_the_event_as_it_is_after_it(rig
     assert before is not None
     before.statistics.admit_again()
     rig.use(route("/changed"))
-    rig.dispatcher.take_spooled(before, Message("in/1", b"", 0.0), 0, "key")
+    rig.dispatcher.dispatch_stored(before, Message("in/1", b"", 0.0), 0, "key")
     after = rig.dispatcher.table.named(("R", "E"))
     assert [call.listening for call in rig.bridge.calls] == [after]

@@ -13,7 +13,7 @@ from amqtt_rest_bridge import plugin
 from amqtt_rest_bridge.bridge.server import responders
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.http_server import Response
-from amqtt_rest_bridge.processes.bridge_process import Bridge
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.http_listener_support import Raw, get
@@ -105,13 +105,13 @@ def test_a_port_that_only_waits_for_replies_is_not_taken_for_one_that_hangs(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pongs: list[int] = []
-    take_pong = Bridge._take_pong
+    take_pong = BridgeProcess._pong
 
-    def count(bridge: Bridge) -> None:
+    def count(bridge: BridgeProcess) -> None:
         pongs.append(bridge.pid)
         take_pong(bridge)
 
-    monkeypatch.setattr(Bridge, "_take_pong", count)
+    monkeypatch.setattr(BridgeProcess, "_pong", count)
     with hosting(ROUTE, processes=1) as host:
         client, pid = host.client("ask/#"), bridge_of(host).pid
         with Raw(host.http_port) as raw:

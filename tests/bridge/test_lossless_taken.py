@@ -45,7 +45,7 @@ def take(rig: Rig, spool: Spool, topic: str, may_publish: MayPublish) -> None:
         running = asyncio.create_task(lossless.run())
         packet = PublishPacket.build("t", b"1", 1, False, 1, False)
         packet.topic_name = topic  # `build` takes no wildcards, clients send them
-        await lossless.take_hook(packet=packet, session=Session())
+        await lossless.on_packet(packet=packet, session=Session())
         while lossless.backlog:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -77,7 +77,7 @@ def test_the_acl_is_asked_for_the_user_that_published_whoever_has_the_session_si
 
     async def scenario() -> None:
         lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0)
-        await lossless.take_hook(packet=PublishPacket.build("in/x", b"1", 1, False, 1, False), session=session)
+        await lossless.on_packet(packet=PublishPacket.build("in/x", b"1", 1, False, 1, False), session=session)
         session.username = "ann"
         running = asyncio.create_task(lossless.run())
         while lossless.backlog or not asked:
@@ -106,7 +106,7 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
         running = asyncio.create_task(lossless.run())
         for left in (2, 0):
             packet = PublishPacket.build("in/x", b"1", 1, False, 1, False)
-            await lossless.take_hook(packet=packet, session=Session())
+            await lossless.on_packet(packet=packet, session=Session())
             while len(answers) > left:
                 assert rig.statistics.outstanding == len(rig.bridge.calls) + 1
                 await asyncio.sleep(0)
@@ -144,7 +144,7 @@ def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_i
             session = Session()
             session.client_id = client
             packet = PublishPacket.build("in/x", payload, 1, False, 1, False)
-            await lossless.take_hook(packet=packet, session=session)
+            await lossless.on_packet(packet=packet, session=session)
         while len(rig.bridge.calls) < 2 or not caplog.records:
             await asyncio.sleep(0)
         assert payloads() == [b"3", b"5"]
@@ -164,7 +164,7 @@ def taken(rig: Rig, spool: Spool, packet: PublishPacket, session: Session) -> by
     lossless = Lossless(rig.dispatcher, spool, yes, lambda: 0.0)
 
     async def scenario() -> None:
-        await lossless.take_hook(packet=packet, session=session)
+        await lossless.on_packet(packet=packet, session=session)
         running = asyncio.create_task(lossless.run())
         while lossless.backlog:
             await asyncio.sleep(0)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
+from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
 from tests.bridge.host import SECONDS
 from tests.bridge.recorder import recording
 from tests.bridge.reload_support import Reloading, client_route, server_route
@@ -161,7 +161,7 @@ def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
                 raise error
             return fingerprint(paths)
 
-        monkeypatch.setattr("amqtt_rest_bridge.broker.reload.fingerprint", look)
+        monkeypatch.setattr("amqtt_rest_bridge.processes.reload.fingerprint", look)
         running = asyncio.create_task(reloader.run(0.01))
         try:
             return await asyncio.wait_for(applied, SECONDS)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.processes.bridge_process import Bridge
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.launcher_support import accepts
@@ -50,7 +50,7 @@ class Gate:
         return 200, seen.body
 
 
-def bridges(host: Host) -> list[Bridge]:
+def bridges(host: Host) -> list[BridgeProcess]:
     return host.plugin._bridges._bridges
 
 

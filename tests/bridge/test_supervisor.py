@@ -12,10 +12,10 @@ import pytest
 
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.broker.reload import Reloader
-from amqtt_rest_bridge.broker.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.plugin import RestBridgePlugin
+from amqtt_rest_bridge.processes.reload import Reloader
+from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.routing.status import StatusReporter
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
@@ -25,7 +25,7 @@ from tests.bridge.recorder import recording
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.supervisor.FIRST_SECONDS", 0.0001)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.FIRST_SECONDS", 0.0001)
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ def test_a_task_that_keeps_failing_breaks_the_bridge_and_is_tried_on(caplog: pyt
 
 
 def test_a_broken_bridge_that_runs_on_has_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.supervisor.STEADY_SECONDS", 0.2)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.STEADY_SECONDS", 0.2)
 
     async def main() -> None:
         told: asyncio.Queue[str | None] = asyncio.Queue()
@@ -187,7 +187,7 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
     place.add_plugin("""
     def __init__(self, context):
         super().__init__(context)
-        from amqtt_rest_bridge.broker import supervisor
+        from amqtt_rest_bridge.processes import supervisor
         from amqtt_rest_bridge.broker.publisher import Publisher
         supervisor.FIRST_SECONDS = 0.001
         async def fails(publisher):
@@ -205,17 +205,17 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
 def test_a_frame_that_cannot_be_taken_costs_the_bridge_process_and_not_its_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from amqtt_rest_bridge.processes.bridge_process import Bridge
+    from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 
-    take, taken = Bridge._take, [0]
+    take, taken = BridgeProcess._handle, [0]
 
-    def fails_once(bridge: Bridge, frame: ToBroker) -> None:
+    def fails_once(bridge: BridgeProcess, frame: ToBroker) -> None:
         if isinstance(frame, Results) and not taken[0]:
             taken[0] = 1
             raise RuntimeError("an odd frame")
         take(bridge, frame)
 
-    monkeypatch.setattr(Bridge, "_take", fails_once)
+    monkeypatch.setattr(BridgeProcess, "_handle", fails_once)
     with recording() as target:
         routes = f"""DEFINE ROUTE R WITH TYPE REST_API
             ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
