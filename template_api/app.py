@@ -40,7 +40,7 @@ def create_app(
     """Return the API over a library as a WSGI application.
 
     Args:
-        library: what the API reads; whoever opened it closes it.
+        library: what the API reads; its opener closes it.
         base_url: the public address, from which a template without a `url` of its own gets one.
         access_log: gets one line of JSON for each request, at INFO; None logs none.
     """
@@ -65,13 +65,13 @@ def create_app(
 
 
 class _Errors:
-    """Turn whatever a request raises into the error body of the specification."""
+    """Map each exception of a request to the error body of the specification."""
 
     def __init__(self, resources: dict[str, object]) -> None:
         self._resources = resources
 
     def handle(self, req: falcon.Request, resp: falcon.Response, exc: Exception, _params: dict[str, object]) -> None:
-        """Answer with status, code, message and hint; a fault of ours tells the caller nothing of the inside."""
+        """Send status, code, message and hint; an internal error shows nothing of its cause."""
         error = exc if isinstance(exc, ApiError) else self._translated(req, exc)
         resp.status = error.status
         resp.content_type = JSON
@@ -89,7 +89,7 @@ class _Errors:
         return _FAILURES.get(req.uri_template, InternalError)()
 
     def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:
-        """Put Falcon's own refusals in our form: an unknown path, a method that the path or HTTP does not know."""
+        """Return Falcon's own refusals as our errors: an unknown path, a method that the path or HTTP does not have."""
         template = "/api/templates/{id_or_slug}" if req.path.startswith("/api/templates/") else req.path
         resource = self._resources.get(template)
         if exc.status_code == HTTPStatus.NOT_FOUND or resource is None:

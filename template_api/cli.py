@@ -31,7 +31,7 @@ from template_api.config import (
 from template_api.errors import SettingsError, TemplateApiError
 from template_api.records import Status
 
-_DESCRIPTION = "Serve a library of notebook templates over HTTP, and look after what is in it."
+_DESCRIPTION = "Serve a library of notebook templates over HTTP, and manage its content."
 _EPILOG = """\
 A first try, with the sample library:
   template-api import conf/library
@@ -39,17 +39,17 @@ A first try, with the sample library:
   curl 'http://127.0.0.1:8000/api/search?q=webhook'
 """
 _SERVE_EPILOG = f"""\
-Each of the first five options may also be given as an environment variable: {ENVIRONMENT_PREFIX}HOST,
+Each of the first five options can also be set by an environment variable: {ENVIRONMENT_PREFIX}HOST,
 {ENVIRONMENT_PREFIX}PORT, {ENVIRONMENT_PREFIX}DATABASE_URL, {ENVIRONMENT_PREFIX}LIBRARY, {ENVIRONMENT_PREFIX}BASE_URL.
-An option wins over its variable. A database URL that holds a password belongs in the variable: options can be seen by
-other users of the machine.
+An option overrides its variable. Put a database URL with a password into the variable: options are visible to other
+users of the machine.
 
 --host 0.0.0.0 opens the API to the network.
 
 Limits: request bodies 64 KiB, headers 64 KiB, 30 s for a request to arrive, 1000 connections;
-a caller that reads nothing of its answer for 30 s is cut off.
-SIGTERM and SIGINT let running requests finish, 5 s at most. Any number of processes may serve one database; a change
-made by import, publish, hide or draft is seen by all of them within 2 s.
+a client that reads nothing of its response for 30 s is disconnected.
+SIGTERM and SIGINT: running requests get 5 s to finish. Any number of processes may serve one database; all of them
+show a change made by import, publish, hide or draft within 2 s.
 
 Exit status: 0 stopped by a signal, 1 cannot start, 2 an option or variable is wrong.
 """
@@ -58,7 +58,8 @@ A template is a folder with template.yaml (title, slug, summary, category, diffi
 (its content) and any number of *.lotnb notebooks. A .jsonl file holds one template a line, with the same keys plus
 content and notebooks: [{filename, is_primary, cells}].
 
-Each template is one transaction. One that cannot be read is reported with its file and line, the others go on.
+Each template is one transaction. One that cannot be read is reported with its file and line; the others are
+imported.
 Importing the same templates again changes nothing; changed cells make a new version of their notebook.
 
 Exit status: 0 all imported, 1 a template failed or the import could not run, 2 usage.
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status: 0 done, 1 failed, 2 usage, 130 interrupted from the terminal."""
     try:
         typer.main.get_command(_application())(arguments, prog_name="template-api")
-    except SystemExit as ended:  # how typer ends, whatever happened
+    except SystemExit as ended:  # typer always ends so
         return ended.code if isinstance(ended.code, int) else 0
     return 0
 
@@ -242,7 +243,7 @@ def _list(
 
 
 def _settings(**options: str | None) -> Settings:
-    """Return the settings of the environment and of the options that were given; an option wins over its variable."""
+    """Return the settings of the environment and of the options that are set; an option overrides its variable."""
     given = environment_settings(os.environ)
     for name, value in options.items():
         if value is not None:

@@ -18,7 +18,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hold what `template-api serve` and the broker's plugin are told (decisions, "Configuration").
+    """Settings of `template-api serve` and of the broker's plugin.
 
     `base_url` None means: made from the host and the port that was bound.
 
@@ -50,7 +50,7 @@ class Settings:
         return f"http://{_ANY_ADDRESS.get(self.host, host)}:{bound_port}"
 
     def environment(self, base_url: str) -> dict[str, str]:
-        """Return the variables that tell a child process these settings: a password has no place in a command line."""
+        """Return these settings as variables for a child process: other users can read its command line."""
         variables = {
             "HOST": self.host,
             "PORT": str(self.port),
@@ -62,7 +62,7 @@ class Settings:
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str | int]:
-    """Return the settings that environment variables give; an empty variable gives none.
+    """Return the settings that environment variables set; an empty variable sets none.
 
     Raises:
         SettingsError: TEMPLATE_API_PORT is not a whole number.

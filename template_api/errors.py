@@ -11,23 +11,23 @@ FORM_HINT = "See /openapi.json for the parameters of this API."
 
 
 class TemplateApiError(Exception):
-    """Stand at the root of everything this package raises on purpose."""
+    """Base class of the exceptions of this package."""
 
 
 class SettingsError(TemplateApiError):
-    """Report a setting that cannot be used; the message names it and says what is allowed."""
+    """A setting cannot be used; the message names it and what is allowed."""
 
 
 class StartError(TemplateApiError):
-    """Report why the API cannot start, in one line for the operator."""
+    """The API cannot start; the message is one line for the operator."""
 
 
 class DatabaseUnavailableError(TemplateApiError):
-    """Report that the library's database cannot be read or written now; it may come back."""
+    """The library's database cannot be read or written now; it may come back."""
 
 
 class UnknownTemplateError(TemplateApiError):
-    """Report that the library holds no template, in any state, with the given id or slug, and which slug is near."""
+    """No template in any state has this id or slug; the message names the nearest slug."""
 
     def __init__(self, id_or_slug: str, database: str, slugs: Sequence[str]) -> None:
         near = get_close_matches(id_or_slug, slugs, 1)
@@ -36,7 +36,7 @@ class UnknownTemplateError(TemplateApiError):
 
 
 class SourceError(TemplateApiError):
-    """Report a template that cannot be imported, with its file and line.
+    """A template cannot be imported; the message has its file and line.
 
     Attributes:
         where: `path:line`, or the path alone where no line applies.
@@ -50,11 +50,11 @@ class SourceError(TemplateApiError):
 
 
 class ApiError(TemplateApiError):
-    """Carry what a caller is told: status, stable code, message and hint (specification, "Error body")."""
+    """An error response: status, stable code, message and hint (specification, "Error body")."""
 
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "internal_error"
-    hint = "Try again later; the log of the server says more."
+    hint = "Try again later; the log of the server has the reason."
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -64,14 +64,14 @@ class ApiError(TemplateApiError):
 
 
 class InternalError(ApiError):
-    """Answer that something failed which nobody foresaw; the log says what."""
+    """An unexpected failure; the log has its cause."""
 
     def __init__(self) -> None:
         super().__init__("The request could not be answered")
 
 
 class InvalidRequestError(ApiError):
-    """Refuse a request that is not well-formed HTTP."""
+    """The request is not well-formed HTTP."""
 
     status = HTTPStatus.BAD_REQUEST
     code = "invalid_request"
@@ -79,7 +79,7 @@ class InvalidRequestError(ApiError):
 
 
 class InvalidParameterError(ApiError):
-    """Refuse a query parameter; the message names it and what is allowed."""
+    """A query parameter breaks its rule; the message names it and what is allowed."""
 
     status = HTTPStatus.BAD_REQUEST
     code = "invalid_parameter"
@@ -87,7 +87,7 @@ class InvalidParameterError(ApiError):
 
 
 class InvalidBodyError(ApiError):
-    """Refuse a request body; the message names the member and what is allowed."""
+    """The request body breaks a rule; the message names the member and what is allowed."""
 
     status = HTTPStatus.BAD_REQUEST
     code = "invalid_body"
@@ -95,7 +95,7 @@ class InvalidBodyError(ApiError):
 
 
 class TemplateNotFoundError(ApiError):
-    """Answer that no published template has the id or slug."""
+    """No published template has the id or slug."""
 
     status = HTTPStatus.NOT_FOUND
     code = "template_not_found"
@@ -103,7 +103,7 @@ class TemplateNotFoundError(ApiError):
 
 
 class NotFoundError(ApiError):
-    """Answer that the API has no such path."""
+    """The API has no such path."""
 
     status = HTTPStatus.NOT_FOUND
     code = "not_found"
@@ -111,7 +111,7 @@ class NotFoundError(ApiError):
 
 
 class MethodNotAllowedError(ApiError):
-    """Answer that the path exists, but not for this method.
+    """The path exists, but not for this method.
 
     Attributes:
         allowed: the methods of the path, for the `Allow` field (RFC 9110 section 15.5.6).
@@ -126,7 +126,7 @@ class MethodNotAllowedError(ApiError):
 
 
 class PayloadTooLargeError(ApiError):
-    """Refuse a request body over the limit."""
+    """The request body is over the limit."""
 
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     code = "payload_too_large"
@@ -134,7 +134,7 @@ class PayloadTooLargeError(ApiError):
 
 
 class UnsupportedMediaTypeError(ApiError):
-    """Refuse a request body that is not plain JSON."""
+    """The request body is not plain JSON."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code = "unsupported_media_type"
@@ -142,7 +142,7 @@ class UnsupportedMediaTypeError(ApiError):
 
 
 class HeadersTooLargeError(ApiError):
-    """Refuse a request whose header section is over the limit (RFC 6585 section 5)."""
+    """The header section is over the limit (RFC 6585 section 5)."""
 
     status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
     code = "headers_too_large"
@@ -150,7 +150,7 @@ class HeadersTooLargeError(ApiError):
 
 
 class UnsupportedTransferError(ApiError):
-    """Refuse a transfer coding other than chunked (RFC 9112 section 6.1)."""
+    """The transfer coding is not chunked (RFC 9112 section 6.1)."""
 
     status = HTTPStatus.NOT_IMPLEMENTED
     code = "not_implemented"
@@ -158,7 +158,7 @@ class UnsupportedTransferError(ApiError):
 
 
 class SearchFailedError(ApiError):
-    """Answer that templates could not be listed or searched; the log says why."""
+    """Templates could not be listed or searched; the log has the cause."""
 
     code = "search_failed"
 
@@ -167,7 +167,7 @@ class SearchFailedError(ApiError):
 
 
 class TemplateUnavailableError(ApiError):
-    """Answer that a template could not be loaded; the log says why."""
+    """A template could not be loaded; the log has the cause."""
 
     code = "template_unavailable"
 
@@ -176,7 +176,7 @@ class TemplateUnavailableError(ApiError):
 
 
 class LibraryUnavailableError(ApiError):
-    """Answer that the library's database cannot be read; the log says why."""
+    """The library's database cannot be read; the log has the cause."""
 
     code = "library_unavailable"
 

@@ -23,7 +23,7 @@ _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestId:
-    """Answer each request with its id."""
+    """Add its id to each response."""
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
         """Name the id that the log names too."""
@@ -46,7 +46,7 @@ class Cors:
     def process_response(
         self, _req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
     ) -> None:
-        """Let every origin read every answer."""
+        """Allow every origin to read every response."""
         resp.set_headers(CORS_FIELDS)
 
 
@@ -83,8 +83,8 @@ class AccessLog:
 def request_id(req: falcon.Request) -> str:
     """Return the id of a request: the caller's own when it sent a plain one, else a fresh one."""
     if not hasattr(req.context, "id"):
-        given = req.get_header(REQUEST_ID)
-        req.context.id = given if given and _VALID_ID.fullmatch(given) else new_request_id()
+        sent = req.get_header(REQUEST_ID)
+        req.context.id = sent if sent and _VALID_ID.fullmatch(sent) else new_request_id()
     return str(req.context.id)
 
 

@@ -81,5 +81,5 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
         return self._supervisor.pid
 
     async def close(self) -> None:
-        """Stop the API in good order, without holding up the broker's loop."""
+        """Shut the API down gracefully, without blocking the broker's loop."""
         await asyncio.get_running_loop().run_in_executor(None, self._supervisor.stop)

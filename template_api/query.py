@@ -1,6 +1,6 @@
 """From a query string or a JSON body to a `TemplateQuery`: pure functions, run by the thread that serves the request.
 
-What is allowed stands in `openapi.json`; requests are checked against the schemas written there.
+Requests are validated against the schemas of `openapi.json`.
 """
 
 import itertools
@@ -29,9 +29,9 @@ _SHOWN_LENGTH = 60
 
 @dataclass(frozen=True, slots=True)
 class TemplateQuery:
-    """Say which templates are wanted.
+    """A query for templates.
 
-    An empty `text` asks for the most recently published ones. Ids are in lower case; an empty set of ids passes all.
+    An empty `text` selects the most recently published ones. Ids are in lower case; an empty set of ids passes all.
     """
 
     text: str = ""
@@ -133,7 +133,7 @@ def _body_query(body: bytes) -> TemplateQuery:
     return TemplateQuery(
         text=text,
         limit=int(document.get("limit") or DEFAULT_LIMIT),
-        # Decision: a blank category_id is no filter, like the blank items of the id lists.
+        # Decision: a blank category_id does not filter, like the blank items of the id lists.
         category_id=(filters.get("category_id") or "").strip().lower() or None,
         difficulty=filters.get("difficulty"),
         **ids,
@@ -179,7 +179,7 @@ def _fault(error: ValidationError) -> str:
 
 
 def _allowed(schema: Any) -> str:
-    """Say in words what a schema of `openapi.json` allows."""
+    """Return in words what a schema of `openapi.json` allows."""
     if "enum" in schema:
         return "one of " + ", ".join(each for each in schema["enum"] if each is not None)
     if schema.get("format") == "uuid":
@@ -205,7 +205,7 @@ def _ids(items: Iterable[str]) -> frozenset[str]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Tell whether the text can be encoded: a lone surrogate breaks database drivers and JSON writers."""
+    """Return whether the text can be encoded: a lone surrogate breaks database drivers and JSON writers."""
     try:
         text.encode()
     except UnicodeEncodeError:

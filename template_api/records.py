@@ -13,7 +13,7 @@ FreeForm = Mapping[str, Any]
 
 
 class Difficulty(StrEnum):
-    """Say how much a reader has to know."""
+    """The prior knowledge that a template needs."""
 
     BEGINNER = "beginner"
     INTERMEDIATE = "intermediate"
@@ -21,7 +21,7 @@ class Difficulty(StrEnum):
 
 
 class Status(StrEnum):
-    """Say who may see a template; only published ones are visible through the API."""
+    """The state of a template; only published ones are visible through the API."""
 
     PUBLISHED = "published"
     DRAFT = "draft"
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Hold what lists and search results show of a template.
+    """A template as lists and search results show it.
 
     `url` is the one given at import, or None: then the API makes one from its base address.
     """
@@ -50,7 +50,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """Hold the latest cells of one notebook file; `cells` is a JSON array as text, `role` what the file is for."""
+    """The latest cells of one notebook file; `cells` is a JSON array as text, `role` what the file is for."""
 
     filename: str
     version: int
@@ -61,7 +61,7 @@ class Notebook:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Hold a template with the latest cells of its notebooks."""
+    """A template with the latest cells of its notebooks."""
 
     summary: Summary
     notebooks: tuple[Notebook, ...]
@@ -69,7 +69,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Say which word of a query was found, and as what; both are equal when nothing was corrected."""
+    """A word of a query and the word it was found as; both are equal when nothing was corrected."""
 
     typed: str
     found: str
@@ -77,7 +77,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Hold one search result: the template, its score (0 to 1) and the words that were found."""
+    """One search result: the template, its score (0 to 1) and the words that were found."""
 
     summary: Summary
     score: float
@@ -86,7 +86,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ListedTemplate:
-    """Hold one line of `template-api list`: a template in any state."""
+    """One line of `template-api list`: a template in any state."""
 
     id: str
     slug: str | None

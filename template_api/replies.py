@@ -25,9 +25,9 @@ _LEVEL = 1
 
 
 class Reply:
-    """Hold one JSON answer with its entity tag and, once someone asked for it, its compressed form.
+    """One JSON answer with its entity tag and, from its first use on, its compressed form.
 
-    The tag stands for the content alone, so an import that changes nothing changes no tag. It is a weak one because the
+    The tag depends on the content alone, so an import that changes nothing changes no tag. It is a weak one because the
     compressed form shares it (RFC 9110 section 8.8.1).
     """
 
@@ -50,7 +50,7 @@ class Reply:
 
 
 class ReplyCache:
-    """Keep the answers of one version of the library, the most recently used ones, up to 64 MiB."""
+    """A cache of the answers of one version of the library: the most recently used ones, up to 64 MiB."""
 
     def __init__(self, max_bytes: int = _CACHED_BYTES, max_replies: int = _CACHED_REPLIES) -> None:
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply)
 
 
 def takes_gzip(accept_encoding: str | None) -> bool:
-    """Tell whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids it."""
+    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids it."""
     for item in (accept_encoding or "").lower().split(","):
         coding, _, weight = item.replace(" ", "").partition(";")
         if coding in {"gzip", "x-gzip", "*"}:

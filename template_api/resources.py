@@ -13,7 +13,7 @@ _SHOWN_LENGTH = 80
 
 
 class Answers:
-    """Make the answers of the API from the library, through the cache.
+    """The answers of the API, from the library or its cache.
 
     Args:
         library: what is read.
@@ -26,7 +26,7 @@ class Answers:
         self._cache = ReplyCache()
 
     def summaries(self, wanted: TemplateQuery) -> Reply:
-        """Return the summaries of the templates that a query asks for."""
+        """Return the summaries of the templates that match a query."""
         return self._cache.reply(
             self.library.version,
             ("summaries", wanted),
@@ -64,7 +64,7 @@ class Templates:
         self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the templates that the query parameters ask for."""
+        """Send the templates that match the query parameters."""
         send(req, resp, self._answers.summaries(query.list_query(req.query_string)))
 
     on_head = on_get
@@ -77,7 +77,7 @@ class OneTemplate:
         self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, id_or_slug: str) -> None:
-        """Answer the template with the latest cells of its notebooks."""
+        """Send the template with the latest cells of its notebooks."""
         send(req, resp, self._answers.template(id_or_slug))
 
     on_head = on_get
@@ -90,13 +90,13 @@ class Search:
         self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the results for the query parameters."""
+        """Send the results for the query parameters."""
         send(req, resp, self._answers.results(query.search_query(req.query_string)))
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the results for the query in the JSON body."""
+        """Send the results for the query in the JSON body."""
         _check_media_type(req)
         send_whole(req, resp, self._answers.results(query.body_query(_body(req))))
 
@@ -108,7 +108,7 @@ class Description:
         self._reply = Reply(openapi.description_text())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the OpenAPI description."""
+        """Send the OpenAPI description."""
         send(req, resp, self._reply)
 
     on_head = on_get
@@ -121,7 +121,7 @@ class Health:
         self._library = answers.library
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer 200 when the library's database can be read."""
+        """Send 200 when the library's database can be read."""
         self._library.check()
         resp.set_header("Cache-Control", "no-store")
         resp.content_type = JSON
@@ -131,7 +131,7 @@ class Health:
 
 
 def _check_media_type(req: falcon.Request) -> None:
-    """Refuse what is not plain JSON. Decision: a missing Content-Type is refused too, as it says nothing."""
+    """Refuse what is not plain JSON. Decision: a missing Content-Type is refused too."""
     media_type = (req.content_type or "").partition(";")[0].strip().lower()
     if media_type != JSON:
         shown = f"The media type {media_type[:_SHOWN_LENGTH]!r} is not supported"

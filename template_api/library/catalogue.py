@@ -17,12 +17,12 @@ from template_api.ranking import Document, Ranking
 from template_api.records import Word
 
 Facet = tuple[str, str]
-"""What filters ask for: the kind of a filter, named like its query parameter, and an id or word."""
+"""A filter's condition: its kind, named like the query parameter, and an id or word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Hold what order and filters look at of one published template."""
+    """The attributes of a published template that order and filters use."""
 
     id: str
     published_at: str
@@ -30,7 +30,7 @@ class Entry:
 
 
 class Place(NamedTuple):
-    """Name one result: the template's id, its score (0 to 1) and the words found."""
+    """One result: the template's id, its score (0 to 1) and the words found."""
 
     id: str
     score: float
@@ -38,12 +38,12 @@ class Place(NamedTuple):
 
 
 class Catalogue:
-    """Answer which published templates a query asks for, and in which order.
+    """The published templates in order, with an index for queries.
 
     Args:
         version: the library's version that the entries come from.
         entries: the published templates, newest first, then by id. The number of a template in this order is the
-            *position* that the ranking speaks of.
+            *position* that the ranking uses.
         ranking: the search over the same templates.
     """
 
@@ -55,7 +55,7 @@ class Catalogue:
 
     @classmethod
     def built(cls, version: int, templates: Iterable[tuple[Entry, Document]]) -> "Catalogue":
-        """Index templates, given newest first, then by id; a second for 10,000."""
+        """Index templates, which come newest first, then by id; a second for 10,000."""
         entries: list[Entry] = []
 
         def enter(template: tuple[Entry, Document]) -> Document:

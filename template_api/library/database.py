@@ -46,14 +46,14 @@ def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int,
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Hold one transaction that writes; on SQLite it takes the write lock at once, so that it never fails half-way."""
+    """Open a transaction that writes; on SQLite it takes the write lock at once, so that it never fails half-way."""
     with engine.execution_options(writes=True).connect() as connection, connection.begin():
         yield connection
 
 
 @contextmanager
 def translated(engine: Engine) -> Iterator[None]:
-    """Turn what the database drivers raise into `DatabaseUnavailableError`, without passwords in its text."""
+    """Raise errors of the database drivers as `DatabaseUnavailableError`, without passwords in the message."""
     try:
         yield
     except sa.exc.IntegrityError:
@@ -65,7 +65,7 @@ def translated(engine: Engine) -> Iterator[None]:
 
 
 def _checked(url: str) -> URL:
-    """Read a database URL and say what is wrong with it before anything is connected."""
+    """Parse a database URL; raise `StartError` for a fault before anything is connected."""
     try:
         parsed = make_url(url)
     except (sa.exc.ArgumentError, ValueError) as exc:
@@ -129,7 +129,7 @@ def _engine(url: URL) -> Engine:
 
 
 def _prepared_sqlite(engine: Engine) -> Engine:
-    """Give SQLite readers that never wait for writers (WAL) and transactions that begin when we say so."""
+    """Configure SQLite: readers never wait for writers (WAL), and transactions begin where ours do."""
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
@@ -156,7 +156,7 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         return
     if found > schema:
         raise StartError(
-            f"the library's database has schema version {found}, this software knows {schema}: "
+            f"the library's database has schema version {found}, this software supports up to {schema}:  "
             "install the newer version that wrote it, or use another database"
         )
     for version in range(found, schema):

@@ -1,6 +1,6 @@
 """Imports into the library: one transaction a template.
 
-A killed import leaves whole templates only, and the next import goes on from there. Blocks on files and the database.
+A killed import leaves whole templates only, and the next import continues from there. Blocks on files and the database.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,13 +23,13 @@ _GONE = "gone"  # the source_status of a template that a pruning import did not 
 def import_templates(
     database_url: str, path: Path, *, prune: bool = False, observe: Callable[[Reading], None] = lambda _reading: None
 ) -> Report:
-    """Bring a folder of templates or a `.jsonl` file into a library.
+    """Import a folder of templates or a `.jsonl` file into a library.
 
     Args:
         database_url: the library.
         path: what is read.
         prune: hide the templates that are not in `path` (any more); left out when a template failed.
-        observe: told of each template that was read, with the faults of one that failed, and how far the import is.
+        observe: called with each template that was read, the faults of one that failed, and the import's progress.
 
     Raises:
         StartError: `path` cannot be read or holds no template, or the database cannot be used.
@@ -92,9 +92,9 @@ class _Import:
     def run(self, readings: Iterable[Reading], prune: bool, observe: Callable[[Reading], None]) -> Report:
         counts = dict.fromkeys(Outcome, 0)
         for reading in readings:
-            outcome, told = self._one(reading)
+            outcome, observed = self._one(reading)
             counts[outcome] += 1
-            observe(told)
+            observe(observed)
         pruned = prune and not counts[Outcome.FAILED]
         if pruned:
             counts[Outcome.HIDDEN] = self._prune()

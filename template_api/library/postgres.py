@@ -1,7 +1,7 @@
 """Connections to PostgreSQL whose waits end: a server that accepts and never answers must not keep our threads.
 
 A server that is stopped or whose disk hangs still has its data acknowledged by its kernel, so neither its
-`statement_timeout` nor TCP's timeouts end our wait. Only here is psycopg imported. Runs on whichever thread asks.
+`statement_timeout` nor TCP's timeouts end our wait. Only here is psycopg imported. Runs on the calling thread.
 """
 
 import time
@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 
 ANSWER_SECONDS = 9.0
-"""The longest wait for one statement; above the server's own `statement_timeout`, whose message says more."""
+"""The longest wait for one statement; above the server's own `statement_timeout`, whose message has more detail."""
 PING_SECONDS = 3.0
-"""The longest wait for a sign of life. The pool asks for one before each use, and only then in autocommit."""
+"""The longest wait for a ping. The pool pings before each use, and only then in autocommit."""
 
 ARGUMENTS = {"connect_timeout": 3, "tcp_user_timeout": 5000, "options": "-c statement_timeout=8000"}
 

@@ -12,7 +12,7 @@ from template_api.records import Status, Summary
 
 
 class Statements:
-    """Hold the SELECTs, built once."""
+    """The SELECTs, built once."""
 
     def __init__(self) -> None:
         library, templates, notebooks = (tables()[name] for name in ("library", "templates", "notebooks"))

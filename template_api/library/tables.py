@@ -13,13 +13,13 @@ _UUID = 36
 
 
 class Table(SQLModel):
-    """Gather the library's tables in a collection of their own."""
+    """Base class of the tables, with metadata of their own."""
 
     metadata = sa.MetaData()
 
 
 class Named(Table):
-    """Stand for what templates are sorted by: it has an id, a name and a slug."""
+    """Base class of what classifies templates: id, name and slug."""
 
     id: str = Field(primary_key=True, max_length=_UUID)
     name: str
@@ -27,35 +27,35 @@ class Named(Table):
 
 
 class Category(Named, table=True):
-    """Hold a category; a template has one at most."""
+    """A category; a template has one at most."""
 
     __tablename__ = "categories"
 
 
 class Tag(Named, table=True):
-    """Hold a tag: also a primitive, protocol or service that a template names."""
+    """A tag: also a primitive, protocol or service that a template names."""
 
     __tablename__ = "tags"
 
 
 class UsedRoute(Named, table=True):
-    """Hold a route type that templates use, such as REST_API."""
+    """A route type that templates use, such as REST_API."""
 
     __tablename__ = "routes"
 
 
 class BrokerVersion(Named, table=True):
-    """Hold a version of the broker that templates are for."""
+    """A version of the broker that templates are for."""
 
     __tablename__ = "broker_versions"
 
 
 class TemplateRow(Table, table=True):
-    """Hold a template in any state.
+    """A template in any state.
 
-    `facets`, `labels` and `cells_text` repeat what the linked rows say: `facets` is the JSON of category, tags, routes
+    `facets`, `labels` and `cells_text` repeat the linked rows: `facets` is the JSON of category, tags, routes
     and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
-    status that the source gave when it was last imported, `digest` stands for all that it said, and `changed` is the
+    status in the source when it was last imported, `digest` the hash of that source, and `changed` is the
     library's version that this row came with.
     """
 
@@ -81,7 +81,7 @@ class TemplateRow(Table, table=True):
 
 
 class TemplateTag(Table, table=True):
-    """Link a template to a tag."""
+    """A tag of a template."""
 
     __tablename__ = "template_tags"
 
@@ -90,7 +90,7 @@ class TemplateTag(Table, table=True):
 
 
 class TemplateRoute(Table, table=True):
-    """Link a template to a route type it uses."""
+    """A route type that a template uses."""
 
     __tablename__ = "template_routes"
 
@@ -99,7 +99,7 @@ class TemplateRoute(Table, table=True):
 
 
 class NotebookRow(Table, table=True):
-    """Hold one version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
+    """One version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
 
     `role` is what the template uses the file for, such as `solution`.
     """
@@ -119,7 +119,7 @@ class NotebookRow(Table, table=True):
 
 
 class LibraryRow(Table, table=True):
-    """Hold the one row that says which schema and which version of the library this is.
+    """The single row with the versions of the schema and of the library.
 
     Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
     import runs, and stays so when it is cut off.

@@ -1,4 +1,4 @@
-"""`TemplateLibrary`: what the API reads from the database, and how it follows the changes that others make to it.
+"""`TemplateLibrary`: what the API reads from the database, and how it follows the changes that other processes make.
 
 Each process holds a `Catalogue` of the published templates, built from the database. When the library's version there
 has changed, the catalogue is replaced by one with the changed templates, or built anew when many have changed. Requests
@@ -20,9 +20,9 @@ from template_api.records import Found, Notebook, Status, Summary, Template
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.5
-_OVERDUE_SECONDS = 1.0  # a request looks for changes itself when nobody has for so long
+_OVERDUE_SECONDS = 1.0  # a request looks for changes itself when the last look is older
 _FETCHED_ROWS = 500
-_MOST_PENDING = 1000  # changed templates; indexing all anew is then the better deal
+_MOST_PENDING = 1000  # changed templates; from here on, indexing all anew is cheaper
 
 
 class TemplateLibrary:
@@ -65,7 +65,7 @@ class TemplateLibrary:
         return self.current().version
 
     def refresh(self, *, wait: bool = True) -> None:
-        """Ask the database for its version, and build a new catalogue when it has changed.
+        """Read the library's version, and build a new catalogue when it has changed.
 
         Args:
             wait: wait for another thread that does the same, instead of leaving it to that one.
@@ -84,7 +84,7 @@ class TemplateLibrary:
         self._follower.start()
 
     def close(self) -> None:
-        """Stop following and give the database's connections back."""
+        """Stop following and close the database's connections."""
         self._stopping.set()
         if self._follower is not None:
             self._follower.join()
@@ -109,16 +109,16 @@ class TemplateLibrary:
         """
         self.current()
         with translated(self._engine), self._engine.connect() as connection:
-            given = {"id": id_or_slug.lower(), "slug": id_or_slug}
-            rows = connection.execute(self._statements.one, given).all()
+            wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
+            rows = connection.execute(self._statements.one, wanted).all()
             if not rows:
                 return None
-            row = min(rows, key=lambda row: row.id != given["id"])
+            row = min(rows, key=lambda row: row.id != wanted["id"])
             notebooks = connection.execute(self._statements.notebooks, {"template_id": row.id}).all()
         return Template(summary(row), tuple(Notebook(*notebook) for notebook in notebooks))
 
     def check(self) -> None:
-        """Ask the database for a sign of life.
+        """Check that the database answers.
 
         Raises:
             DatabaseUnavailableError: it does not answer.
@@ -164,8 +164,8 @@ class TemplateLibrary:
         if version < catalogue.version or catalogue.pending > 2 * _MOST_PENDING:
             return self._load()
         with translated(self._engine), self._engine.connect() as connection:
-            given = {"since": catalogue.version, "most": _MOST_PENDING + 1}
-            rows = connection.execute(self._statements.changed, given).all()
+            bounds = {"since": catalogue.version, "most": _MOST_PENDING + 1}
+            rows = connection.execute(self._statements.changed, bounds).all()
         if len(rows) > _MOST_PENDING:
             return self._load()
         began = time.monotonic()

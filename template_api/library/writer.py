@@ -23,7 +23,7 @@ NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 
 
 class Outcome(StrEnum):
-    """Say what an import did with one template."""
+    """What an import did with one template."""
 
     ADDED = "added"
     CHANGED = "changed"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Count the outcomes of an import; `pruned` is False when pruning was asked for but something failed."""
+    """The outcomes of an import by number; `pruned` is False when pruning was asked for but something failed."""
 
     counts: Mapping[Outcome, int]
     pruned: bool
@@ -97,7 +97,7 @@ class TemplateWriter:
 
     def _values(self, source: TemplateSource, row: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the facets of a template and the values of its row."""
-        # A state that was set by command stays until the source itself says something new.
+        # A state that was set by command stays until the source itself has a new one.
         status = source.status if row is None or row.source_status != source.status else row.status
         published_at = source.published_at or (row.published_at if row is not None else None)
         if published_at is None and status == Status.PUBLISHED.value:
@@ -172,7 +172,7 @@ def _next_version_statement() -> sa.UpdateBase:
 def _store_notebooks(
     connection: Connection, template_id: str, sources: tuple[NotebookSource, ...], *, is_new: bool
 ) -> None:
-    """Keep every version of a notebook; changed cells make a new one, and the latest of each file is marked."""
+    """Store notebooks: changed cells become a new version, earlier ones stay, the latest of each file is marked."""
     table = tables()["notebooks"]
     n = table.c
     newest: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 The channel and the parser run on the thread of `Server.run`; a request's task runs on one of waitress's worker threads.
 
-A caller costs a bounded amount of memory, whatever it sends and whether it reads or not: of what it sends one read is
+The memory of a connection is bounded, for any input and for a client that reads nothing: of what it sends one read is
 held unparsed and one request parsed, and the next request is served once the answer before it has left for the
 system's buffers. So output waits for one answer at most (waitress keeps what is over 1 MiB of it in a file), no thread
 ever waits for a caller to read, and reading from its socket stops meanwhile. waitress 3.0.2 alone parses everything it
@@ -38,7 +38,7 @@ _HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
 
 
 class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
-    """Refuse what waitress lets through and another server may read differently (RFC 9112)."""
+    """Refuse what waitress accepts and another server may read differently (RFC 9112)."""
 
     def __init__(self, adjustments: Any) -> None:
         super().__init__(adjustments)
@@ -81,7 +81,7 @@ def _fault(header_plus: bytes, version: str, is_chunked: bool, headers: Mapping[
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
-    """Keep the connection after 204 and 304, which waitress 3.0.2 closes for want of a Content-Length."""
+    """Keeps the connection open after 204 and 304, which waitress 3.0.2 closes for want of a Content-Length."""
 
     def set_close_on_finish(self) -> None:
         asked = self.request.headers.get("CONNECTION", "").lower() == "close"
@@ -90,7 +90,7 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
 
 
 class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
-    """Answer waitress's own refusals in the form of this API."""
+    """Sends waitress's own refusals in the form of this API."""
 
     def execute(self) -> None:
         self.channel.refused = True
@@ -105,7 +105,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """Use our parser and tasks, serve one request at a time, make room, and let a refusal arrive.
+    """Uses our parser and tasks, serves one request at a time, makes room, and waits until a refusal has arrived.
 
     A connection that is closed while the caller still sends is reset, and the caller may never read why it was refused.
     So after a refusal our side is closed first, and what still comes is thrown away for a while (RFC 9112 section 9.6).
@@ -159,7 +159,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return bool(super().writable() or (self.unparsed and not self.requests))
 
     def received(self, data: bytes) -> None:
-        """Keep what was read, and serve the first request of it."""
+        """Buffer what was read, and serve the first request of it."""
         self.unparsed = data
         self._parse()
 

@@ -60,14 +60,14 @@ class Server:
         return int(self._server.effective_port)
 
     def run(self) -> None:
-        """Serve until `stop`, then let running requests finish, 5 s at most."""
+        """Serve until `stop`, then wait up to 5 s for running requests."""
         next_check = time.monotonic()
         while not self._stopping.is_set():
             wasyncore.loop(timeout=1, map=self._map, use_poll=True, count=1)
             if time.monotonic() >= next_check:
                 next_check = time.monotonic() + 1
                 self._close_unread()
-        # Who has connected already is accepted and heard: closing the socket at once would reset them.
+        # Pending connections are accepted and served: closing the socket at once would reset them.
         wasyncore.loop(timeout=0, map=self._map, use_poll=True, count=3)
         wasyncore.dispatcher.close(self._server)
         deadline = time.monotonic() + _GRACE_SECONDS
@@ -77,7 +77,7 @@ class Server:
         wasyncore.close_all(self._map)
 
     def stop(self) -> None:
-        """Make `run` return; may be called from any thread and from a signal handler."""
+        """Stop `run`; may be called from any thread and from a signal handler."""
         self._stopping.set()
         with contextlib.suppress(OSError):  # it has stopped already
             self._server.pull_trigger()

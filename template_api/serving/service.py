@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Hold what only one process is told: threads, access log, and what a supervisor hands over."""
+    """Options of one process: threads, access log, and the descriptors from its supervisor."""
 
     threads: int = DEFAULT_THREADS
     access_log: str | None = None
@@ -49,7 +49,7 @@ def serve(settings: Settings, options: Options) -> None:
         SettingsError: a setting cannot be used.
         StartError: the port is taken, or the database or the library cannot be used.
         DatabaseUnavailableError: the database does not answer.
-        SystemExit: one of these, when a supervisor was told of it, who says it once for both.
+        SystemExit: one of these, after the supervisor, which logs it, was informed.
     """
     with ExitStack() as opened:
         link = None
@@ -57,7 +57,7 @@ def serve(settings: Settings, options: Options) -> None:
             link = opened.enter_context(socket.socket(fileno=options.link_fd))
             _ignore_signals()
         try:
-            server = _server(settings, options, opened, lambda: _tell_busy(link))
+            server = _server(settings, options, opened, lambda: _send_busy(link))
         except TemplateApiError as exc:
             if link is None:
                 raise
@@ -74,26 +74,26 @@ def serve(settings: Settings, options: Options) -> None:
     log.info("template API stopped")
 
 
-def _server(settings: Settings, options: Options, opened: ExitStack, tell: Callable[[], None]) -> Server:
+def _server(settings: Settings, options: Options, opened: ExitStack, report_busy: Callable[[], None]) -> Server:
     """Return the server, ready to run; what it needs is closed with `opened`."""
     if options.socket_fd is not None:
         listening = opened.enter_context(socket.socket(fileno=options.socket_fd))
     else:
         listening = opened.enter_context(listening_socket(settings.host, settings.port))
     access_log = _access_logger(options.access_log, opened)
-    library = opened.enter_context(closing(open_library(settings, tell)))
+    library = opened.enter_context(closing(open_library(settings, report_busy)))
     port = listening.getsockname()[1]
     server = Server(create_app(library, settings.public_url(port), access_log), listening, options.threads)
     library.follow()
     return server
 
 
-def open_library(settings: Settings, tell: Callable[[], None] = lambda: None) -> TemplateLibrary:
-    """Open the library; bring `settings.library` into it first when it is empty.
+def open_library(settings: Settings, report_busy: Callable[[], None] = lambda: None) -> TemplateLibrary:
+    """Open the library; import `settings.library` first when it is empty.
 
     Args:
         settings: where both are.
-        tell: called every second while the import goes on.
+        report_busy: called every second while the import runs.
 
     Raises:
         StartError: the database or the library folder cannot be used.
@@ -101,7 +101,7 @@ def open_library(settings: Settings, tell: Callable[[], None] = lambda: None) ->
     """
     if settings.library is not None:
         # Decision: a template that cannot be read is logged and does not keep the others from being served.
-        report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(tell))
+        report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(report_busy))
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)
     library = TemplateLibrary(settings.database_url)
@@ -113,41 +113,41 @@ def open_library(settings: Settings, tell: Callable[[], None] = lambda: None) ->
 
 
 class _Observer:
-    """Log what is wrong with templates, and tell once a second that the import goes on."""
+    """Logs warnings and faults of templates, and reports once a second that the import is running."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-        self._told = time.monotonic()
+    def __init__(self, report_busy: Callable[[], None]) -> None:
+        self._report_busy = report_busy
+        self._reported = time.monotonic()
 
     def __call__(self, reading: Reading) -> None:
         for warning in reading.warnings:
             log.warning("%s", warning)
         for fault in reading.faults:
             log.error("%s", fault)
-        if time.monotonic() - self._told >= 1:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported >= 1:
+            self._reported = time.monotonic()
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
-            self._tell()
+            self._report_busy()
 
 
 def _send(link: socket.socket | None, word: str) -> None:
-    """Write a line to the supervisor, if there is one; when it has gone, the link's end will tell."""
+    """Write a line to the supervisor, if there is one; when it has ended, the link is closed."""
     if link is not None:
         with contextlib.suppress(OSError):
             link.sendall(word.encode("utf-8", "replace") + b"\n")
 
 
-def _tell_busy(link: socket.socket | None) -> None:
-    """Tell the supervisor that the import goes on. Without one it is cut off, and the next start takes it up again."""
+def _send_busy(link: socket.socket | None) -> None:
+    """Report to the supervisor that the import is running; raise `StartError` when it has ended."""
     if link is not None:
         try:
             link.sendall(b"busy\n")
         except OSError as exc:
-            raise StartError("the import was cut off, as the broker has gone") from exc
+            raise StartError("the import was stopped, as the broker has ended") from exc
 
 
 def _ignore_signals() -> None:
-    """Leave signals that a terminal or an init system sends to the whole group to the supervisor, who ends us."""
+    """Ignore signals to the process group, from a terminal or init system: the supervisor stops this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

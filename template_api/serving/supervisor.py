@@ -1,7 +1,7 @@
-"""The API as a child process: started, watched, started again, stopped. Knows nothing of HTTP and of the broker.
+"""The API as a child process: started, watched, started again, stopped. Contains neither HTTP nor the broker.
 
 The parent binds the listening socket and keeps it, so that the port stays open while the child is started again. The
-*link*, a socket pair, tells the parent that the child is ready and the child that the parent is gone.
+*link*, a socket pair, signals to the parent that the child is ready, and to the child that the parent has ended.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class Supervisor:
         self._watcher.start()
 
     def stop(self) -> None:
-        """Stop the child in good order, and kill it when it takes longer than 8 s. Blocks as long."""
+        """Shut the child down gracefully, and kill it when that takes longer than 8 s. Blocks as long."""
         self._stopping.set()
         with self._lock:
             process = self._process
@@ -73,7 +73,7 @@ class Supervisor:
         self._listening.close()
 
     def _spawn(self) -> None:
-        """Start one child and wait for its word."""
+        """Start one child and wait for its first line."""
         ours, theirs = socket.socketpair()
         fds = (self._listening.fileno(), theirs.fileno())
         command = [sys.executable, "-m", "template_api", "serve", "--log-level", _log_level()]
@@ -93,13 +93,13 @@ class Supervisor:
             raise StartError(word or f"the template API's process ended with status {status}")
 
     def _first_word(self, link: socket.socket) -> str:
-        """Return the line that says how the start went, or an empty text when the child ends without one."""
+        """Return the first line of the child, `ready` or the error, empty when it ends without one."""
         link.settimeout(_START_SECONDS)
         try:
             with link.makefile(encoding="utf-8", errors="replace") as lines:
                 return next((line.strip() for line in lines if line.strip() != BUSY), "")
         except TimeoutError:
-            return f"the template API gave no sign for {_START_SECONDS} s"
+            return f"the template API sent nothing for {_START_SECONDS} s"
         except (OSError, ValueError):  # closed by `stop`
             return ""
 
@@ -137,7 +137,7 @@ def _log_level() -> str:
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait until a process that was told to end has ended, kill it when it does not, and return its status."""
+    """Wait for a stopping process to end, kill it when it does not, and return its status."""
     try:
         return process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Template folders and `.jsonl` files, read into checked values; knows nothing of the database.
+"""Template folders and `.jsonl` files, read into checked values; without the database.
 
 From the bottom: `fields`; `files`, `notebooks`; `template`; `reading`.
 """

@@ -1,6 +1,6 @@
 """The members of one template as its author wrote them; faults name the file, the line and the member.
 
-Pure: texts and numbers in, checked values out. A fault is noted and reading goes on, so that all are reported at once.
+Pure: texts and numbers in, checked values out. Reading continues after a fault, so that all are reported at once.
 """
 
 import re
@@ -22,7 +22,7 @@ _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
 
 @dataclass(frozen=True, slots=True)
 class NamedSource:
-    """Hold what a category, tag, route or broker version is called; the slug is its identity."""
+    """The names of a category, tag, route or broker version; the slug is its identity."""
 
     name: str
     slug: str
@@ -34,8 +34,8 @@ class Fields:
 
     Args:
         path: the file, for messages.
-        members: what it says, by key.
-        lines: the line of each key, where known; `line` stands for the others.
+        members: its values, by key.
+        lines: the line of each key, where known; `line` is used for the others.
     """
 
     def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
@@ -60,7 +60,7 @@ class Fields:
             return instead
 
     def note(self, fault: SourceError) -> None:
-        """Keep a fault, once."""
+        """Add a fault, once."""
         if str(fault) not in map(str, self.faults):
             self.faults.append(fault)
 
@@ -78,7 +78,7 @@ class Fields:
         return f"{self.path}:{self._lines.get(key or '', self._line)}"
 
     def fault(self, key: str, reason: str) -> SourceError:
-        """Return the error that says what is wrong with a key."""
+        """Return the error for a key."""
         return SourceError(self.where(key), f"{key} {reason}")
 
     def text(self, key: str) -> str | None:
@@ -92,7 +92,7 @@ class Fields:
         return value or None
 
     def slug(self, key: str) -> str | None:
-        """Return a slug, which stands in a URL as it is, or None when it is absent."""
+        """Return a slug, which URLs hold unencoded, or None when it is absent."""
         return self.checked(None, self._slug, key)
 
     def _slug(self, key: str) -> str | None:
@@ -127,7 +127,7 @@ class Fields:
             raise self.fault(key, f"must be a date such as 2026-01-31T12:00:00Z, not {value!r}") from exc
 
     def items(self, key: str) -> Sequence[Any]:
-        """Return a list; a single text or object stands for a list of one."""
+        """Return a list; a single text or object is a list of one."""
         return self.checked((), self._items, key)
 
     def _items(self, key: str) -> Sequence[Any]:
@@ -210,7 +210,7 @@ def check_storable(where: str, what: str, text: str) -> None:
 
 
 def is_uuid(text: str) -> bool:
-    """Tell whether a text is a UUID in its usual form, 8-4-4-4-12 hexadecimal digits."""
+    """Return whether a text is a UUID in its usual form, 8-4-4-4-12 hexadecimal digits."""
     try:
         return str(uuid.UUID(text)) == text.lower()
     except ValueError:

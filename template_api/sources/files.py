@@ -12,7 +12,7 @@ import yaml
 from template_api.errors import SourceError
 from template_api.sources.fields import Fields
 
-# Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template says so much.
+# Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template needs so much.
 LARGEST_FILE = 32 * 1024 * 1024
 _LARGEST_YAML = 1024 * 1024
 
@@ -54,7 +54,7 @@ def yaml_fields(root: Path, file: Path) -> Fields:
 
 
 def file_text(root: Path, file: Path, largest: int = LARGEST_FILE) -> str:
-    """Read a file of a template. What a link shows from outside the folder that is imported is not the author's."""
+    """Read a file of a template. Links out of the imported folder are refused."""
     try:
         if not file.resolve().is_relative_to(root):
             raise SourceError(str(file), f"is a link that leads out of {root}")

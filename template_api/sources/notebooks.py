@@ -21,7 +21,7 @@ _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Hold what a template says of one notebook; `cells` only where they stand beside it, as in a `.jsonl` file."""
+    """A notebook as its template lists it; `cells` only where they are beside it, as in a `.jsonl` file."""
 
     filename: str
     role: str | None
@@ -31,7 +31,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class NotebookSource:
-    """Hold one notebook file; `cells` is a JSON array as text, `text` what the search reads of it."""
+    """One notebook file; `cells` is a JSON array as text, `text` what the search indexes of it."""
 
     filename: str
     is_primary: bool
@@ -116,7 +116,7 @@ def route_types(lot: str) -> Iterator[str]:
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Tell whether a JSON value is nested deeper than so many levels, without recursion."""
+    """Return whether a JSON value is nested deeper than so many levels, without recursion."""
     level = [value]
     for _ in range(levels + 1):
         inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))

@@ -24,9 +24,9 @@ _LINE_KEYS = ("content",)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Hold what came of one template: its source, or the faults that kept it from being read.
+    """The result of reading one template: its source, or its faults.
 
-    `done` and `total` say how far the reading is, in templates or in bytes.
+    `done` and `total` are the progress, in templates or in bytes.
     """
 
     source: TemplateSource | None
@@ -82,7 +82,7 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
 
 
 def _is_within(folder: str, files: list[Path]) -> bool:
-    """Tell whether a folder belongs to the template of one of the files."""
+    """Return whether a folder is part of the template of one of the files."""
     return any(Path(folder).is_relative_to(file.parent) for file in files)
 
 

@@ -1,4 +1,4 @@
-"""`TemplateSource`: all that one template says about itself, checked and brought into one form. Pure."""
+"""`TemplateSource`: one template as its author described it, validated and normalised. Pure."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _SEARCHED_ONLY = ("primitives", "protocols", "services")
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
-    """Hold one template. `where` is its file and line, `keywords` are words that only the search reads."""
+    """One template. `where` is its file and line, `keywords` are words that only the search uses."""
 
     where: str
     id: str | None
@@ -40,7 +40,7 @@ class TemplateSource:
     notebooks: tuple[NotebookSource, ...]
 
     def digest(self) -> str:
-        """Return a text that is the same exactly when the template says the same, wherever its file is."""
+        """Return a hash of the template's content, without the place of its file."""
         return hashlib.blake2b(repr(replace(self, where="")).encode(), digest_size=20).hexdigest()
 
     def labels(self) -> str:
@@ -58,7 +58,7 @@ def template_source(
         fields: its members.
         content: its markdown body.
         notebooks: its notebooks, in order.
-        default_slug: the name of its folder, which stands for the slug of a template that gives neither slug nor id.
+        default_slug: the name of its folder, the slug of a template that has neither slug nor id.
 
     Returns:
         The template; None when a member breaks its rule, which is noted in `fields`.
@@ -94,7 +94,7 @@ def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
     """Yield what is odd but no fault: a blank title, and each unknown key that is near to a known one."""
     title = fields.members.get("title")
     if isinstance(title, str) and not title.strip():
-        yield f"{fields.where('title')}: warning: title is blank; the slug stands in for it"
+        yield f"{fields.where('title')}: warning: title is blank; the slug is used instead"
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.

@@ -366,7 +366,7 @@ def test_a_blank_title_is_warned_of_and_the_slug_stands_in_for_it(
     sqlite_store: "Store", tmp_path: Path, make_template: Make
 ) -> None:
     [reading] = read_templates(write_folder(tmp_path / "t", "slug: x\ntitle: ' '\n"))
-    assert reading.warnings == (f"{tmp_path}/t/template.yaml:2: warning: title is blank; the slug stands in for it",)
+    assert reading.warnings == (f"{tmp_path}/t/template.yaml:2: warning: title is blank; the slug is used instead",)
     sqlite_store.bring(make_template("one", title=" "), {"id": UUID, "title": ""})
     client = sqlite_store.client()
     assert client.get("/api/templates/one").json["template"]["title"] == "one"

@@ -75,7 +75,7 @@ def test_a_child_that_ends_without_a_word_is_told_by_its_status(
 def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "_START_SECONDS", 0.01)
     monkeypatch.setattr(supervisor_module, "_STOP_SECONDS", 0.01)
-    with pytest.raises(StartError, match=r"gave no sign for 0\.01 s"):
+    with pytest.raises(StartError, match=r"sent nothing for 0\.01 s"):
         Supervisor(listening, environment("nonsense")).start()
 
 
