@@ -3,12 +3,12 @@
 import functools
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Final, NoReturn
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.files import regular_file
 
 Identity = tuple[str, int, int, int]
 """A file as it is: path, time of change (ns), inode, size."""
@@ -92,6 +92,7 @@ class TlsContexts:
 def check_files(options: TlsOptions) -> None:
     """Raise `ConfigurationError` for files that cannot be used; reads them."""
     if options.has_files:
+        _key(options)  # OpenSSL would wait for ever for a FIFO
         _context_with_files(options)
 
 
@@ -117,7 +118,7 @@ def _identity(setting: str, path: str | None) -> Identity | None:
     if not path:
         return None
     try:
-        status = Path(path).stat()
+        status = regular_file(path)
     except OSError as error:
         raise _unusable(setting, path, error, "a readable file") from error
     return path, status.st_mtime_ns, status.st_ino, status.st_size

@@ -21,6 +21,7 @@ _Base: Any = HTTPRequestParser
 
 _CODINGS: Final = re.compile(rb"\r\ntransfer-encoding:([^\r\n]*)", re.IGNORECASE)
 _FOLD: Final = re.compile(rb"\r\n[ \t]")
+_HOST: Final = re.compile(r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?", re.ASCII)  # RFC 9110 7.2
 _QUOTED: Final = re.compile(r' ?".*', re.DOTALL)
 
 
@@ -49,7 +50,10 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             consumed = len(data)
         if self.error is None:
             limit = self.adj.max_body_bytes
-            if self.content_length > limit or (self.chunked and len(self.body_rcv) > limit):
+            # A chunk counts as soon as its size is known, not once it has come.
+            if self.content_length > limit or (
+                self.chunked and len(self.body_rcv) + self.body_rcv.chunk_remainder > limit
+            ):
                 self.error = too_large(limit)
             elif self.chunked and max(len(self.body_rcv.control_line), len(self.body_rcv.trailer)) > _CHUNK_LINE_BYTES:
                 self.error = invalid_request("A chunk's size line or the trailer section is too long")
@@ -79,6 +83,8 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
         host = headers.get("HOST")
         if "," in (host or "") or (host is None and self.version == "1.1"):  # RFC 9112 section 3.2
             raise ParsingError("HTTP/1.1 needs exactly one Host header")
+        if host is not None and not _HOST.fullmatch(host):
+            raise ParsingError("the Host header is not a host with or without a port")
         connection = {token.strip().lower() for token in headers.get("CONNECTION", "").split(",")}
         self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
         self.is_understood = True

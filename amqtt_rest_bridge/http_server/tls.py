@@ -12,6 +12,7 @@ import ssl
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.files import regular_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class TlsFiles:
         context.set_alpn_protocols(["http/1.1"])
         context.sslsocket_class = _TlsSocket
         try:
+            for path in (self.certfile, self.keyfile):
+                regular_file(path)  # OpenSSL would wait for ever for a FIFO
             context.load_cert_chain(self.certfile, self.keyfile, password=_no_password)
         except (OSError, ValueError) as error:
             raise ConfigurationError(

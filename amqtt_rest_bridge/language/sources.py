@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
+from amqtt_rest_bridge.files import regular_file
 from amqtt_rest_bridge.language.report import Report
 
 SUFFIXES = (".lot", ".lotnb")
@@ -194,7 +195,9 @@ class Environment:
             message = "the name of a secret is the name of a file, without a path"
             raise NotAvailableError(message, f"write the name alone; the folder is {_ELSEWHERE}")
         try:
-            with (self.secrets_dir / name).open("rb") as file:
+            path = self.secrets_dir / name
+            regular_file(path)
+            with path.open("rb") as file:
                 content = file.read(MAX_SECRET_BYTES + 1)
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:

@@ -20,7 +20,7 @@ from typing import Any
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
-from waitress.utilities import BadRequest
+from waitress.utilities import BadRequest, RequestEntityTooLarge
 
 from template_api import errors
 from template_api.middleware import CORS_FIELDS, REQUEST_ID, new_request_id
@@ -34,7 +34,8 @@ _PATIENCE_SECONDS = 1  # with a caller that reads nothing, when connections are 
 _LINGER_SECONDS = 2
 _LINGER_BYTES = 4 * 1024 * 1024
 _FOLD = re.compile(rb"\r\n[ \t]")
-_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
+_HOST = re.compile(rb"\r\nhost:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_URI_HOST = re.compile(rb"(?:\[[\w.~!$&'()*+,;=%:-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?[ \t]*")  # RFC 9110 7.2
 
 
 class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
@@ -57,6 +58,8 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
             consumed: int = super().received(data)
         except ValueError:  # an address or a length that waitress 3.0.2 does not check before it reads it
             self.error, consumed = BadRequest("The address or the Content-Length is invalid"), len(data)
+        if self.error is None and self.chunked and self.body_rcv.chunk_remainder > MAX_BODY_BYTES:
+            self.error = RequestEntityTooLarge("A chunk is larger than a body may be")  # known before it has come
         if self.error is not None:
             self.completed = True
             # waitress 3.0.2 would ask for the body that it has just refused (100 Continue) and wait for it.
@@ -70,9 +73,11 @@ def _fault(header_plus: bytes, version: str, is_chunked: bool, headers: Mapping[
         return "The version is not HTTP/1.0 or HTTP/1.1"
     if _FOLD.search(header_plus):
         return "A header line begins with a blank (obsolete line folding)"
-    hosts = len(_HOST.findall(header_plus))
-    if hosts > 1 or (version == "1.1" and not hosts):
+    hosts = _HOST.findall(header_plus)
+    if len(hosts) > 1 or (version == "1.1" and not hosts):
         return "A request has one Host header, in HTTP/1.1 exactly one"
+    if hosts and not _URI_HOST.fullmatch(hosts[0]):
+        return "The Host header is not a host with or without a port"
     if "TRANSFER_ENCODING" in headers:  # where waitress obeys it, it takes it away
         return "HTTP/1.0 has no Transfer-Encoding"
     if is_chunked and "CONTENT_LENGTH" in headers:

@@ -21,7 +21,9 @@ class _Loader(yaml.BaseLoader):
     """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None."""
 
 
-_NULL = "tag:yaml.org,2002:null"
+_CORE = "tag:yaml.org,2002:"
+_NULL = f"{_CORE}null"
+_TAGS = {f"{_CORE}{name}" for name in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp")}
 _Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
 _Loader.add_constructor(_NULL, lambda _loader, _node: None)
 
@@ -33,7 +35,8 @@ def yaml_fields(root: Path, file: Path) -> Fields:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            members = loader.construct_document(node) if node is not None else {}
+            foreign = _foreign_tag(node)
+            members = loader.construct_document(node) if node is not None and foreign is None else {}
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as exc:
@@ -42,6 +45,9 @@ def yaml_fields(root: Path, file: Path) -> Fields:
         raise SourceError(f"{file}:{line}", f"is not YAML: {exc.problem or exc.context}") from exc
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as exc:
         raise SourceError(f"{file}:1", f"is not YAML: {str(exc).splitlines()[0]}") from exc
+    if foreign is not None:
+        line = foreign.start_mark.line + 1
+        raise SourceError(f"{file}:{line}", f"has the tag {foreign.tag!r}, which means nothing here; leave it out")
     if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
         raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
     lines: dict[str, int] = {}
@@ -51,6 +57,23 @@ def yaml_fields(root: Path, file: Path) -> Fields:
         if lines.setdefault(key.value, line) != line:
             fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
     return fields
+
+
+def _foreign_tag(root: yaml.Node | None) -> yaml.Node | None:
+    """Return the first node with a tag that is not of YAML's failsafe, JSON or core schema; else it would be text."""
+    waiting, seen = [root] if root is not None else [], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:  # an alias
+            continue
+        seen.add(id(node))
+        if node.tag not in _TAGS:
+            return node
+        if isinstance(node, yaml.MappingNode):
+            waiting += [each for pair in reversed(node.value) for each in reversed(pair)]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += reversed(node.value)
+    return None
 
 
 def file_text(root: Path, file: Path, largest: int = LARGEST_FILE) -> str:

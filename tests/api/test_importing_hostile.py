@@ -106,6 +106,21 @@ def test_a_yaml_bomb_is_a_fault_like_any_other(tmp_path: Path, text: str, reason
     assert reason in fault(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("!!python/object/apply:os.system [id]", id="call"),
+        pytest.param("!!python/object:os.stat {a: 1}", id="object"),
+        pytest.param("[a, {b: !!python/name:os.system ''}]", id="inside"),
+        pytest.param("!vault secret", id="tag of the author's own"),
+        pytest.param("!!binary aGVsbG8=", id="binary"),
+    ],
+)
+def test_a_tag_that_yaml_does_not_define_is_a_fault_with_its_line(tmp_path: Path, value: str) -> None:
+    file = write(tmp_path, text=f"title: One\nsummary: !!str 2\ntags: {value}\n") / "template.yaml"
+    assert fault(tmp_path).startswith(f"{file}:3: has the tag '")
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../two/n.lotnb", "..", "n.lotnb/../n.lotnb"])
 def test_notebooks_are_files_of_their_own_folder(tmp_path: Path, name: str) -> None:
     write(tmp_path, text=f"title: One\nnotebooks: ['{name}']\n").joinpath("n.lotnb").write_text("[]")

@@ -67,6 +67,10 @@ def exchange(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
             413, "payload_too_large", id="chunks without end",
         ),
         pytest.param(
+            b"POST /api/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+            413, "payload_too_large", id="a chunk announced and never sent",
+        ),
+        pytest.param(
             b"POST /api/search HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
             400, "invalid_request", id="length beside transfer coding",
         ),
@@ -125,8 +129,27 @@ def test_the_server_itself_refuses_in_the_form_of_the_specification(
     assert (answered, json.loads(body)["error"]["code"]) == (status, code)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [b"a b", b"bob@x", b"bob:pw@x", b"x/y", b"x?y", b"x#y", b"x:80:80", b"x:y", b"[::1", b"x\\y", b"\xc3\xa9", b"<x>"],
+)
+def test_a_host_that_is_no_host_is_refused(api: "Served", host: bytes) -> None:
+    answered, _, body = exchange(api.port, b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+    assert (answered, json.loads(body)["error"]["code"]) == (400, "invalid_request")
+    assert host not in body
+
+
+@pytest.mark.parametrize("target", [b"http://other.test/health", b"http://x:1/health", b"https://[::1]:9/health"])
+def test_an_absolute_target_counts_and_a_host_that_disagrees_does_not(api: "Served", target: bytes) -> None:
+    # RFC 9112 section 3.2.2: an origin server ignores Host then.
+    asked = b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answered, _, body = exchange(api.port, asked)
+    assert answered == 200
+    assert b"other.test" not in body
+
+
 def test_one_host_may_be_empty_or_hold_a_comma(api: "Served") -> None:
-    for host in (b"", b"a,b"):
+    for host in (b"", b"a,b", b"x:", b"[::1]:8000", b"caf%C3%A9", b" x "):
         asked = b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
         assert exchange(api.port, asked)[0] == 200
 

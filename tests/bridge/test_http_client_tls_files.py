@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,26 @@ def test_a_file_that_is_back_is_used_for_the_next_call(tmp_path: Path, before: s
                     client.send(HttpRequest(Method.GET, f"{config.base_address}/"))
             file.write_bytes(Path(AUTHORITY).read_bytes())
             assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).status == 200
+
+
+@pytest.mark.parametrize("setting", ["ca_file", "client_cert_file", "client_key_file"])
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        pytest.param(os.mkfifo, "a FIFO", id="FIFO"),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), "a device", id="device"),
+        pytest.param(Path.mkdir, "a folder", id="folder"),
+    ],
+)
+def test_a_path_whose_reading_might_never_end_is_not_read(
+    tmp_path: Path, setting: str, make: Callable[[Path], object], kind: str
+) -> None:
+    path = tmp_path / "tls.pem"
+    make(path)
+    options = TlsOptions(**{"client_cert_file": CLIENT, setting: str(path)})  # type: ignore[arg-type]
+    for read in (check_files, TlsContexts().of):
+        with pytest.raises(ConfigurationError, match=rf"{setting.upper()}: {path} cannot be used \(it is {kind}, "):
+            read(options)
 
 
 def test_a_file_that_goes_while_it_is_in_use_stays_in_use_until_it_is_replaced(tmp_path: Path) -> None:
@@ -180,6 +201,10 @@ def test_a_file_that_is_gone_when_the_bridge_process_starts_again_costs_its_rout
             said = json.loads(status.message()[1])
             assert said["health"] != "Green"
             assert str(file) in said["last_error"]["message"]
+            os.mkfifo(file)
+            client.publish("in/Secure", b"5")
+            assert "it is a FIFO" in json.loads(client.message()[1])["error"]["message"]
+            file.unlink()
             file.write_bytes(Path(AUTHORITY).read_bytes())
             client.publish("in/Secure", b"4")
             assert client.message() == ("out/Secure", b"4")

@@ -1,5 +1,6 @@
 """HTTPS: the same answers over TLS 1.2 and newer, certificates read again, broken handshakes."""
 
+import os
 import socket
 import ssl
 import subprocess
@@ -136,11 +137,14 @@ def encrypt(files: TlsFiles) -> None:
     Path(files.keyfile).write_bytes(Path(f"{files.keyfile}.enc").read_bytes())
 
 
-@pytest.mark.parametrize("what", ["missing", "empty", "encrypted", "another's key"])
+@pytest.mark.parametrize("what", ["missing", "a FIFO", "empty", "encrypted", "another's key"])
 def test_unusable_files_are_a_configuration_error_that_names_them(tmp_path: Path, what: str) -> None:
     files = certificate(tmp_path)
     if what == "missing":
         Path(files.certfile).unlink()
+    elif what == "a FIFO":
+        Path(files.keyfile).unlink()
+        os.mkfifo(files.keyfile)
     elif what == "empty":
         Path(files.keyfile).write_bytes(b"")
     elif what == "encrypted":

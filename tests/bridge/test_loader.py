@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ def test_secrets_stay_out_of_faults_and_hints(tmp_path: Path) -> None:
     assert [fault.hint for fault in faults] == [
         "write http://{secret.K}", "the first is in a.lot:6:1", "write /x/{secret.K}"
     ]  # fmt: skip
+
+
+def test_a_secret_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "K")
+    with pytest.raises(NotAvailableError, match=r"K cannot be read from .*: it is a FIFO, not a regular file"):
+        Environment({}, tmp_path).secret("K")
 
 
 def test_routes_come_in_the_order_of_their_files_with_their_places() -> None:

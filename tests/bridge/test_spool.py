@@ -1,6 +1,7 @@
 """The spool: what is kept survives, what cannot be used is refused with a clear line."""
 
 import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -68,6 +69,44 @@ def test_a_file_that_is_no_spool_is_refused_and_left_as_it_is(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"cannot use the spool .*name another file.*left as it is"):
         Spool(path)
     assert path.read_bytes() == b"no database" * 100
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(Path.mkdir, "it is a folder", id="folder"),
+        pytest.param(os.mkfifo, "it is a FIFO", id="FIFO"),
+        pytest.param(lambda path: path.symlink_to("/dev/null"), "it is a device", id="device"),
+    ],
+)
+def test_a_path_that_is_not_a_regular_file_is_refused_and_nothing_is_put_beside_it(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    path = tmp_path / "spool.db"
+    make(path)
+    with pytest.raises(ConfigurationError, match=rf"cannot open the spool .*{said}, not a regular file; name a file"):
+        Spool(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        pytest.param("CREATE TABLE orders (id)", "its tables: orders", id="version 0"),
+        pytest.param("CREATE TABLE calls (id, key)", "its tables: calls", id="a table of our name"),
+        pytest.param("CREATE TABLE orders (id); PRAGMA user_version = 1", "its tables: orders", id="our version"),
+        pytest.param("PRAGMA user_version = 7", "its tables: none", id="a later version, empty"),
+        pytest.param("CREATE TABLE calls (key); PRAGMA user_version = 1", "its table calls has no", id="other columns"),
+    ],
+)
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path, schema: str, said: str) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema)
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match=rf"another program \({said}.*\); name another file"):
+        Spool(path)
+    assert path.read_bytes() == before
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 
 from amqtt_rest_bridge.broker.disk.spool_files import Reserve, SpoolLock
 from amqtt_rest_bridge.broker.disk.spool_room import Room, is_lack_of_room, size_on_disk
-from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, row, rows
+from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, foreign_content, row, rows
 from amqtt_rest_bridge.broker.disk.spool_salvage import salvage
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
@@ -203,6 +203,13 @@ class Spool:
     def _prepare(self) -> None:
         connection = self._connection
         connection.text_factory = bytes  # of what is read; see `rows`
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        content = foreign_content(connection, version)
+        if content is not None:
+            raise ConfigurationError(
+                f"cannot use the spool {self._path}: it is a database of another program ({content}); name another "
+                "file. It is left as it is"
+            )
         connection.execute("PRAGMA page_size = 1024")  # of a new file; each commit writes a page
         connection.execute(
             "PRAGMA secure_delete = OFF"
@@ -210,7 +217,6 @@ class Spool:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise ConfigurationError(
                 f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.files import regular_file
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class SpoolLock:
         self._path = path
         self._files: list[int] = []
         try:
+            if path.exists():
+                regular_file(path)
             self._take(Path(f"{path}-lock"))
             if not path.exists() and salvaged(path).exists():
                 salvaged(path).rename(path)
@@ -55,7 +58,9 @@ class SpoolLock:
             self._take(path)
         except OSError as error:
             self.close()
-            raise ConfigurationError(f"cannot open the spool {path}: {error}") from error
+            reason = error.strerror or error
+            hint = "name a file in a folder that the broker's user may write"
+            raise ConfigurationError(f"cannot open the spool {path}: {reason}; {hint}") from error
         except ConfigurationError:
             self.close()
             raise

@@ -15,6 +15,7 @@ from amqtt_rest_bridge.topics import check_topic_name
 
 COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"
 _PAGE: Final = 100
+_SHOWN: Final = 200  # characters
 # The reader asks for text as bytes (see `rows`), so the payload's own type has to be asked for.
 _SELECT: Final = f"SELECT id, typeof(payload), {COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
 _KEY: Final = re.compile(r"[!-~]{1,200}")  # what may stand in a header
@@ -42,6 +43,19 @@ class Unreadable:
     route: str | None
     event: str | None
     reason: str
+
+
+def foreign_content(connection: sqlite3.Connection, version: int) -> str | None:
+    """Return what shows that a database with this `user_version` is not a spool, None when nothing does.
+
+    A spool gets its table and its version in one transaction; version 0 is a new file. Reads alone.
+    """
+    tables = [_name(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    if (version == 0 and tables) or (version and "calls" not in tables):
+        return f"its tables: {', '.join(map(str, tables)) or 'none'}"[:_SHOWN]
+    columns = {_name(column[1]) for column in connection.execute("PRAGMA table_info(calls)")}
+    missing = [name for name in COLUMNS.split(", ") if tables and name not in columns]
+    return f"its table calls has no column {missing[0]}" if missing else None
 
 
 def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tuple[int, Kept | Unreadable]]:
