@@ -1,4 +1,4 @@
-"""The blocks of a route: which setting belongs where, each at most once, names that exist. Values stay as written."""
+"""The blocks of a route: each setting in its block, at most once, by a name that exists. Values stay as written."""
 
 import re
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ _NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`WITH <name> <value>` in a block that knows the name."""
+    """`WITH <name> <value>` in a block that has this setting."""
 
     parameter: Parameter
     pieces: tuple[Piece, ...]
@@ -47,7 +47,7 @@ class HeaderLine:
 class Block:
     """A block while it is read.
 
-    `broken` names settings that are there but could not be read; `guessed` those that an unknown name may have meant:
+    `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
     they are not missed, and nothing else is concluded from them.
     """
 
@@ -74,7 +74,7 @@ class Blocks:
 
 
 class _Reader:
-    """Walk the nodes of one definition, with the block that is open."""
+    """Reads the nodes of one definition in order, with the block that is open."""
 
     def __init__(self, report: Report) -> None:
         self.blocks = Blocks()
@@ -118,7 +118,7 @@ class _Reader:
             self._block.broken.add(found[2].upper())
 
     def _is_in_comment(self) -> bool:
-        """Return whether a text goes on with a # comment that is reported already."""
+        """Return whether a text continues a # comment that is reported already."""
         return self._last is not None and any(piece.text.startswith("#") for piece in self._last.pieces[:1])
 
     def _forgot_get(self, text: str) -> bool:
@@ -137,7 +137,7 @@ class _Reader:
             self._report.error(word.offset, f"GET {shown} does not say of what", hint)
         else:
             hint = f"write GET {word.text.upper()} {shown}"
-            self._report.error(word.offset, f"{word.text} {shown} is no value", hint)
+            self._report.error(word.offset, f"{word.text} {shown} is not a value", hint)
         if setting is not None:
             block.broken.add(setting.parameter.name)
             del block.settings[setting.parameter.name]
@@ -167,7 +167,7 @@ class _Reader:
         name = node.name
         if self._block is None:
             hint = "ADD REST_API_CONFIG or ADD EVENT <name> goes before it"
-            self._report.error(node.offset, f"{name.text} stands outside of a block", hint)
+            self._report.error(node.offset, f"{name.text} is outside of a block", hint)
             return
         parameter = PARAMETERS[self._block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
@@ -218,7 +218,7 @@ class _Reader:
         elif meant := closest(name.text, _all_names(), parts=True):
             hint = f"did you mean {meant}? It belongs in {_home_of(meant)}"
         else:
-            hint = f"{kind} knows {', '.join(PARAMETERS[kind])}"
+            hint = f"{kind} has {', '.join(PARAMETERS[kind])}"
         if meant is not None:
             block.guessed.add(meant)
         self._report.error(name.offset, f"unknown setting {name.text}", hint)
@@ -289,7 +289,7 @@ class _Reader:
         name = node.name.text
         hint = did_you_mean(name, _BLOCK_NAMES)
         if hint is None and node.pieces:
-            hint = "header lines stand directly below WITH HEADERS"
+            hint = "header lines follow directly below WITH HEADERS"
         self._report.error(node.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
         self._skip()
 

@@ -1,4 +1,4 @@
-"""The REST_API_CONFIG and ROUTE_CONFIG blocks to the model, and what in them belongs together or contradicts."""
+"""The REST_API_CONFIG and ROUTE_CONFIG blocks to the model, and the checks of settings that depend on each other."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 
 
 def read_config(block: TypedBlock) -> RestApiConfig:
-    """Check the settings of REST_API_CONFIG; a config with faults is still given, so that events can be checked."""
+    """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
     client, server = _is_on(block, "ENABLE_CLIENT"), _is_on(block, "ENABLE_SERVER")
     _check_address(block, needed=client and block.has("ENABLE_CLIENT"))
     _check_texts(block)
@@ -82,7 +82,7 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
 def _check_texts(block: TypedBlock) -> None:
     content_type = block.texts.get("DEFAULT_CONTENT_TYPE")
     if content_type is not None and not forms.is_media_type(content_type.text):
-        message = f'DEFAULT_CONTENT_TYPE "{content_type.shown}" is no media type'
+        message = f'DEFAULT_CONTENT_TYPE "{content_type.shown}" is not a media type'
         block.error("DEFAULT_CONTENT_TYPE", message, "as in application/json or text/plain; charset=utf-8")
     for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD"):
         if name in block.texts and forms.has_control(block.texts[name].text):
@@ -119,12 +119,12 @@ def _check_empty(block: TypedBlock, *, client: bool) -> None:
         if labels:
             block.error(name, f"{name} is empty: {labels[0]} holds nothing", "put a value into it")
         elif name in asked:
-            block.error(name, f"{name} is empty", "callers would be let in without it")
+            block.error(name, f"{name} is empty", "it would admit callers without a password")
 
 
 def _check_tls(block: TypedBlock) -> None:
     if block.values.get("IGNORE_CERT_ERRORS"):
-        message = "IGNORE_CERT_ERRORS is true: anyone on the way can read and change what is sent"
+        message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
         block.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
     if block.has("CLIENT_KEY_FILE") and "CLIENT_CERT_FILE" not in block:
         block.error("CLIENT_KEY_FILE", "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")

@@ -1,4 +1,4 @@
-"""A tree to its definitions: which are ours, and what is wrong outside of their blocks. Pure."""
+"""A tree to its definitions: those of our type, and faults outside of their blocks. Pure."""
 
 import hashlib
 import pickle
@@ -23,7 +23,7 @@ _WITHOUT_DEFINE = re.compile(
 class Definition:
     """One `DEFINE ROUTE ... WITH TYPE REST_API`: its name, None when it cannot be read, its blocks, its offset.
 
-    `is_faulty` tells that its text has an error already.
+    `is_faulty`: its text has an error already.
     """
 
     name: str | None
@@ -39,7 +39,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """What a text says without its environment: definitions of ours, faults (of no path), routes without DEFINE."""
+    """A text without its environment: definitions of our type, faults (without a path), routes without DEFINE."""
 
     definitions: tuple[Definition, ...]
     faults: tuple[Fault, ...]
@@ -57,7 +57,7 @@ def parse_text(text: str) -> ParsedText:
 class ParsedTexts:
     """Texts that were parsed before, by their content, so that a reload parses changed files alone.
 
-    What a variable or secret holds is no part of it. `dump` keeps the texts that `parse` was asked for.
+    Values of variables and secrets are not part of it. `dump` keeps the texts that `parse` was asked for.
     """
 
     def __init__(self, dumped: bytes = b"") -> None:
@@ -65,7 +65,7 @@ class ParsedTexts:
         self._used: dict[bytes, ParsedText] = {}
 
     def parse(self, text: str) -> ParsedText:
-        """Return what a text says."""
+        """Parse a text, or return the result of the last time."""
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         found = self._used.get(key) or self._known.get(key) or parse_text(text)
         self._used[key] = found
@@ -107,7 +107,7 @@ def _read_outside(outside: Junk, report: Report) -> None:
     offset = outside.offset + len(text) - len(text.lstrip())
     word = text.split()[0]
     if closest(word, ["DEFINE"]) or word.upper() in ("WITH", "ADD"):
-        report.error(offset, f"{word} stands outside of a definition", "a definition begins with DEFINE ROUTE")
+        report.error(offset, f"{word} is outside of a definition", "a definition begins with DEFINE ROUTE")
     else:
         report.notice(offset, "text outside of a definition is skipped", COMMENT_HINT if word[0] == "#" else None)
 
@@ -129,7 +129,7 @@ def _report_skipped(node: OtherNode, report: Report) -> None:
 
 
 def _read_name(node: RouteNode, report: Report) -> str | None:
-    """Return the route's name; faults of its first line stand at the DEFINE."""
+    """Return the route's name; faults of its first line are reported at the DEFINE."""
     if node.name is None or not node.has_type:
         missing = "its name" if node.name is None else "its WITH TYPE"
         report.error(node.offset, f"DEFINE ROUTE cannot be read: {missing} is missing", _EXAMPLE)

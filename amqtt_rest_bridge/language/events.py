@@ -20,7 +20,7 @@ def mode_of(block: TypedBlock, config: RestApiConfig) -> Mode | None:
 
 
 def require(block: TypedBlock, mode: Mode, hints: dict[str, str | None]) -> bool:
-    """Report what an event of a mode lacks, with its hint; tell whether every setting is there and usable."""
+    """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
     for name, hint in hints.items():
         if name not in block:
             block.report.error(block.block.offset, f"{name} is missing: a {mode} event needs it", hint)
@@ -53,7 +53,7 @@ def read_signature(block: TypedBlock) -> Signature | None:
             block.warning("SIGNATURE_HEADER", "SIGNATURE_HEADER has no effect without SIGNATURE_SECRET")
         return None
     if not secret:
-        block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "anyone could sign with it")
+        block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing")
     default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default or ""
     return Signature(secret, block.values.get("SIGNATURE_HEADER", default))
 
@@ -112,7 +112,7 @@ def _warn_of_unknown_type(
         return
     for name, template in headers:
         if name.lower() == "content-type" and _has_placeholder_in_type(template):
-            # Decision: `PreparedEvent` lets a call fail whose type proves to need escaping.
+            # Decision: `PreparedEvent` fails a call whose type proves to need escaping.
             message = f"{name} takes its type from a placeholder: BODY counts as plain text, JSON and forms are refused"
             hint = "write the type in the file, as in application/json, in an event for each type"
             offset = next(value.offset for header, value in block.headers if header.text == name)
@@ -139,9 +139,9 @@ def _read_headers(block: TypedBlock) -> tuple[tuple[str, PlaceholderText], ...]:
         lower = name.text.lower()
         template = read_template(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
         if not forms.is_token(name.text):
-            report.error(name.offset, f'"{name.shown}" is no header name', "letters, digits and - are safe")
+            report.error(name.offset, f'"{name.shown}" is not a header name', "letters, digits and - are safe")
         elif lower in forms.OWN_HEADERS:
-            report.error(name.offset, f"the header {name.text} belongs to the connection", "leave it out")
+            report.error(name.offset, f"the header {name.text} is set by the connection", "leave it out")
         elif lower in seen and lower in _SINGLE_HEADERS:
             report.error(name.offset, f"the header {name.text} is set twice", "a request has one")
         elif template is not None:

@@ -1,4 +1,4 @@
-"""Forms that other standards fix: addresses, endpoints, origins, header names, media types. Pure text in, text out."""
+"""Forms of other standards: addresses, endpoints, origins, header names, media types. Pure: text in, text out."""
 
 import ipaddress
 import re
@@ -8,7 +8,7 @@ from amqtt_rest_bridge.errors import BridgeError
 
 
 class FormError(BridgeError):
-    """A text has not the form it needs; `hint` says what to do."""
+    """A text does not have the form it needs; `hint` is what to do."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -31,10 +31,10 @@ OWN_HEADERS = ("connection", "content-length", "expect", "keep-alive", "te", "tr
 
 
 def read_address(text: str, *, use_ssl: bool) -> str:
-    """Return a BASE_ADDRESS its scheme and no slash at its end.
+    """Return a BASE_ADDRESS with its scheme and without a slash at its end.
 
     Raises:
-        FormError: it is no http or https address of a server.
+        FormError: it is not an http or https address of a server.
     """
     scheme = _SCHEME.match(text)
     name = scheme[1].lower() if scheme else ("https" if use_ssl else "http")
@@ -44,10 +44,10 @@ def read_address(text: str, *, use_ssl: bool) -> str:
         raise FormError("begins with http:// while USE_SSL is true", "write https:// or leave USE_SSL out")
     authority, slash, path = (text[scheme.end() :] if scheme else text).partition("/")
     if "?" in text or "#" in text:
-        raise FormError("has a query or fragment", "the query belongs to ENDPOINT")
+        raise FormError("has a query or fragment", "write the query in ENDPOINT")
     _check_authority(authority)
     if found := _NOT_IN_URL.search(path):
-        raise FormError(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
+        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", _encoded(found[0]))
     return f"{name}://{authority}{slash}{path}".rstrip("/")
 
 
@@ -77,7 +77,7 @@ def _is_host(host: str) -> bool:
 
 
 def check_client_endpoint(text: str) -> None:
-    """Refuse what is no path (and query) below BASE_ADDRESS; `text` has any word for each placeholder.
+    """Refuse a text that is not a path (and query) below BASE_ADDRESS; `text` has any word for each placeholder.
 
     Raises:
         FormError: it cannot be appended to BASE_ADDRESS.
@@ -87,17 +87,17 @@ def check_client_endpoint(text: str) -> None:
     if "#" in text:
         raise FormError("holds a fragment, which is never sent to a server", "write %23 if the character is meant")
     if found := _NOT_IN_URL.search(text):
-        raise FormError(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
+        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", _encoded(found[0]))
 
 
 def read_server_endpoint(text: str) -> tuple[str, ...]:
     """Return the names of the `{name}` segments of a path that server mode exposes.
 
     Raises:
-        FormError: it is no path, or its segments cannot be told apart.
+        FormError: it is not a path, or its segments cannot be distinguished.
     """
     if not text.startswith("/"):
-        raise FormError("does not begin with /", "only the path is given" if _SCHEME.match(text) else f"write /{text}")
+        raise FormError("does not begin with /", "write only the path" if _SCHEME.match(text) else f"write /{text}")
     if "?" in text or "#" in text:
         raise FormError("has a query or fragment", "the query never takes part in matching; read it with {query.x}")
     if found := _CONTROL.search(text):
@@ -132,7 +132,7 @@ def read_origins(text: str) -> tuple[str, ...]:
     """Split CORS_ORIGINS; each comes in the form in which browsers send it (RFC 6454 section 6.2).
 
     Raises:
-        FormError: one is no origin, or there is none.
+        FormError: one is not an origin, or there is none.
     """
     origins = [item.strip() for item in text.split(",") if item.strip()]
     if not origins:
@@ -147,7 +147,7 @@ def _read_origin(origin: str) -> str:
     authority = origin[found.end() :] if found else ""
     if found is None or _AUTHORITY.fullmatch(authority) is None:
         hint = f"write {origin.rstrip('/')}" if origin.endswith("/") else "scheme://host or scheme://host:port, no path"
-        raise FormError(f"holds {origin!r}, which is no origin", hint)
+        raise FormError(f"holds {origin!r}, which is not an origin", hint)
     scheme = found[1].lower()
     return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"
 
@@ -163,7 +163,7 @@ def is_media_type(text: str) -> bool:
 
 
 def has_control(text: str) -> bool:
-    """Return whether a text holds a character that cannot stand in a header value."""
+    """Return whether a text holds a character that is not allowed in a header value."""
     return _CONTROL.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Text of the route language to its tree, by `route.tatsu`; nothing else knows TatSu. Pure, for any thread.
+"""Text of the route language to its tree, by `route.tatsu`; the only use of TatSu. Pure, for any thread.
 
 The text is scanned once. Parsing never fails: what is wrong comes back as a node of its own.
 """
@@ -55,7 +55,7 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Junk:
-    """Text that is no statement; `open_strings` are those in it that are not closed."""
+    """Text that is not a statement; `open_strings` are those in it that are not closed."""
 
     text: str
     open_strings: tuple[Piece, ...]
@@ -74,7 +74,7 @@ Line: TypeAlias = Setting | Headers | Junk | OpenComment
 
 @dataclass(frozen=True, slots=True)
 class BlockNode:
-    """`ADD <name> <value>` and the lines below it; `known` tells that the name is that of a block."""
+    """`ADD <name> <value>` and the lines below it; `known`: the name is that of a block."""
 
     name: Piece
     pieces: tuple[Piece, ...]
@@ -85,9 +85,9 @@ class BlockNode:
 
 @dataclass(frozen=True, slots=True)
 class RouteNode:
-    """A route of our type: its blocks, and lines that stand before the first of them.
+    """A route of our type: its blocks, and lines before the first of them.
 
-    `name` is None when there is none; it may be one that no route can have. `has_type` tells of WITH TYPE;
+    `name` is None when there is none; it may be one that no route can have. `has_type`: it has WITH TYPE;
     `open_strings` are in text that is not read, for want of a first line.
     """
 
@@ -110,7 +110,7 @@ class OtherNode:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A text: what stands before the first definition, and its definitions."""
+    """A text: what precedes the first definition, and its definitions."""
 
     outside: Junk
     definitions: tuple[RouteNode | OtherNode, ...]

@@ -42,7 +42,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A client event, what a message calls it, and where its topics stand."""
+    """A client event, its name in messages, and where its topics are in the text."""
 
     event: ClientEvent
     title: str

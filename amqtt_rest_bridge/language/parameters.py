@@ -17,7 +17,7 @@ class BlockKind(StrEnum):
 
 
 IGNORED_BLOCK = "MQTT_CONFIG"
-"""A block that other brokers know: accepted, with a notice."""
+"""A block of other brokers: accepted, with a notice."""
 
 
 class Kind(StrEnum):
@@ -84,7 +84,7 @@ _TEXT, _BOOL, _INT = Kind.STRING, Kind.BOOLEAN, Kind.INTEGER
 _CONFIG = (
     Parameter(
         "BASE_ADDRESS", Kind.ADDRESS, None, _C,
-        "what every ENDPOINT is appended to; needed exactly when ENABLE_CLIENT is true; USE_SSL gives a missing scheme",
+        "what every ENDPOINT is appended to; required by ENABLE_CLIENT; USE_SSL sets a missing scheme",
     ),
     Parameter("ENABLE_CLIENT", _BOOL, "false", _C, "messages send requests"),
     Parameter(

@@ -1,4 +1,4 @@
-"""Faults of one text as they are found, and what to say of them; the bridge's only use of rapidfuzz.
+"""Faults of one text as they are found, and their messages; the bridge's only use of rapidfuzz.
 
 Offsets become lines and columns here and nowhere else.
 """
@@ -17,7 +17,7 @@ from amqtt_rest_bridge.language.grammar import Piece
 
 
 class Report:
-    """Collect the faults of one source; `offset`s count characters of its text from 0.
+    """The faults of one source; `offset`s count characters of its text from 0.
 
     `without_define` are the lines that look like a route of ours whose DEFINE is missing: offset and name.
     """
@@ -34,7 +34,7 @@ class Report:
         return [0, *(match.end() for match in re.finditer("\n", self._text))]
 
     def position(self, offset: int) -> Position:
-        """Turn an offset into a line and column from 1; one past the end counts as the last character."""
+        """Return the line and column, from 1, of an offset; one past the end counts as the last character."""
         offset = max(0, min(offset, len(self._text) - 1))
         line = bisect_right(self._line_starts, offset)
         return Position(line, offset - self._line_starts[line - 1] + 1)
@@ -56,7 +56,7 @@ class Report:
         self._add(Severity.NOTICE, offset, message, hint)
 
     def _add(self, severity: Severity, offset: int, message: str, hint: str | None) -> None:
-        # Names and texts of a file stand in messages: they must not break the log line they end in.
+        # Messages hold names and texts of a file: these must not break the log line they end in.
         message, hint = visible(message), hint and visible(hint)
         self.errors += severity is Severity.ERROR
         self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
@@ -66,7 +66,7 @@ _CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)
 
 
 def in_order(faults: list[Fault]) -> tuple[Fault, ...]:
-    """Sort faults by file, cell, line and column, and drop what was said twice."""
+    """Sort faults by file, cell, line and column, and drop duplicates."""
     return tuple(sorted(dict.fromkeys(faults), key=_place))
 
 
@@ -114,7 +114,7 @@ def _normalised(name: str) -> str:
 COMMENT_HINT = "a comment begins with // or --"
 """What to do about text that begins with #."""
 NO_COMMA = "leave the comma out: a line break or a space is enough"
-STRAIGHT = "strings stand in straight quotes: \" or '"
+STRAIGHT = "strings need straight quotes: \" or '"
 TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _FIRST_CHARACTERS = {"#": COMMENT_HINT, ",": NO_COMMA}
@@ -125,7 +125,7 @@ _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What stands before a text that is none: its name and the pieces of its value."""
+    """The statement before a text that is not one: its name and the pieces of its value."""
 
     name: str
     pieces: tuple[Piece, ...]
@@ -152,7 +152,7 @@ def hint_at(pieces: tuple[Piece, ...], hint: str) -> str:
 
 
 def explain(text: str, before: Statement | None) -> tuple[str, str | None]:
-    """Return message and hint for a text that is no statement, by what it is and what stands before it."""
+    """Return message and hint for a text that is not a statement, by what it is and what precedes it."""
     if text.endswith("+"):
         hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
         return f"nothing follows the + in {on_one_line(text, 40)}", hint
@@ -160,7 +160,7 @@ def explain(text: str, before: Statement | None) -> tuple[str, str | None]:
         return f"{text} is not followed by a name", None
     shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
     if _PLUS_FIRST.match(text):
-        return f"+ does not stand between two values: {shown}", None
+        return f"+ is not between two values: {shown}", None
     if text[:1] in TYPOGRAPHIC_QUOTES:
         return f"unexpected text: {shown}", STRAIGHT
     if text[:6].upper() == "DEFINE":
@@ -171,9 +171,9 @@ def explain(text: str, before: Statement | None) -> tuple[str, str | None]:
 
 
 def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | None]:
-    """Return message and hint for a text by what stands before it."""
+    """Return message and hint for a text by what precedes it."""
     if before is None or not before.pieces:
-        hint = _FIRST_CHARACTERS.get(shown[0], "a route goes on with ADD REST_API_CONFIG or ADD EVENT <name>")
+        hint = _FIRST_CHARACTERS.get(shown[0], "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>")
         return f"unexpected text: {shown}", hint
     if before.is_event:
         after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
@@ -182,5 +182,5 @@ def _explain_behind(shown: str, before: Statement | None) -> tuple[str, str | No
     if _ROUTE.match(shown):
         hint = f"write DEFINE before {shown}"
     if before.pieces[-1].text in ("=", ":"):
-        hint = f"no {before.pieces[-1].text} stands between a name and its value"
+        hint = f"no {before.pieces[-1].text} belongs between a name and its value"
     return f"unexpected text after the value of {before.name}: {shown}", hint

@@ -29,7 +29,7 @@ _ESCAPED = {"n": "\n", "t": "\t"}
 class Value:
     """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
 
-    `pieces` is how it was written; `secrets` are the texts in it that nobody may see: secrets, and what comes from
+    `pieces` is how it was written; `secrets` are the texts in it that are never shown: secrets, and what comes from
     environment variables that are called like one.
     """
 
@@ -58,7 +58,7 @@ class Value:
         return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
 
     def hide(self, message: str) -> str:
-        """Put names for what came from outside into a message that was made from the text."""
+        """Replace what came from outside by its names in a message that was made from the text."""
         for part in self.parts:
             if isinstance(part, Fixed) and len(part.text) > 1:
                 message = message.replace(part.text, part.label)
@@ -66,7 +66,7 @@ class Value:
 
 
 def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
-    """Put a value together, or report what is missing and give None."""
+    """Join the pieces of a value; report what is missing and return None."""
     parts: list[str | Fixed] = []
     secrets = set()
     complete = True
@@ -101,7 +101,7 @@ def _fixed(what: str, name: str, environment: Environment, *, escaped: bool) -> 
 
 
 def _unescape(raw: str) -> str:
-    """Resolve escapes; a line break in a string is LF whatever the file uses."""
+    """Resolve escapes; a line break in a string is LF, also in a file with CRLF."""
     if "\\" in raw:
         raw = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), raw)
     return raw.replace("\r\n", "\n") if "\r" in raw else raw
@@ -113,7 +113,7 @@ _DIGITS = re.compile(r"-?[0-9]{1,12}")
 class TypedBlock:
     """The settings of one block: as texts, and converted.
 
-    Everything is converted at once, so that all faults of a block come out whatever is then asked for. `failed` names
+    Everything is converted at once, so that all faults of a block are reported whatever is read. `failed` names
     the settings that are there but have no usable value, or that an unknown name may have meant.
     """
 
@@ -161,7 +161,7 @@ class TypedBlock:
         return name in self.block.settings or name in self.block.broken
 
     def offset(self, name: str) -> int:
-        """Return where a setting's value stands; the block's own place when it has none."""
+        """Return the offset of a setting's value; that of the block when it has none."""
         return self.texts[name].offset if name in self.texts else self.block.offset
 
     def error(self, name: str, message: str, hint: str | None = None) -> None:
@@ -241,9 +241,9 @@ def _origins(_: Parameter, value: Value) -> tuple[str, ...]:
 
 def _header_name(_: Parameter, value: Value) -> str:
     if not forms.is_token(value.text):
-        raise FormError(f'"{value.shown}" is no header name', "letters, digits and - are safe")
+        raise FormError(f'"{value.shown}" is not a header name', "letters, digits and - are safe")
     if value.text.lower() in forms.OWN_HEADERS:
-        raise FormError(f'"{value.shown}" is a header that belongs to the connection', "choose another name")
+        raise FormError(f'"{value.shown}" is a header that the connection sets', "choose another name")
     return value.text
 
 
@@ -255,7 +255,7 @@ def _header_value(_: Parameter, value: Value) -> str:
 
 def _file(_: Parameter, value: Value) -> str:
     if not Environment.has_file(value.text):
-        raise FormError(f'"{value.shown}" is no file', "relative paths begin at the working directory")
+        raise FormError(f'"{value.shown}" is not a file', "relative paths begin at the working directory")
     return value.text
 
 

@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 class Source:
     """One text of the route language: a file, or the cell of a notebook.
 
-    `path` is as the operator named it; a cell's is `file.lotnb#3`, cells counted from 1, whatever they hold.
+    `path` is as the operator named it; a cell's is `file.lotnb#3`, all cells counted from 1.
     `faults` are those of reading it.
     """
 
@@ -56,7 +56,7 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
 
 
 def is_route_file(name: str) -> bool:
-    """Return whether a file found in a folder is read; hidden ones belong to editors and version control."""
+    """Return whether a file found in a folder is read; hidden ones are of editors and version control."""
     return not name.startswith(".") and name.lower().endswith(SUFFIXES)
 
 
@@ -86,7 +86,7 @@ def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Sou
                 message = "this folder holds no *.lot or *.lotnb file"
                 sources.append(_faulty(str(path), Severity.WARNING, message))
         for item in found:
-            # Path.resolve raises for links in a circle, realpath for a NUL; opening the file tells of both.
+            # Path.resolve raises for links in a circle, realpath for a NUL; opening the file reports both.
             real = str(item) if "\0" in str(item) else os.path.realpath(item)
             if real not in seen:
                 seen.add(real)
@@ -125,7 +125,8 @@ def _cells(path: str, text: str) -> Iterator[Source]:
         return
     cells = notebook.get("cells") if isinstance(notebook, dict) else notebook
     if not isinstance(cells, list):
-        yield _faulty(path, Severity.ERROR, "the notebook is no array of cells", hint="[{kind, language, value}, ...]")
+        hint = "[{kind, language, value}, ...]"
+        yield _faulty(path, Severity.ERROR, "the notebook is not an array of cells", hint=hint)
         return
     for number, cell in enumerate(cells, start=1):
         if isinstance(cell, dict) and str(cell.get("language")).lower() == "lot":
@@ -157,7 +158,7 @@ _ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
 
 
 class NotAvailableError(BridgeError):
-    """A variable or secret cannot be had; the message says why and never holds a value, `hint` what to do next."""
+    """A variable or secret is not available; the message is the reason, without a value, `hint` what to do next."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -175,7 +176,7 @@ class Environment:
         """Return the value of an environment variable.
 
         Raises:
-            NotAvailableError: it is not set or is no text.
+            NotAvailableError: it is not set or not text.
         """
         value = self.environment.get(name)
         if value is None:
@@ -186,7 +187,7 @@ class Environment:
         return value
 
     def secret(self, name: str) -> str:
-        """Read a secret; the line break at its end is no part of it. Blocks for one small file.
+        """Read a secret, without the line break at its end. Blocks for one small file.
 
         Raises:
             NotAvailableError: it cannot be read, or its name would leave the folder.

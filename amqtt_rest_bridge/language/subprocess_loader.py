@@ -31,14 +31,14 @@ class SubprocessLoader:
         self._parsed = b""
 
     def remember(self, parsed: ParsedTexts) -> None:
-        """Take over what was parsed at the start."""
+        """Store what was parsed at the start."""
         self._parsed = parsed.dump()
 
     async def load(self) -> LoadResult:
         """Load the files as they are now, with variables and secrets as they are now.
 
         Raises:
-            ConfigurationError: The process failed; the message is the end of what it said.
+            ConfigurationError: The process failed; the message is the last line of its stderr.
         """
         running = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -56,7 +56,7 @@ class SubprocessLoader:
         finally:
             if running.returncode is None:  # the broker stops
                 running.kill()
-                await running.communicate()  # asyncio complains of pipes that outlive their loop
+                await running.communicate()  # asyncio warns of pipes that outlive their loop
         if running.returncode:
             reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ConfigurationError(reason or "the loader failed")
@@ -66,7 +66,7 @@ class SubprocessLoader:
 
 
 def main() -> int:
-    """Load what the argument names and write the pickled result; on an error say why on stderr, status 1."""
+    """Load what the argument names and write the pickled result; on an error write the reason to stderr, status 1."""
     wanted = json.loads(sys.argv[1])
     parsed = ParsedTexts(sys.stdin.buffer.read())
     try:

@@ -32,7 +32,7 @@ _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
 
 
 def read_template(name: str, value: Value, place: Place, mode: Mode, report: Report) -> PlaceholderText | None:
-    """Parse a value with placeholders and check its literal text; None when it cannot stand in its place.
+    """Parse a value with placeholders and check its literal text; None when it is not allowed there.
 
     `name` is the setting's or header's, for messages.
     """
@@ -50,7 +50,7 @@ def read_template(name: str, value: Value, place: Place, mode: Mode, report: Rep
     except FormError as refused:
         report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
         return None
-    if place is Place.ENDPOINT:  # in server mode it is no template
+    if place is Place.ENDPOINT:  # in server mode it is not a template
         warn_of_dot_segments(name, _sample(template), value.offset, report)
     if place is Place.JSON and not misspelt:
         _warn_of_broken_json(name, template, value, report)
@@ -80,7 +80,7 @@ def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> N
 
 
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
-    """Warn when the body is no JSON whatever the placeholders bring."""
+    """Warn when the body is not JSON with any values of its placeholders."""
     sample = "".join([piece if isinstance(piece, str) else "x" if piece.quoted else "0" for piece in template.pieces])
     lines = [line for line in sample.split("\n") if line.strip()]
     try:
@@ -127,7 +127,7 @@ def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | N
 
 
 def _explain(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
-    """Return message and hint for what is no placeholder, None when it may well be meant as text."""
+    """Return message and hint for a text that is not a placeholder, None when it may be meant as text."""
     name = suspect.name.strip()
     written = suspect.written.replace(suspect.name, name)
     other = Mode.SERVER if mode is Mode.CLIENT else Mode.CLIENT
@@ -136,7 +136,7 @@ def _explain(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | Non
         own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
         hint = f"write {{{'.'.join([own.names[0], *([there.argument] if there.argument else [])])}}}" if own else None
         return f"{written} exists only in {other} mode and stays as text", hint
-    message = f"{written} is no placeholder and stays as text"
+    message = f"{written} is not a placeholder and stays text"
     dotted = _dotted(name)
     meant = dotted if recognise(dotted, mode) else _meant(dotted, mode)
     if meant is not None:

@@ -20,8 +20,8 @@ RAW = "payload"
 class PlaceholderKind:
     """One row of the table of placeholders.
 
-    `root` is what it means, whatever it is called; `argument` is the pattern of what may follow the name and a dot,
-    None when nothing may; `alone` tells whether the name may also stand without it.
+    `root` is its canonical name; `argument` is the pattern of what may follow the name and a dot,
+    None when nothing may; `alone`: the name may also be used without it.
     """
 
     written: tuple[str, ...]
@@ -72,7 +72,7 @@ PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
     ),
     PlaceholderKind(
         ("{path.x}",), ("path",), "path.x", _SERVER,
-        "what stands in the `{x}` segment of ENDPOINT, percent-decoded", r"[A-Za-z0-9_.-]+", alone=False,
+        "the `{x}` segment of ENDPOINT, percent-decoded", r"[A-Za-z0-9_.-]+", alone=False,
     ),
     PlaceholderKind(("{path}",), ("path",), "path", _SERVER, "the path of the request, percent-decoded"),
     PlaceholderKind(

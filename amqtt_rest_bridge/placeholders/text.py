@@ -62,7 +62,7 @@ class PlaceholderText:
         """Insert the values, escaped for the place.
 
         Raises:
-            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, one cannot stand here.
+            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, one is not allowed here.
         """
         escape = ESCAPES[self.place]
         text = "".join([piece if isinstance(piece, str) else escape(piece, values.get(piece)) for piece in self.pieces])
@@ -119,7 +119,7 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
     `text` may come in parts: each str is searched for placeholders, each `Fixed` is not.
 
     Raises:
-        CallError: `invalid_value`, a `Fixed` cannot stand in this place.
+        CallError: `invalid_value`, a `Fixed` is not allowed in this place.
         LoneBackslashError: in JSON, a value could end the string around it.
     """
     parts = (text,) if isinstance(text, str) else text
@@ -160,7 +160,7 @@ def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | 
 
 
 class _JsonStrings:
-    """Follow the literal text of a JSON body: whether a value would stand inside a string."""
+    """The state of the literal text of a JSON body: whether a value would be inside a string."""
 
     __slots__ = ("_backslash", "_inside")
 
@@ -206,7 +206,7 @@ class Suspect:
 
 
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
-    """Find what looks like a placeholder but is none in this mode, or is one in the syntax of another language.
+    """Find what looks like a placeholder but is not one in this mode, or is one in the syntax of another language.
 
     Those are `${name}`, `{{name}}` and `{name[0]}`.
     """

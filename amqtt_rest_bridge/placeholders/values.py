@@ -64,7 +64,7 @@ class Values:
                 raise _unresolved(
                     placeholder,
                     f"the {self._noun} is not UTF-8 text",
-                    "Binary data can only stand as the whole body, or under a content type that is not JSON or a form.",
+                    "Binary data can only be the whole body, or part of one that is neither JSON nor a form.",
                 ) from error
         return self._text
 

@@ -39,7 +39,7 @@ def test_secrets_stay_out_of_faults_and_hints(tmp_path: Path) -> None:
     )
     faults = load([Source("a.lot", text)], environment={}, secrets_dir=tmp_path).faults
     assert [fault.message for fault in faults] == [
-        "CORS_ORIGINS holds 'http://{secret.K}/', which is no origin",
+        "CORS_ORIGINS holds 'http://{secret.K}/', which is not an origin",
         "POST /x/{secret.K} on port 8080 is exposed twice",
         'ENDPOINT "x/{secret.K}" does not begin with /',
     ]
