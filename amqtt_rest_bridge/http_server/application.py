@@ -63,6 +63,14 @@ class Pending(Protocol):
         """Return the answer of a request that is not begun, because too many wait; called instead of `resume`."""
         ...
 
+    def caller_left(self) -> None:
+        """Note that the caller has closed its side of the connection; `resume` follows. Called once at most.
+
+        It may be gone, or have ended its sending alone and wait for the answer (RFC 9293 section 3.6): TCP does not
+        tell which.
+        """
+        ...
+
     def cancel(self) -> None:
         """Release what is held: the connection has been closed. Called at any time before the answer."""
         ...

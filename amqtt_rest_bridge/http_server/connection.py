@@ -56,6 +56,7 @@ class ServerConnection:
         self._output = Output(sock)
         self._continued = False  # the peer has been told to send the body of the request in part
         self._closing = False  # once the output has left
+        self._caller_left = False  # the peer has closed its side while its answer was pending
         self._has_served = False
         self._handshaking = isinstance(sock, ssl.SSLSocket)
         self._handshake_writes = False
@@ -89,6 +90,8 @@ class ServerConnection:
         """Return whether to wait for bytes."""
         if self._handshaking:
             return not self._handshake_writes
+        if self._serving is not None:  # a pending answer: the next request, or the end of the connection
+            return not (self._unparsed or self._caller_left)
         return self._lingering_since is not None or not (self.is_busy or self._closing)
 
     def writable(self) -> bool:
@@ -108,6 +111,20 @@ class ServerConnection:
             return
         except OSError:
             data = b""
+        if self._serving is not None:
+            self._hold(data, self._serving)
+        else:
+            self._take(data)
+
+    def _hold(self, data: bytes, pending: Exchange) -> None:
+        """Keep what came behind a request whose answer is pending; without any, its caller has closed its side."""
+        self._unparsed = data
+        if not data:
+            self._caller_left = True
+            pending.caller_left()
+
+    def _take(self, data: bytes) -> None:
+        """Parse what came, or throw it away after a refusal; without any the peer has closed."""
         if self._lingering_since is not None:
             self._lingering_bytes += len(data)
             data = data if self._lingering_bytes < _LINGER_BYTES else b""

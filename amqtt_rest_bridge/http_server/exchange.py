@@ -74,6 +74,12 @@ class Exchange:
         """Schedule the next step of a pending answer; from any thread."""
         self._waiting.soon(self._woken)
 
+    def caller_left(self) -> None:
+        """Tell a pending answer that its caller has closed its side of the connection."""
+        if self._pending is not None:
+            self._pending.caller_left()
+            self._woken()
+
     def fail(self, error: Exception) -> None:
         """Answer with an internal error instead."""
         log.error("The application failed on request %s", self.request_id, exc_info=error)

@@ -161,6 +161,9 @@ class _PendingAnswer:
     def refuse(self, refusal: Refusal) -> Response:
         return self._endpoint.failed(self._request, RefusedError(refusal))
 
+    def caller_left(self) -> None:
+        self._request.caller_left = True
+
     def cancel(self) -> None:
         self._steps.close()
 

@@ -22,7 +22,7 @@ class EventRequest:
     """
 
     __slots__ = (
-        *("answer_headers", "clock", "headers", "http", "method"),
+        *("answer_headers", "caller_left", "clock", "headers", "http", "method"),
         *("parameters", "path", "query", "timestamp", "wake"),
     )
 
@@ -44,6 +44,7 @@ class EventRequest:
         self.timestamp = timestamp
         self.wake = wake
         self.clock = clock
+        self.caller_left = False
         self.answer_headers: Headers = ()  # those that go with every answer of the endpoint
 
     def until(self, condition: Callable[[], bool], seconds: float) -> Generator[float, None, bool]:

@@ -158,8 +158,12 @@ class _Replying:
         if self._topic_is_own:
             return (yield from self._ask(request, publication, topic))
         with self._turns.turn(topic, request.wake) as turn:
-            if not (yield from request.until(lambda: turn.is_on, self._seconds)):
+            if not (yield from request.until(lambda: turn.is_on or request.caller_left, self._seconds)):
                 raise overloaded()
+            # Decision: such a caller loses its turn, for all others would wait until its request is answered. Once it
+            # is published the turn is kept, whether the caller has left or not: the reply would be taken for the next.
+            if request.caller_left:
+                raise _left()
             return (yield from self._ask(request, publication, topic))
 
     def _ask(self, request: EventRequest, publication: Publication, topic: str) -> Steps:
@@ -179,6 +183,13 @@ class _Replying:
             f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds",
             "See whether something that replies is subscribed; a reply that comes now is dropped",
         )
+
+
+def _left() -> RefusedError:
+    return invalid_request(
+        "The caller closed its side of the connection before its turn on the reply topic; nothing was published",
+        "Keep the connection open in both directions until the answer has come",
+    )
 
 
 def _published(topic: str) -> Response:
