@@ -45,11 +45,20 @@ async def may_publish(broker: Any, session: Session, topic: str) -> bool:
     return bool(await broker._topic_filtering(session, topic, Action.PUBLISH))
 
 
-def packet_hooks(broker: Any) -> list[Step] | None:
-    """Return the hooks that a packet fires, to be changed in place; None while plugins are constructed."""
+def use_packet_hook(broker: Any, plugin: Any, hook: Step, *, wanted: bool) -> None:
+    """Fire a hook for each packet that a client sends, exactly while it is wanted, since it costs a task a packet.
+
+    amqtt looks for a plugin's hooks once, when all plugins are constructed; until then it finds them as its methods.
+    """
     if not hasattr(broker, "plugins_manager"):
-        return None
-    return cast("list[Step]", broker.plugins_manager._event_plugin_callbacks[MQTTEvents.PACKET_RECEIVED])
+        if wanted:
+            plugin.on_mqtt_packet_received = hook
+        return
+    callbacks = hooks(broker.plugins_manager)[MQTTEvents.PACKET_RECEIVED]
+    if wanted and hook not in callbacks:
+        callbacks.append(hook)
+    elif not wanted and hook in callbacks:
+        callbacks.remove(hook)
 
 
 def hooks(manager: Any) -> dict[Any, list[Step]]:

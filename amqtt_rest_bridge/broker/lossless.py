@@ -29,6 +29,10 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _EXACTLY_ONCE: Final = 2
+_FLUSH_SECONDS: Final = 0.01  # how long ended calls may stay on disk
+_FLUSHES: Final = 100  # between two checkpoints of the spool
+
+
 class Taken(bytes):
     """The payload of a client's message that lossless events took before its PUBACK.
 
@@ -102,11 +106,13 @@ class Lossless:
         finally:
             self._permissions.cancel()
 
-    async def adopt(self) -> int:
-        """Deal what stayed on disk because its route was gone, if a reload has brought it back; give how many."""
+    async def adopt(self) -> None:
+        """Dispatch what stayed on disk because its route was gone, if a reload has brought it back."""
         orphans, self._dispatcher.orphans = deque(self._dispatcher.orphans), []
         try:
-            return await self._take_up(self._spool.find(orphans.popleft() for _ in range(len(orphans))))
+            count = await self._take_up(self._spool.find(orphans.popleft() for _ in range(len(orphans))))
+            if count:
+                log.info("%d message(s) of routes that are back taken up from the spool", count)
         finally:  # what is left is for the next time
             self._dispatcher.orphans[:0] = orphans
 
@@ -151,14 +157,14 @@ class Lossless:
         if row.route is not None:
             self._dispatcher.report_error(row.route, "unreadable_row", message)
 
-    def flush(self) -> None:
-        """Remove ended calls from disk."""
-        self._spool.flush()
-
-    async def checkpoint(self) -> None:
-        """Keep the spool's files small."""
-        await asyncio.to_thread(self._spool.checkpoint)
-        self._spool.settle()
+    async def tidy(self) -> None:
+        """Remove ended calls from disk, and keep the spool's files small, until cancelled."""
+        while True:
+            for _ in range(_FLUSHES):
+                await asyncio.sleep(_FLUSH_SECONDS)
+                self._spool.flush()
+            await asyncio.to_thread(self._spool.checkpoint)
+            self._spool.settle()
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         refusal = listening.statistics.admit()

@@ -24,15 +24,12 @@ class SubprocessLoader:
     Args:
         paths: Files and folders, as configured.
         secrets_dir: Where GET SECRET reads.
+        parsed: What was parsed at the start.
     """
 
-    def __init__(self, paths: Sequence[str], secrets_dir: str) -> None:
+    def __init__(self, paths: Sequence[str], secrets_dir: str, parsed: ParsedTexts | None = None) -> None:
         self._arguments = json.dumps({"paths": list(paths), "secrets_dir": secrets_dir})
-        self._parsed = b""
-
-    def remember(self, parsed: ParsedTexts) -> None:
-        """Store what was parsed at the start."""
-        self._parsed = parsed.dump()
+        self._parsed = b"" if parsed is None else parsed.dump()
 
     async def load(self) -> LoadResult:
         """Load the files as they are now, with variables and secrets as they are now.

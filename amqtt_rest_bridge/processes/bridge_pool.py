@@ -24,8 +24,8 @@ from amqtt_rest_bridge.routing.slices import Slices
 
 log = logging.getLogger(__name__)
 
-_FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
-_LONGEST_DELAY: Final = 30.0
+FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
+LONGEST_DELAY: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
 _MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it is dealt more of what waited for it
 
@@ -57,6 +57,11 @@ class BridgePool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._delays = [0.0] * count
         self._stopping = False
+
+    @property
+    def processes(self) -> Sequence[BridgeProcess]:
+        """Return the bridge processes, by their numbers; empty before `start`."""
+        return self._bridges
 
     def start(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         """Start all processes and wait until they serve; blocks for `READY_SECONDS` at most.
@@ -227,7 +232,7 @@ class BridgePool:
     def _delay(self, bridge: BridgeProcess) -> float:
         """Return how long to wait before this bridge is started again; longer from time to time."""
         delay = self._delays[bridge.index]
-        self._delays[bridge.index] = min(_LONGEST_DELAY, delay * 2 or _FIRST_DELAY)
+        self._delays[bridge.index] = min(LONGEST_DELAY, delay * 2 or FIRST_DELAY)
         return delay
 
     def _restart(self, old: BridgeProcess) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -56,6 +57,7 @@ _BUFFER: Final = 1 << 20  # bytes
 _CREDIT_BATCH: Final = INITIAL_CREDITS // 4
 _CREDIT_SECONDS: Final = 0.05
 PING_SECONDS: Final = 5.0
+_THREAD_SECONDS: Final = 5.0  # for a bridge in a thread to end
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
@@ -90,6 +92,17 @@ def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
             log.warning("the bridge process with pid %d was ended by signal %d", process.pid, -process.returncode)
 
     return process.pid, end
+
+
+def thread_spawner(run: Callable[[socket.socket], None]) -> Spawn:
+    """Return what runs the bridge in a thread of this process (`processes: 0`): the same code behind the same link."""
+
+    def spawn(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+        thread = threading.Thread(target=run, args=(sock,), name="bridge", daemon=True)
+        thread.start()
+        return os.getpid(), lambda: thread.join(timeout=_THREAD_SECONDS)
+
+    return spawn
 
 
 class BridgeProcess:

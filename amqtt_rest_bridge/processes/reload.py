@@ -6,24 +6,56 @@ and every client would feel it. So a short-lived process parses, and the loop on
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError
+from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, route_paths, usable_routes
 
 log = logging.getLogger(__name__)
 
 Fingerprint = frozenset[tuple[str, int, int, int]]
 
 _MOST_LOOKS: Final = 16  # between two tries of a reload that failed for a reason that may pass
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLoad:
+    """The routes at the start, the texts that were parsed for them, and the files as they were before."""
+
+    routes: tuple[Route, ...]
+    parsed: ParsedTexts
+    seen: Fingerprint
+
+
+def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSettings], None]) -> FirstLoad:
+    """Load the route files of a configuration in this process, and log every fault; blocks.
+
+    Args:
+        settings: The configuration's, checked.
+        check: Raises `ConfigurationError` for routes that no bridge process could run.
+
+    Raises:
+        RouteFilesError: A route file has an error.
+        ConfigurationError: A file cannot be read, or no bridge process could run a route.
+    """
+    paths, parsed = route_paths(settings), ParsedTexts()
+    seen = fingerprint(paths)
+    texts = sources.read(paths)
+    loaded = loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir), parsed=parsed)
+    routes = usable_routes(loaded, settings)
+    check(routes, bridge_settings(settings))
+    return FirstLoad(routes, parsed, seen)
 
 
 class Reloader:
@@ -37,6 +69,7 @@ class Reloader:
         secrets_dir: Where GET SECRET reads.
         apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
         check: Called before on a thread; raises `BridgeError` for routes that no bridge process could run.
+        first: What was loaded at the start, so that a reload parses changed files alone.
     """
 
     def __init__(
@@ -45,12 +78,13 @@ class Reloader:
         secrets_dir: str,
         apply: Callable[[LoadResult], None],
         check: Callable[[Sequence[Route]], None],
+        first: FirstLoad | None = None,
     ) -> None:
         self._paths = paths
-        self._loader = SubprocessLoader(paths, secrets_dir)
+        self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed)
         self._apply = apply
         self._check = check
-        self._seen = fingerprint(paths)
+        self._seen = fingerprint(paths) if first is None else first.seen
         self._asked = asyncio.Event()
         self._before: Any = None  # the handler of SIGHUP
         self._listens = False
@@ -59,10 +93,6 @@ class Reloader:
         self._looks = 0  # until the next try
         self._said: str | None = None  # why the last try failed
         self._faults: tuple[Fault, ...] = ()  # that the last try logged
-
-    def remember(self, parsed: ParsedTexts) -> None:
-        """Take over what was parsed at the start, so that a reload parses changed files alone."""
-        self._loader.remember(parsed)
 
     async def run(self, seconds: float) -> None:
         """Look every `seconds` (0: never) and whenever asked, until cancelled."""

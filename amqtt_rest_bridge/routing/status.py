@@ -4,14 +4,25 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final, Protocol
 
 from amqtt_rest_bridge.failures import rfc3339
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.routing.calls import PublisherPort
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
 """What the topics of all status begin with; no one else publishes there."""
+
+
+class RoutesPublisher(PublisherPort, Protocol):
+    """The publisher of an MQTT side, for results and status."""
+
+    def put_status(self, publication: Publication) -> bool:
+        """Queue the status of a route; return False when there is no room."""
+
+    async def emptied(self) -> None:
+        """Wait until all that is queued has been published."""
 
 
 def status_topic(route: str) -> str:
@@ -19,25 +30,24 @@ def status_topic(route: str) -> str:
     return f"{STATUS_TOPICS}{route}/status"
 
 
-def status_publication(route: str, status: Mapping[str, Any]) -> Publication:
-    """Return the status of a route as it is published."""
-    payload = json.dumps(status, ensure_ascii=False, separators=(",", ":"))
-    return Publication(status_topic(route), payload.encode("utf-8", "backslashreplace"), retain=True)
-
-
 class StatusReporter:
     """Publish the status of all routes.
 
     Args:
         statistics: Those of the present routes, by name.
-        publish: Queues a status; see `Publisher.put_status`.
+        publish: Queues a status; see `RoutesPublisher.put_status`.
+        topic: Returns the status topic of a route.
     """
 
     def __init__(
-        self, statistics: Mapping[str, RouteStatistics], publish: Callable[[Publication], bool]
+        self,
+        statistics: Mapping[str, RouteStatistics],
+        publish: Callable[[Publication], bool],
+        topic: Callable[[str], str] = status_topic,
     ) -> None:
         self._statistics = statistics
         self._publish = publish
+        self._topic = topic
         self._reports = False
         self._fault: str | None = None  # why no route can be well, and ...
         self._broken_since = 0.0  # ... since when (Unix time)
@@ -60,7 +70,12 @@ class StatusReporter:
         if self._fault is not None:
             error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self._fault}
             status |= {"health": "Red", "last_error": error}
-        self._publish(status_publication(statistics.name, status))
+        payload = json.dumps(status, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        self._publish(Publication(self._topic(statistics.name), payload, retain=True))
+
+    def remove(self, route: str) -> None:
+        """Remove the retained status of a route that is gone; subscribers receive the empty payload too."""
+        self._publish(Publication(self._topic(route), b"", retain=True))
 
     def report_all(self) -> None:
         """Publish the status of all routes now."""

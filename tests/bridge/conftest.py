@@ -5,6 +5,8 @@ import socket
 
 import pytest
 
+from tests.bridge.spawning import Spawning
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -25,6 +27,12 @@ def chromium() -> str:
     """The path of a Chromium; tests that use it are marked `chromium`."""
     assert CHROMIUM is not None
     return CHROMIUM
+
+
+@pytest.fixture
+def spawning(monkeypatch: pytest.MonkeyPatch) -> Spawning:
+    """Return what starts the bridge processes of this test, soon again after a failure."""
+    return Spawning(monkeypatch)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
 from amqtt_rest_bridge.plugin import RestBridgePlugin
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 
 T = TypeVar("T")
 
@@ -79,6 +80,11 @@ class Host:
         plugin = self.broker.plugins_manager.get_plugin("RestBridgePlugin")
         assert isinstance(plugin, RestBridgePlugin)
         return plugin
+
+    @property
+    def bridges(self) -> list[BridgeProcess]:
+        """Return the bridge processes of this broker."""
+        return list(self.plugin.service.processes)
 
     @property
     def mqtt_port(self) -> int:

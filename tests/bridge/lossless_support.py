@@ -43,8 +43,8 @@ class Keys:
 
 def load(host: Host, routes: str) -> None:
     """Use other routes now."""
-    Path(host.plugin._reloader._paths[0]).write_text(routes)
-    host.wait(host.plugin._reloader.reload())
+    Path(host.plugin.config.routes).write_text(routes)
+    host.wait(host.plugin.service.reload())
 
 
 def on_disk(spool: Path) -> int:

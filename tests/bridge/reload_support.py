@@ -33,7 +33,7 @@ class Reloading:
         self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
         self._done = threading.Semaphore(0)
         self.looks = self.tries = 0
-        reloader = self.host.plugin._reloader
+        reloader = self.host.plugin.service._reloader
         reload, ask = reloader.reload, reloader._ask
 
         async def reloaded() -> None:

@@ -210,7 +210,7 @@ def a_broker(folder: Path) -> None:
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
             client = host.client("out")
             count = 0
-            refused = host.plugin._dispatcher.statistics["L"]
+            refused = host.plugin.service.statistics["L"]
             while not refused.refused:
                 client.publish("in/x", b"%d " % count + b"x" * 10_000)
                 count += 1
@@ -221,7 +221,7 @@ def a_broker(folder: Path) -> None:
             for number in range(50):
                 client_two.publish("in/x", b"new %d " % number + b"x" * 10_000)
             assert [payload for _, payload in client_two.messages(50)] == [b""] * 50
-            account = host.plugin._dispatcher.statistics["L"]
+            account = host.plugin.service.statistics["L"]
             assert account.refused == 1
             eventually(lambda: account.outstanding == 0, "a call is open")
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:

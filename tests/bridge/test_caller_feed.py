@@ -38,12 +38,12 @@ def ask(host: Host, method: str, path: str) -> tuple[int, dict[str, str], bytes]
 
 
 def bridge_of(host: Host) -> BridgeProcess:
-    (bridge,) = host.plugin._bridges._bridges
+    (bridge,) = host.bridges
     return bridge
 
 
 def status(host: Host) -> dict[str, Any]:
-    return dict(host.plugin._dispatcher.statistics["Callers"].status(0.0))
+    return dict(host.plugin.service.statistics["Callers"].status(0.0))
 
 
 def is_seen(host: Host, payload: bytes) -> bool:

@@ -170,7 +170,7 @@ def test_routes_chain_and_a_circle_ends_after_eight_hops(target: Recorder) -> No
         assert client.messages(9) == [("ring", b"x")] * 9  # the one sent and eight results
         client.publish("ring", b"y")
         assert client.messages(9) == [("ring", b"y")] * 9
-        status = host.plugin._dispatcher.statistics["R"].status(0.0)
+        status = host.plugin.service.statistics["R"].status(0.0)
     assert (status["messages"]["succeeded"], status["messages"]["refused"]) == (16, 2)
     assert "8 routes" in status["last_error"]["message"]
 
@@ -314,7 +314,7 @@ def test_a_killed_bridge_process_costs_no_message_its_answer(target: Recorder) -
         client = host.client("out")
         client.publish("in/x", b"held")
         assert gate.entered.get(timeout=10) == b"held"
-        (bridge,) = host.plugin._bridges._bridges
+        (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
         failure = json.loads(client.message()[1])
         assert failure["error"]["code"] == "bridge_restarted"
@@ -331,4 +331,4 @@ def test_several_processes_give_the_same_results(target: Recorder, processes: in
         for payload in sent:
             client.publish("in/x", payload, qos=0)
         assert sorted(payload for _, payload in client.messages(50)) == sorted(sent)
-        assert len(host.plugin._bridges._bridges) == 2
+        assert len(host.bridges) == 2

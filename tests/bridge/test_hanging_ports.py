@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqtt_rest_bridge import plugin
 from amqtt_rest_bridge.bridge.server import responders
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.http_server import Response
+from amqtt_rest_bridge.processes import route_service
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
@@ -53,7 +53,7 @@ def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return running.pid, end
 
-    monkeypatch.setattr(plugin, "spawn_process", spawn)
+    monkeypatch.setattr(route_service, "spawn_process", spawn)
 
 
 @pytest.fixture

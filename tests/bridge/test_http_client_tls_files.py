@@ -189,7 +189,7 @@ def test_a_file_that_is_gone_when_the_bridge_process_starts_again_costs_its_rout
             client.publish("in/Secure", b"1")
             assert client.message() == ("out/Secure", b"1")
             file.unlink()
-            (bridge,) = host.plugin._bridges._bridges
+            (bridge,) = host.bridges
             os.kill(bridge.pid, signal.SIGKILL)
             eventually(lambda: not bridge.ready, "the broker does not notice")
             client.publish("in/Plain", b"2")

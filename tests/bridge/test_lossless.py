@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge import plugin
+from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess, eventually
@@ -178,13 +180,21 @@ def test_a_full_route_refuses_the_newest_message(tmp_path: Path) -> None:
         assert b"OVERLOAD_CAPACITY of 2" in client.message()[1]
 
 
-def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spools: list[Spool] = []
+
+    def opened(path: Path) -> Spool:
+        spools.append(Spool(path))
+        return spools[-1]
+
+    monkeypatch.setattr(plugin, "Spool", opened)
     with recording() as target:
         with hosting(route(free_port()), spool=str(tmp_path / "spool.db")) as host:
             client = host.client("out")
             client.publish("in/x", b"kept")
-            spool = host.plugin._spool
-            assert spool is not None
+            (spool,) = spools
 
             async def fill() -> None:
                 pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -210,7 +220,7 @@ def test_a_killed_bridge_process_costs_a_lossless_route_nothing(tmp_path: Path) 
         client = host.client("out")
         client.publish("in/x", b"1")
         assert entered.wait(10)
-        (bridge,) = host.plugin._bridges._bridges
+        (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
         let_go.set()
         assert client.message() == ("out", b"1")
@@ -236,13 +246,13 @@ def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path
         client = host.client("out")
         for number in range(3):
             client.publish("in/x", b"%d" % number)
-        eventually(lambda: host.plugin._dispatcher.statistics["L"].retried > 2, "not tried")
+        eventually(lambda: host.plugin.service.statistics["L"].retried > 2, "not tried")
         load(host, route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere"))
-        eventually(lambda: len(host.plugin._dispatcher.orphans) == 3, "not given back")
+        eventually(lambda: len(host.plugin.service._parts.dispatcher.orphans) == 3, "not given back")
         with recording(port) as target:
             load(host, route(target.port))
             assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
-        assert host.plugin._dispatcher.statistics["L"].outstanding == 0
+        assert host.plugin.service.statistics["L"].outstanding == 0
 
 
 def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:

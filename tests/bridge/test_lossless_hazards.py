@@ -87,7 +87,7 @@ def test_a_kill_before_the_acl_decided_and_an_acl_that_fails_then_cost_no_messag
         assert target.request().body == b"kept"
         assert FailingOnce.failed
         eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-        assert host.plugin._dispatcher.statistics["L"].outstanding == 0
+        assert host.plugin.service.statistics["L"].outstanding == 0
 
 
 def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,7 +101,7 @@ def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: py
         assert [target.request().body for _ in range(2)] == [b"0", b"2"]
         host.client().publish("in/x", b"new")
         assert target.request().body == b"new"
-        status = host.plugin._dispatcher.statistics["L"].status(0.0)
+        status = host.plugin.service.statistics["L"].status(0.0)
         assert status["last_error"]["code"] == "unreadable_row"
         assert "route L: row 2 of the spool (event E) cannot be read" in caplog.text
         eventually(lambda: on_disk(path) == 1, "not exactly the row that cannot be read stays")

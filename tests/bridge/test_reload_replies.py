@@ -130,7 +130,7 @@ def test_callers_that_wait_for_their_turn_get_it_after_a_reload_too(
 def test_a_broker_that_stops_ends_callers_of_a_port_that_is_gone_too(
     tmp_path: Path, pool: concurrent.futures.Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.plugin.GRACE_SECONDS", 0.6)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.route_service.GRACE_SECONDS", 0.6)
     (tmp_path / "a.lot").write_text(asking_route(seconds=3600))
     running = Reloading(tmp_path)
     client = running.host.client("questions/#")

@@ -1,6 +1,7 @@
 """Bridge processes that die or hang, reloads and shutdowns in between: in a real broker, with real processes."""
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.launcher_support import accepts
 from tests.bridge.recorder import Recorder, Seen, recording
+from tests.bridge.spawning import Spawning
 
 SECONDS = 10.0
 
@@ -50,26 +51,22 @@ class Gate:
         return 200, seen.body
 
 
-def bridges(host: Host) -> list[BridgeProcess]:
-    return host.plugin._bridges._bridges
-
-
 def kill(host: Host, index: int = 0) -> None:
     """Kill a bridge process and wait until the broker knows."""
-    bridge = bridges(host)[index]
+    bridge = host.bridges[index]
     os.kill(bridge.pid, signal.SIGKILL)
     eventually(lambda: not bridge.ready, "the broker does not notice")
 
 
 def reload(host: Host, routes: str) -> None:
     """Use other routes now."""
-    path = Path(host.plugin._reloader._paths[0])
+    path = Path(host.plugin.config.routes)
     path.write_text(routes)
-    host.wait(host.plugin._reloader.reload())
+    host.wait(host.plugin.service.reload())
 
 
 def messages(host: Host, name: str = "R") -> dict[str, int]:
-    return dict(host.plugin._dispatcher.statistics[name].status(0.0)["messages"])
+    return dict(host.plugin.service.statistics[name].status(0.0)["messages"])
 
 
 def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_nothing_open(target: Recorder) -> None:
@@ -81,40 +78,42 @@ def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_n
         kill(host)
         assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
         assert (messages(host)["queued"], messages(host)["in_flight"]) == (0, 0)
-        assert host.plugin._dispatcher.statistics["R"].waiting == 0
+        assert host.plugin.service.statistics["R"].waiting == 0
 
 
-def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(target: Recorder) -> None:
+def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(
+    target: Recorder, spawning: Spawning
+) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out", "other")
-        host.plugin._bridges._delays[0] = 3600.0  # the test starts it again, after the reload
-        ended = bridges(host)[0]
-        kill(host)
-        client.publish("in/1", b"held")
-        reload(host, route(target).replace('"out"', '"other"'))
-        host._loop.call_soon_threadsafe(host.plugin._bridges._restart, ended)
+        with spawning.failing():
+            kill(host)
+            client.publish("in/1", b"held")
+            reload(host, route(target).replace('"out"', '"other"'))
         assert client.message() == ("other", b"held")
         client.publish("in/1", b"next")
         assert client.message() == ("other", b"next")
         assert messages(host)["failed"] == 0
 
 
-def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_is_away(target: Recorder) -> None:
+def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_is_away(
+    target: Recorder, spawning: Spawning
+) -> None:
     gate = Gate()
     target.answer = gate.answer
     with hosting(route(target, 'WITH ORDERED "true"', "WITH RETRIES '0'"), processes=2) as host:
         client = host.client("out")
-        host.plugin._bridges._delays[:] = [1.0, 1.0]
         client.publish("in/1", b"lost")
         assert gate.entered.get(timeout=SECONDS) == b"lost"
-        busy = next(index for index, bridge in enumerate(bridges(host)) if bridge.calls)
-        kill(host, busy)
-        client.publish("in/1", b"1")  # while its process is away
-        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
-        eventually(lambda: bridges(host)[busy].ready, "not started again")
+        busy = next(index for index, bridge in enumerate(host.bridges) if bridge.calls)
+        with spawning.failing():
+            kill(host, busy)
+            client.publish("in/1", b"1")  # while its process is away
+            assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        eventually(lambda: host.bridges[busy].ready, "not started again")
         client.publish("in/1", b"2")
         assert gate.entered.get(timeout=SECONDS) == b"1"
-        assert len(bridges(host)[busy].calls) == 2, "two processes have calls of one topic"
+        assert len(host.bridges[busy].calls) == 2, "two processes have calls of one topic"
         gate.open.set()
         assert client.messages(2) == [("out", b"1"), ("out", b"2")]
 
@@ -127,29 +126,19 @@ def test_signals_to_the_whole_group_do_not_end_a_bridge_process(target: Recorder
         client.publish("in/1", b"1")
         gate.entered.get(timeout=SECONDS)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            os.kill(bridges(host)[0].pid, number)
+            os.kill(host.bridges[0].pid, number)
         gate.open.set()
         assert client.message() == ("out", b"1")
 
 
 def test_a_bridge_process_that_cannot_be_started_again_is_tried_until_it_can(
-    target: Recorder, caplog: pytest.LogCaptureFixture
+    target: Recorder, caplog: pytest.LogCaptureFixture, spawning: Spawning
 ) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
-        own = host.plugin._bridges
-        spawn, calls = own._spawn, iter([OSError("no more processes")])
-
-        def scarce(sock: object) -> object:
-            for error in calls:
-                own._delays[0] = 0.02
-                raise error
-            return spawn(sock)  # type: ignore[arg-type]
-
-        own._spawn = scarce  # type: ignore[assignment]
-        kill(host)
-        eventually(lambda: "no more processes; tried again in" in caplog.text, "nothing said so")
-        own._delays[0] = 0.02
+        with spawning.failing():
+            kill(host)
+            eventually(lambda: caplog.text.count("no more processes; tried again in") > 1, "nothing said so")
         client.publish("in/1", b"1")
         assert client.message() == ("out", b"1")
 
@@ -159,7 +148,7 @@ def test_a_bridge_process_that_answers_no_ping_is_killed_and_started_again(
 ) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
-        (bridge,) = bridges(host)
+        (bridge,) = host.bridges
 
         async def ping() -> None:
             bridge._ping()
@@ -183,12 +172,12 @@ def test_tls_files_that_cannot_be_used_change_nothing_on_a_reload(
     (tmp_path / "ca.pem").write_text("no certificate")
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
-        pid = bridges(host)[0].pid
+        pid = host.bridges[0].pid
         reload(host, route(target, config=f'WITH CA_FILE "{tmp_path}/ca.pem"').replace("http:", "https:"))
         assert "reload failed, keeping the current routes: route R: CA_FILE" in caplog.text
         client.publish("in/1", b"as before")
         assert client.message() == ("out", b"as before")
-        assert bridges(host)[0].pid == pid
+        assert host.bridges[0].pid == pid
 
 
 def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
@@ -219,7 +208,7 @@ def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
 def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grace(
     target: Recorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.plugin.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.route_service.GRACE_SECONDS", 0.1)
     gate = Gate()
     gate.patience = None
     target.answer = gate.answer
@@ -233,7 +222,7 @@ def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grac
 
 
 def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts(
-    target: Recorder, tmp_path: Path
+    target: Recorder, tmp_path: Path, spawning: Spawning
 ) -> None:
     gate = Gate()
     target.answer = gate.answer
@@ -245,10 +234,10 @@ def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts
         for body in bodies[:50]:
             client.publish("in/1", body)
         assert gate.entered.get(timeout=SECONDS) == bodies[0]
-        host.plugin._bridges._delays[0] = 0.5
-        kill(host)
-        for body in bodies[50:]:
-            client.publish("in/1", body)
+        with spawning.failing():
+            kill(host)
+            for body in bodies[50:]:
+                client.publish("in/1", body)
         gate.open.set()
         assert [payload for _, payload in client.messages(60)] == bodies
 
@@ -265,22 +254,24 @@ def test_what_a_dead_process_held_moves_a_little_in_each_iteration_of_the_broker
         client = host.client("out")
         for number in range(count):
             client.publish("in/1", b"%03d " % number + b"x" * (size - 4))
-        own, steps, over = host.plugin._bridges, list[int](), threading.Event()
+        dead = host.bridges[0]
+        eventually(lambda: len(dead.calls) == count, "they are not with the bridge process")
 
-        def waiting() -> int:
-            return len(own._due.items) + len(own._lost.items)
+        def moved() -> int:
+            """Count the messages that have ended, or are with the next process."""
+            (bridge,) = host.bridges
+            return count - host.plugin.service.statistics["R"].outstanding + len(bridge.calls) * (bridge is not dead)
 
-        async def watch() -> None:
-            while not over.is_set():
-                before = waiting()
+        async def watch() -> list[int]:
+            steps = [0]
+            while steps[-1] < count:
                 await asyncio.sleep(0)
-                steps.append(max(0, before - waiting()))
+                steps.append(moved())
+            return steps
 
         watching = asyncio.run_coroutine_threadsafe(watch(), host._loop)
         kill(host)
+        steps = watching.result(SECONDS)
         gate.open.set()
         assert len(client.messages(count)) == count
-        over.set()
-        watching.result(SECONDS)
-        assert sum(steps) >= count
-        assert max(steps) * size < most + size
+        assert max(after - before for before, after in itertools.pairwise(steps)) * size < most + size

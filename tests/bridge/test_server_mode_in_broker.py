@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from amqtt_rest_bridge import plugin
+from amqtt_rest_bridge.processes import route_service
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import recording
@@ -122,7 +122,7 @@ def test_a_restarted_bridge_process_still_knows_the_latest_payload() -> None:
         client.publish("sensors/1/t", b"20.5")
         client.message()
         assert await_answer(host, 200) == b"20.5"
-        (bridge,) = host.plugin._bridges._bridges
+        (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
         assert await_answer(host, 200) == b"20.5"
 
@@ -174,7 +174,7 @@ def test_a_reply_that_never_comes_ends_in_504_and_a_late_one_is_dropped() -> Non
 def test_the_port_stays_open_while_the_bridge_process_is_started_again() -> None:
     with hosting(ROUTE, processes=1) as host:
         client = host.client("hook/in")
-        (bridge,) = host.plugin._bridges._bridges
+        (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
         assert call(host, "POST", "/hook", b"after")[0] == 200
         assert client.message() == ("hook/in", b"after")
@@ -199,7 +199,7 @@ def test_a_server_event_may_trigger_a_client_event_of_another_route() -> None:
 def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_reply(
     processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(route_service, "GRACE_SECONDS", 1.0)
     with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
         client, port = host.client("ask/#"), host.http_port
         waiting = pool.submit(call, host, "POST", "/ask/me", b"?")
@@ -224,7 +224,7 @@ def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_rep
 def test_stopping_the_broker_frees_the_port_and_leaves_no_process() -> None:
     with hosting(ROUTE, processes=1) as host:
         port = host.http_port
-        (bridge,) = host.plugin._bridges._bridges
+        (bridge,) = host.bridges
         pid = bridge.pid
     with socket.create_server(("127.0.0.1", port)):
         pass

@@ -13,7 +13,6 @@ import pytest
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.link.frames import Results, ToBroker
-from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.routing.status import StatusReporter
@@ -130,8 +129,8 @@ KINDS: dict[str, tuple[type, str]] = {
     "reloading": (Reloader, "run"),
     "status": (StatusReporter, "run"),
     "lossless": (Lossless, "run"),
-    "spool": (RestBridgePlugin, "_tidy"),
-    "adopting": (RestBridgePlugin, "_adopt"),
+    "spool": (Lossless, "tidy"),
+    "adopting": (Lossless, "adopt"),
 }
 
 
@@ -155,7 +154,7 @@ def test_each_task_of_the_plugin_goes_on_after_an_error(
             client.publish("in", b"1")
             assert client.message() == ("out", b"1")
             assert json.loads(status.message()[1])["name"] == "R"
-            host._loop.call_soon_threadsafe(host.plugin._reloader.ask)
+            host.wait(host.plugin.service.reload())
             eventually(lambda: "routes reloaded" in caplog.text, "not reloaded")
             eventually(lambda: f"the task {name} ended; it is started again" in caplog.text, "nothing said so")
             client.publish("in", b"2")
@@ -185,14 +184,13 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatc
 def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     place.add_plugin("""
-    def __init__(self, context):
-        super().__init__(context)
-        from amqtt_rest_bridge.processes import supervisor
-        from amqtt_rest_bridge.broker.publisher import Publisher
-        supervisor.FIRST_SECONDS = 0.001
-        async def fails(publisher):
-            raise RuntimeError("no more paper")
-        Publisher.run = fails
+    from amqtt_rest_bridge.broker.publisher import Publisher
+    from amqtt_rest_bridge.processes import supervisor as tasks
+
+    async def fails(publisher):
+        raise RuntimeError("no more paper")
+
+    tasks.FIRST_SECONDS, Publisher.run = 0.001, fails
 """)
     with place.serving() as running:
         assert running.end() == 1

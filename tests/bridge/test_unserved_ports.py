@@ -12,6 +12,7 @@ import pytest
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import recording
+from tests.bridge.spawning import Spawning
 
 CERTIFICATES = Path(__file__).with_name("certificates")
 SECONDS = 10.0
@@ -29,7 +30,7 @@ DEFINE ROUTE Calls WITH TYPE REST_API
 
 
 def status(host: Host, route: str) -> dict[str, Any]:
-    return host.plugin._dispatcher.statistics[route].status(0.0)
+    return host.plugin.service.statistics[route].status(0.0)
 
 
 def health(host: Host) -> tuple[str, str]:
@@ -47,7 +48,7 @@ def post(port: int) -> int:
 
 
 def kill(host: Host) -> None:
-    (bridge,) = host.plugin._bridges._bridges
+    (bridge,) = host.bridges
     os.kill(bridge.pid, signal.SIGKILL)
     eventually(lambda: not bridge.ready, "the broker does not notice")
 
@@ -77,7 +78,9 @@ def test_a_certificate_that_is_gone_at_a_restart_costs_its_ports_alone_until_it_
         eventually(lambda: health(host) == ("Green", "Green"), "the port is served, and its route is still Red")
 
 
-def test_a_bridge_process_that_starts_with_the_certificate_serves_what_the_one_before_could_not(tmp_path: Path) -> None:
+def test_a_bridge_process_that_starts_with_the_certificate_serves_what_the_one_before_could_not(
+    tmp_path: Path, spawning: Spawning
+) -> None:
     path, away = tmp_path / "server.pem", tmp_path / "away.pem"
     path.write_bytes((CERTIFICATES / "server.pem").read_bytes())
     files: dict[str, Any] = {"server_certfile": str(path), "server_keyfile": str(path)}
@@ -85,7 +88,6 @@ def test_a_bridge_process_that_starts_with_the_certificate_serves_what_the_one_b
         path.rename(away)
         kill(host)
         eventually(lambda: status(host, "Hooks")["health"] == "Red", "not told")
-        host.plugin._bridges._delays[0] = 0.1
         away.rename(path)
         kill(host)
         assert post(host.http_port) == 200

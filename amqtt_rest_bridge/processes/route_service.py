@@ -1,0 +1,252 @@
+"""The routes of a configuration and all that runs them, the same for every MQTT side. Its event loop alone.
+
+An MQTT side (`broker` for amqtt, `worker` for any other) brings its publisher and what offers messages. It constructs,
+in this order: `load_first`, `ListeningSockets`, its publisher, `assemble`, what offers messages to the `dispatcher`,
+and `RouteService`. Then it calls `start` (which blocks, before the loop runs or on a thread), `attach`, `begin`, and in
+the end `drain` and `close`. No MQTT library here.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route
+from amqtt_rest_bridge.processes.bridge_pool import BridgePool
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
+from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
+from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader
+from amqtt_rest_bridge.processes.settings import (
+    Settings,
+    bridge_settings,
+    route_paths,
+    server_ports,
+    usable_routes,
+)
+from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
+from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
+from amqtt_rest_bridge.routing.calls import Store
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.server_reports import ServerReports
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, status_topic
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 5.0  # for running requests at shutdown
+_PUBLISH_SECONDS: Final = 2.0  # ... and then for their results, to be published
+_NO_TASKS: Final[Mapping[str, Work]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeCode:
+    """The code of a bridge process, which nothing here imports.
+
+    `check_routes` raises `ConfigurationError` for routes that no bridge process could run; it reads TLS files. `run`
+    serves the other end of a socket until that closes, and blocks; for `processes: 0`.
+    """
+
+    check_routes: Callable[[Iterable[Route], BridgeSettings], None]
+    run: Callable[[socket.socket], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an MQTT side and `RouteService` share: messages are offered to `dispatcher`."""
+
+    publisher: RoutesPublisher
+    quiet_log: QuietLog
+    reporter: StatusReporter
+    supervisor: Supervisor
+    pool: BridgePool
+    dispatcher: Dispatcher
+
+
+def assemble(
+    settings: Settings,
+    code: BridgeCode,
+    publisher: RoutesPublisher,
+    *,
+    store: Store | None = None,
+    topic: Callable[[str], str] = status_topic,
+) -> Parts:
+    """Construct the parts that messages pass; nothing is started.
+
+    Args:
+        settings: The configuration's, checked.
+        code: What bridge processes run.
+        publisher: Where results and status go.
+        store: Keeps the calls of lossless routes; None where there are none.
+        topic: Returns the status topic of a route.
+    """
+    processes = max(1, settings.processes)
+    spawn = spawn_process if settings.processes else thread_spawner(code.run)
+    statistics: dict[str, RouteStatistics] = {}
+    quiet_log = QuietLog()
+    reporter = StatusReporter(statistics, publisher.put_status, topic)
+    server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log)
+    pool = BridgePool(processes, spawn, bridge_settings(settings), server)
+    dispatcher = Dispatcher(
+        pool, publisher, server, statistics, settings.workers * processes,
+        store=store, on_health=reporter.health_changed, quiet=quiet_log,
+    )  # fmt: skip
+    return Parts(publisher, quiet_log, reporter, Supervisor(reporter.report_broken), pool, dispatcher)
+
+
+class RouteService:
+    """Start, reload, report and stop the routes of a configuration.
+
+    Args:
+        settings: The configuration's, checked.
+        code: What bridge processes run.
+        parts: From `assemble`.
+        loaded: The routes to begin with.
+        sockets: The listening sockets of their ports, which this service owns from now on.
+        tasks: Tasks of the MQTT side, by their names in the log; run and supervised from `begin` on.
+        on_reload: Called after each reload that changed the routes in use.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        code: BridgeCode,
+        parts: Parts,
+        loaded: FirstLoad,
+        sockets: ListeningSockets,
+        *,
+        tasks: Mapping[str, Work] = _NO_TASKS,
+        on_reload: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._code = code
+        self._parts = parts
+        self._sockets = sockets
+        self._tasks = tasks
+        self._on_reload = on_reload
+        self._closed = False
+        self._numbering = Numbering()
+        self._numbered = self._numbering.number(loaded.routes)
+        self._dispatch_to(loaded.routes)
+        self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._replace, self._check_new, loaded)
+
+    @property
+    def server_ports(self) -> dict[int, int]:
+        """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
+        return self._sockets.bound
+
+    @property
+    def statistics(self) -> Mapping[str, RouteStatistics]:
+        """Return the statistics of the present routes, by name."""
+        return self._parts.dispatcher.statistics
+
+    @property
+    def routes(self) -> tuple[NumberedRoute, ...]:
+        """Return the present routes."""
+        return self._numbered
+
+    @property
+    def processes(self) -> Sequence[BridgeProcess]:
+        """Return the bridge processes, by their numbers."""
+        return self._parts.pool.processes
+
+    def start(self) -> None:
+        """Start the bridge processes and wait until they serve; blocks for ten seconds at most.
+
+        Raises:
+            ConfigurationError: One of them cannot start; none is left.
+        """
+        self._parts.pool.start(self._numbered, self._sockets.sockets)
+        self._log_ports(self._sockets.bound)
+
+    def attach(self) -> None:
+        """Attach to the running loop."""
+        if self._closed:
+            log.error("a broker that has been stopped cannot serve routes again: make a new one")
+            return
+        self._parts.pool.attach(asyncio.get_running_loop())
+
+    def begin(self) -> None:
+        """Begin to watch route files, to report, and the tasks of the MQTT side."""
+        if self._closed:
+            return
+        keep, settings = self._parts.supervisor.keep, self._settings
+        for name, work in self._tasks.items():
+            keep(name, work)
+        self._reloader.listen_to_sighup(asyncio.get_running_loop())
+        keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
+        if settings.status_seconds:
+            keep("status", lambda: self._parts.reporter.run(settings.status_seconds))
+
+    async def reload(self) -> None:
+        """Read the route files again now; what is wrong with them is logged, and the present routes stay."""
+        await self._reloader.reload()
+
+    async def drain(self) -> None:
+        """Let running requests finish and publish their results; new connections are refused from now on."""
+        self._sockets.close()
+        left = await self._parts.pool.stop(GRACE_SECONDS)
+        self._parts.quiet_log.flush()
+        for route, count in self._parts.dispatcher.abandon().items():
+            lost, kept = left.get(route, (0, 0))
+            left[route] = (lost + count, kept)
+        for route, (lost, kept) in left.items():
+            if lost:
+                log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
+            if kept:
+                log.info("route %s: %d message(s) stay in the spool for a start with this route", route, kept)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._parts.publisher.emptied(), _PUBLISH_SECONDS)
+
+    async def close(self) -> None:
+        """End all tasks and bridge processes, and close the listening sockets."""
+        self._closed = True
+        self._reloader.stop_listening()
+        await self._parts.supervisor.stop()
+        self._parts.pool.disconnect()
+        await asyncio.to_thread(self._parts.pool.close)
+        self._sockets.close()
+
+    def _check_new(self, routes: Sequence[Route]) -> None:
+        known = {numbered.route for numbered in self._numbered}
+        self._code.check_routes([route for route in routes if route not in known], bridge_settings(self._settings))
+
+    def _replace(self, loaded: LoadResult) -> None:
+        """Use changed route files; on an error everything stays as it was."""
+        routes = usable_routes(loaded, self._settings)
+        gone = set(self.statistics) - {route.name for route in routes}
+        changed = changes([numbered.route for numbered in self._numbered], routes)
+        ports, before = server_ports(routes), set(self._sockets.bound)
+        self._sockets.open(ports)
+        sockets = {port: sock for port, sock in self._sockets.sockets.items() if port in ports}
+        numbered = self._numbering.number(routes)
+        try:
+            self._parts.pool.replace_routes(numbered, sockets)
+        except OSError:
+            self._sockets.close(keep=before)
+            raise
+        self._numbered = numbered
+        self._dispatch_to(routes)
+        self._sockets.close(keep=ports)
+        self._log_ports(ports - before)
+        for name in gone:
+            self._parts.reporter.remove(name)
+        self._on_reload()
+        if self._settings.status_seconds:
+            self._parts.reporter.report_all()
+        log.info("routes reloaded: %d route(s); %s", len(routes), changed)
+
+    def _dispatch_to(self, routes: Sequence[Route]) -> None:
+        self._parts.dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
+
+    def _log_ports(self, ports: Iterable[int]) -> None:
+        scheme = "http" if self._settings.server_certfile is None else "https"
+        host = self._settings.server_host
+        for port in ports:
+            shown = f"[{host}]" if ":" in host else host
+            log.info("server mode listens on %s://%s:%d", scheme, shown, self._sockets.bound[port])

@@ -1,0 +1,36 @@
+"""Starting bridge processes, which a test can prevent for a while: what is sent meanwhile finds the process away."""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from amqtt_rest_bridge.processes import route_service
+from amqtt_rest_bridge.processes.bridge_process import spawn_process
+
+_RETRY_SECONDS = 0.02
+
+
+class Spawning:
+    """Starts the bridge processes of brokers that are made after it; a failed start is tried again soon."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._fails = False
+        monkeypatch.setattr(route_service, "spawn_process", self._spawn)
+        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_pool.FIRST_DELAY", _RETRY_SECONDS)
+        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_pool.LONGEST_DELAY", _RETRY_SECONDS)
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Let no bridge process start until the block ends."""
+        self._fails = True
+        try:
+            yield
+        finally:
+            self._fails = False
+
+    def _spawn(self, sock: socket.socket) -> tuple[int, Callable[[], None]]:
+        if self._fails:
+            raise OSError("no more processes")
+        return spawn_process(sock)
