@@ -1,1 +1,1 @@
-"""The bridge process: HTTP out and in, beside the broker. Nothing here knows amqtt or asyncio."""
+"""The bridge process: HTTP out and in, beside the broker. Neither amqtt nor asyncio is used here."""

@@ -38,7 +38,7 @@ class Queued(Protocol):
         ...
 
     def withdraw(self) -> bool:
-        """Take it out of the queue; false when it is not there (any more)."""
+        """Remove it from the queue; return false when it is not in it (any more)."""
         ...
 
 
@@ -57,7 +57,7 @@ class Reply(Protocol):
 
 
 class BrokerPort(Protocol):
-    """What server mode asks of the broker. Every method may be called from any thread, several at once."""
+    """What server mode needs of the broker. Every method may be called from any thread, several at once."""
 
     def publish(self, publication: Publication) -> bool:
         """Send a publication if there is room; once this returns true the broker has it, even if this process dies.

@@ -1,4 +1,4 @@
-"""The bridge process's engine: frames in, calls and requests run, results out. Knows nothing of the process around it.
+"""The bridge process's engine: frames in, calls and requests run, results out. Independent of the process around it.
 
 The link's readers do what the broker says, one at a time. Routes' workers, the ports' threads and the timers only
 meet them in the outbox and in `Inbound`.
@@ -63,10 +63,10 @@ _OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"}
 
 
 class Makers(Protocol):
-    """How the engine gets at the network; real ones are in `bridge.main`."""
+    """The engine's access to the network; the real one is in `bridge.main`."""
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
-        """Make what sends the requests of a route."""
+        """Return the sender for the requests of a route."""
 
     def server(
         self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
@@ -75,7 +75,7 @@ class Makers(Protocol):
 
 
 class Engine:
-    """Obey one link until it closes."""
+    """Handles the frames of one link until it closes."""
 
     def __init__(self, link: BridgeEnd, makers: Makers) -> None:
         self._link = link
@@ -93,7 +93,7 @@ class Engine:
         self._watch = PortWatch(link.send)
         self._ending = False
         self._stopping = False
-        self._idle: list[RouteRunner] = []  # whose calls nobody is at yet
+        self._idle: list[RouteRunner] = []  # with calls that no thread runs yet
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
@@ -112,10 +112,10 @@ class Engine:
             return None
         self._idle = []
         for frame in frames:
-            self._obey(frame)
+            self._handle(frame)
         return self._idle
 
-    def _obey(self, frame: ToBridge) -> None:
+    def _handle(self, frame: ToBridge) -> None:
         match frame:
             case Calls(calls):
                 self._run_calls(calls)
@@ -128,9 +128,9 @@ class Engine:
                 for message in messages:
                     self._inbound.changed(message.topic, message.payload)
             case _:
-                self._obey_rare(frame)
+                self._handle_control(frame)
 
-    def _obey_rare(self, frame: ToBridge) -> None:
+    def _handle_control(self, frame: ToBridge) -> None:
         """Handle a frame that concerns no message."""
         match frame:
             case UseRoutes(pickled, ports):
@@ -229,7 +229,7 @@ class Engine:
             runner.expire()
 
     def _stop(self, grace: float) -> None:
-        """Let what runs finish, then say so."""
+        """Wait for what runs, then send `Stopped`."""
         deadline = time.monotonic() + grace
         runners = [*set(self._runners.values()), *self._retired]
         for runner in runners:
@@ -266,7 +266,7 @@ class _Answers:
         self._has_lines = log.isEnabledFor(logging.INFO)
 
     def count(self, served: Served, status: str, code: str | None, message: str | None) -> None:
-        """Count one answer; a caller's mistake is no error of the route, but has its place in the log."""
+        """Count one answer; a caller's mistake is not an error of the route, but is logged."""
         with self._lock:
             if self._has_lines:
                 before = self._lines.get(served)

@@ -16,16 +16,16 @@ class Inbound:
         self._awaited: dict[str, list[AwaitedReply]] = {}
 
     def watch(self, filters: Iterable[str]) -> None:
-        """Keep the latest payload of these topic filters from now on, and of no others."""
+        """Store the latest payload of these topic filters from now on, and of no others."""
         self._latest = {topic_filter: self._latest.get(topic_filter) for topic_filter in filters}
 
     def changed(self, topic_filter: str, payload: bytes) -> None:
-        """Keep the latest payload of a filter; drop that of one that is not watched any more."""
+        """Store the latest payload of a filter; drop that of one that is not watched any more."""
         if topic_filter in self._latest:
             self._latest[topic_filter] = TopicPayload(payload)
 
     def seen(self, topic: str, payload: bytes) -> None:
-        """Hand a message that may be a reply to the requests that wait for it."""
+        """Pass a message that may be a reply to the requests that wait for it."""
         with self._lock:
             for reply in self._awaited.get(topic, ()):
                 reply.arrive(payload)
@@ -67,7 +67,7 @@ class AwaitedReply:
         self._wake = wake
 
     def arrive(self, payload: bytes) -> None:
-        """Take a message; only the first counts."""
+        """Store a message; only the first counts."""
         if self.payload is None and not self.dismissed:
             self.payload = payload
             self._wake()

@@ -1,4 +1,4 @@
-"""Who reads the link: two threads in turn, so that the one which reads a lone call can run it itself."""
+"""The reading of the link: two threads in turn, so that the one which reads a lone call can run it itself."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ class Worker(Protocol):
     """Work that a thread has to begin."""
 
     def wake(self) -> None:
-        """Have another thread begin."""
+        """Begin on another thread."""
 
     def work(self) -> None:
         """Begin on the calling thread; blocks until nothing is left to do."""
@@ -18,22 +18,22 @@ class Worker(Protocol):
 class LinkReaders:
     """Two threads that take turns at reading.
 
-    Either a call or the reading has to go to another thread, which takes a tenth of a lone message's time to wake: with
-    the call everybody waits for that, with the reading nobody does.
+    Either a call or the reading has to go to another thread, which takes a tenth of a lone message's time to wake: the
+    call would be delayed by that, the reading of a later frame is not.
 
     Args:
-        read: Reads and obeys what came, on one thread at a time; blocks. Gives what has to begin, None at the end.
+        read: Reads and handles frames, on one thread at a time; blocks. Returns what has to begin, None at the end.
     """
 
     def __init__(self, read: Callable[[], Sequence[Worker] | None]) -> None:
         self._read = read
         self._turn = threading.Lock()
-        self._away = False  # whether one of the two is at work, so that nobody would read if the other went too
+        self._away = False  # whether one of the two runs a call: then the other one reads
         self._ended = threading.Event()
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Read until the end, or until `read` raises; blocks. Work that one of the threads is at is not waited for."""
+        """Read until the end, or until `read` raises; blocks. Does not wait for the work of the two threads."""
         for number in (1, 2):
             threading.Thread(target=self._take_turns, name=f"link-{number}", daemon=True).start()
         self._ended.wait()

@@ -1,6 +1,6 @@
 """The bridge process's main: one link, one engine. The plugin starts it as `python -m`, or as a thread of the broker.
 
-The link is all it knows of the broker: when it closes, the process ends, so a killed broker leaves none behind.
+The link is its only tie to the broker: when it closes, the process ends, so a killed broker leaves none behind.
 """
 
 import logging
@@ -53,7 +53,7 @@ class Network:
         self._contexts = TlsContexts()
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
-        """Make what sends the requests of a route; its TLS files are read when it connects."""
+        """Return the HTTP client of a route; its TLS files are read when it connects."""
         limit = settings.max_response_bytes
         options = client_options(config, max_response_bytes=limit, environment=os.environ)
         return HttpClient(options, contexts=self._contexts)
@@ -124,7 +124,7 @@ class Port:
 
 
 class LinkHandler(logging.Handler):
-    """Send log records to the broker, whose logging decides where they go; the broker says which levels it wants."""
+    """Sends log records, of the levels that the broker has set, to the broker's logging."""
 
     def __init__(self, link: BridgeEnd) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class LinkHandler(logging.Handler):
 
 
 def _raise_descriptor_limit() -> None:
-    """Take as many file descriptors as the system gives: every caller of server mode needs one."""
+    """Raise the limit of file descriptors as far as allowed: every connection of server mode needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,4 +1,4 @@
-"""What goes from the bridge process to the broker: results and publications, at the broker's pace.
+"""What is sent from the bridge process to the broker: results and publications, at the broker's pace.
 
 Publications cost credits (see `frames.credits_for`), which the broker returns as it publishes, so that a fast server
 or many callers never fill the broker's memory. Everything leaves in order. Any thread may call.
@@ -30,7 +30,7 @@ class Entry:
         self._outbox = outbox
 
     def withdraw(self) -> bool:
-        """Take it out of the queue; return False when it is not there (any more)."""
+        """Remove it from the queue; return False when it is not in it (any more)."""
         return self._outbox.withdraw(self)
 
 
@@ -80,7 +80,7 @@ class Outbox:
         return entry
 
     def withdraw(self, entry: Entry) -> bool:
-        """Take an entry out of the queue; return False when it is not there (any more)."""
+        """Remove an entry from the queue; return False when it is not in it (any more)."""
         with self._lock:
             if entry.sent or entry not in self._entries:
                 return False

@@ -10,7 +10,7 @@ _JSON_SPACE: Final = b" \t\r\n"
 
 
 class TopicPayload:
-    """A message's payload for any number of answers; what they say of it is worked out once, for the first one."""
+    """A message's payload for any number of answers; its headers are computed once, for the first one."""
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -45,7 +45,7 @@ def content_type_of(payload: bytes) -> str:
 
 
 def entity_tag_of(payload: bytes) -> str:
-    """Make a strong entity tag (RFC 9110 section 8.8.3): the same for the same bytes in every process."""
+    """Return a strong entity tag (RFC 9110 section 8.8.3): the same for the same bytes in every process."""
     return f'"{hashlib.blake2b(payload, digest_size=16).hexdigest()}"'
 
 

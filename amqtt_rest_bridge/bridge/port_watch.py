@@ -24,7 +24,7 @@ class Turning(Protocol):
 
 
 class PortWatch:
-    """Answer pings; `send` sends a frame to the broker."""
+    """Answers pings of the broker; `send` sends it a frame."""
 
     def __init__(self, send: Callable[[Pong | Stalled], None]) -> None:
         self._send = send
@@ -32,7 +32,7 @@ class PortWatch:
         self._awaited: dict[int, Turning] = {}
 
     def ping(self, servers: Mapping[int, Turning]) -> None:
-        """Answer a ping with PONG once every port has taken a turn; name those that have not since the last ping."""
+        """Send `Pong` once every port has taken a turn, or `Stalled` with those that have not since the last ping."""
         with self._lock:
             late = {port: server for port, server in self._awaited.items() if servers.get(port) is server}
             asked = {port: server for port, server in servers.items() if port not in late}

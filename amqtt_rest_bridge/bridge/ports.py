@@ -1,8 +1,8 @@
 """The ports that a bridge process serves: opened, given other routes, closed. The link's readers and the timers.
 
-Decision: a port that cannot be served (its certificate is gone) costs its own routes alone. It is tried again every
-second, and the broker is told which ports are not served and why. Its callers meanwhile wait in the listening socket,
-which stays open, as while a bridge process is restarted.
+Decision: a port that cannot be served (its certificate is gone) affects its own routes alone. It is tried again every
+second, and the broker gets the ports that are not served, with the reason. Callers meanwhile wait in the listening
+socket, which stays open, as while a bridge process is restarted.
 """
 
 import logging
@@ -34,7 +34,7 @@ class Server(Turning, Protocol):
         """Shut down gracefully because no route uses the port any more; blocks for `grace` seconds at most."""
 
     def stop(self, grace: float) -> None:
-        """Shut down gracefully with the bridge: let running requests finish for `grace` seconds, close."""
+        """Shut down gracefully with the bridge: wait up to `grace` seconds for running requests, close."""
 
 
 class OpenServer(Protocol):
@@ -70,7 +70,7 @@ class Ports:
         self._stopped = False
 
     def add(self, port: int, sock: socket.socket) -> None:
-        """Take over the listening socket of a port."""
+        """Add the listening socket of a port, which is closed with it."""
         self._sockets[port] = sock
 
     def serve(self, routes: Mapping[int, tuple[Route, ...]], settings: BridgeSettings) -> None:
@@ -90,7 +90,7 @@ class Ports:
             self._send(Unserved(self._open()))
 
     def stop(self, deadline: float) -> None:
-        """Refuse new connections and requests, let running ones finish until `deadline` (monotonic); blocks."""
+        """Refuse new connections and requests, wait for running ones until `deadline` (monotonic); blocks."""
         grace = max(0.0, deadline - time.monotonic())
         closing = [threading.Thread(target=server.stop, args=(grace,), daemon=True) for server in self._end()]
         for thread in closing:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 out, behind one door: `HttpClient(options).send(request) -> response`. It knows no routes.
+"""HTTP/1.1 out, behind one door: `HttpClient(options).send(request) -> response`. Nothing of routes.
 
-**Idea.** A client belongs to one server and keeps the connections to it. http.client speaks HTTP on urllib3's
+**Idea.** A client is for one server and keeps the connections to it. http.client speaks HTTP on urllib3's
 connection class, but urllib3's pools are not used: `DeadlineSocket` lies below, where it bounds the time and the bytes
 of a call as a whole (a socket's own timeout starts again with every byte, and http.client has no bound on bytes), and
 `FinalResponse` reads heads strictly. A request over a kept connection that its server has just closed is repeated over

@@ -37,7 +37,7 @@ _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What a client needs to know: its server, bounds, TLS and the way there.
+    """The options of a client: its server, bounds, TLS and the environment in which a proxy is looked up.
 
     `timeout` is in seconds and bounds a call as a whole, `max_response_bytes` a body before and after decoding.
     `environment` is searched for HTTP_PROXY, HTTPS_PROXY and NO_PROXY; it may hold passwords.
@@ -51,7 +51,7 @@ class ClientOptions:
 
 
 class _Outgoing(NamedTuple):
-    """A request as it goes out: its target and headers, and the time of the clock at which it must be done."""
+    """A request as it is sent: its target and headers, and its deadline, a time of the clock."""
 
     request: HttpRequest
     target: str
@@ -95,7 +95,7 @@ class HttpClient:
         """Send a request and read its response, following a GET's redirects on the same host and port.
 
         Blocks for the timeout at most. Any status is a response, also that of a redirect which may not be followed:
-        `redirect_refused` tells why.
+        `redirect_refused` explains it.
 
         Raises:
             CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.

@@ -136,7 +136,7 @@ class Connector:
         raise error
 
     def _open_tunnel(self, sock: socket.socket, server: Server, deadline: float) -> None:
-        """Ask the proxy for a tunnel to the server (RFC 9110 section 9.3.6)."""
+        """Open a tunnel to the server through the proxy (CONNECT, RFC 9110 section 9.3.6)."""
         authority = server.origin.endpoint
         connection = self._over(sock, server.origin, deadline)
         http = connection.http

@@ -54,7 +54,7 @@ class Connection:
 
 
 def connect(http: HTTPConnection, wire: DeadlineSocket) -> Connection:
-    """Put a connected socket below an HTTP connection."""
+    """Attach a connected socket to an HTTP connection."""
     http.response_class = FinalResponse
     http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
     return Connection(http, wire)
@@ -65,7 +65,7 @@ def exchange(
 ) -> Received:
     """Send a request and read its response, its content coding undone.
 
-    The connection's wire must have been started; it knows how far the exchange came when this raises.
+    The connection's wire must have been started; when this raises, it holds how far the exchange had come.
 
     Raises:
         TimeoutError: the deadline passed.
@@ -87,7 +87,7 @@ def exchange(
     content = read_body(response, limit)
     if "content-encoding" in named:
         content = decode_content(content, named["content-encoding"], limit)
-    # RFC 9112 section 6.1: with both lengths given, a proxy on the way may have seen another end of this response.
+    # RFC 9112 section 6.1: with both lengths present, a proxy on the way may have seen another end of this response.
     ambiguous = response.chunked and "content-length" in named
     return Received(
         response.status,
@@ -102,7 +102,7 @@ def exchange(
 def _send(
     http: HTTPConnection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
 ) -> None:
-    """Send a request with no header but those given."""
+    """Send a request with exactly these headers."""
     http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
     # Not urllib3's own putheader and getresponse: the one looks for a marker that is never there in each value, the
     # other wraps the response in objects that are not needed here; together they cost 40 us a call.
@@ -152,7 +152,7 @@ class Pool:
             connection.wire.release()
 
     def put(self, connection: Connection, keep_alive_seconds: int | None) -> None:
-        """Put a connection back that may carry another request; close those that have been idle for too long.
+        """Return a connection that may carry another request to the pool; close those that have been idle for too long.
 
         `keep_alive_seconds` is the server's own idle timeout, where it sends one. A connection is closed one second
         before that, or at half of it when that is later: the server may be closing it already.

@@ -37,7 +37,7 @@ class DeadlineSocket:
     """What http.client takes for its socket: a connected one, plain or TLS, with bounds for one exchange at a time.
 
     `sent`: part of the request has gone out; `flushed`: all of it has; `received`: bytes of the response so far;
-    `kept`: the connection may be used again, as far as the socket knows.
+    `kept`: the connection may be used again, as far as the socket can see.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class DeadlineSocket:
         return remaining
 
     def is_clean(self) -> bool:
-        """Return, after an exchange, whether nothing follows the response: a later one could not be told from it."""
+        """Return, after an exchange, whether nothing follows the response, which would be taken for the next one."""
         self._ended = True
         return not self._reader.peek(1)
 
@@ -84,14 +84,14 @@ class DeadlineSocket:
         return not self._poller.poll(0) and not (self._pending is not None and self._pending())
 
     def release(self) -> None:
-        """Close the real socket, whatever state it is in."""
+        """Close the real socket, in any state."""
         with contextlib.suppress(OSError):
             self._sock.close()
 
     # What http.client calls.
 
     def sendall(self, data: bytes) -> None:
-        """Keep a part of the request; head and body go out together when the response is asked for."""
+        """Buffer a part of the request; head and body are sent together when the response is read."""
         self._parts.append(data)
 
     def makefile(self, _mode: str) -> "_ResponseFile":
@@ -181,7 +181,7 @@ class _RawBytes(io.RawIOBase):
 
 
 class _ResponseFile(io.BufferedReader):
-    """Stays open between responses: what it has read ahead belongs to the connection, not to one response."""
+    """Stays open between responses, since it may have read ahead."""
 
     def close(self) -> None:
-        """Do nothing; http.client closes it at the end of each response."""
+        """No-op: http.client closes the file at the end of each response."""

@@ -46,7 +46,7 @@ _CERTIFICATE_HINTS = {
     10: "The server needs a new certificate; check this machine's clock too.",
     18: "Put the certificate into a file and name it in CA_FILE.",
     19: "Put the certificate of that authority into a file and name it in CA_FILE.",
-    20: "Name the certificate of its authority in CA_FILE, or let the server send its whole chain.",
+    20: "Name the certificate of its authority in CA_FILE, or configure the server to send its whole chain.",
     62: "Write the name that the certificate is made for into BASE_ADDRESS.",
     64: "Write the name that the certificate is made for into BASE_ADDRESS.",
 }
@@ -86,7 +86,7 @@ def files_unusable(where: str, error: ConfigurationError) -> CallError:
     return CallError(
         FailureCode.TLS_FAILED,
         f"no TLS with {where}: {error}",
-        "Put the file where the route's definition says; it is looked at again for the next call.",
+        "Put the file where the route's definition has it; it is read again for the next call.",
     )
 
 

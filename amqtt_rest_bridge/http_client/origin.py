@@ -17,7 +17,7 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
 _UPGRADE = ("http", 80, "https", 443)
 
-# Printable ASCII stays as the author wrote it; the rest cannot stand in a request line (RFC 9112 section 3.2).
+# Printable ASCII stays as the author wrote it; the rest is not allowed in a request line (RFC 9112 section 3.2).
 _KEPT = "".join(map(chr, range(0x21, 0x7F)))
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,254}}\Z){_LABEL}(?:\.{_LABEL})*\.?")
@@ -64,7 +64,7 @@ def origin_of(parts: SplitResult) -> Origin:
 
 
 def printable(text: str) -> str:
-    """Percent-encode what cannot stand in a request line, as UTF-8; everything else stays as it is."""
+    """Percent-encode what is not allowed in a request line, as UTF-8; everything else stays as it is."""
     return quote(text, safe=_KEPT)
 
 
@@ -99,7 +99,7 @@ def _ascii_host(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy's origin and the Proxy-Authorization value for it, None when it asks for none."""
+    """A proxy's origin and the Proxy-Authorization value for it, None when it needs none."""
 
     origin: Origin
     authorization: str | None = field(default=None, repr=False)

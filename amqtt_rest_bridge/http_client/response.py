@@ -17,7 +17,7 @@ from amqtt_rest_bridge.http_client.deadline_socket import HeadTooLargeError
 Headers = tuple[tuple[str, str], ...]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_WITHOUT_BODY: Final = frozenset({204, 304})  # whatever their headers say
+_WITHOUT_BODY: Final = frozenset({204, 304})  # with any headers
 _LONGEST_NUMBER: Final = 30  # digits of a Content-Length
 _MOST_LINES: Final = 100  # of headers, http.client's bound
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -28,7 +28,7 @@ _MOST_CODINGS: Final = 5
 
 
 class MalformedResponseError(Exception):
-    """The response cannot be read; the message tells the reason, without what came."""
+    """The response cannot be read; the message is the reason, without its content."""
 
 
 class ContentTooLargeError(Exception):
@@ -38,7 +38,7 @@ class ContentTooLargeError(Exception):
 class FinalResponse(HTTPResponse):
     """http.client's response, with its head read here: stricter, and in a third of the email parser's time.
 
-    Interim responses (RFC 9110 section 15.2) are passed over; http.client only knows 100.
+    Interim responses (RFC 9110 section 15.2) are passed over; http.client skips only 100.
     """
 
     fields: Headers
@@ -54,7 +54,7 @@ class FinalResponse(HTTPResponse):
         self._opens_tunnel = method == "CONNECT"
 
     def flush(self) -> None:
-        """Do nothing: the file belongs to the connection, which may have been closed before."""
+        """No-op: the connection, which owns the file, may have been closed before."""
 
     def begin(self) -> None:
         """Read the head of the final response."""
@@ -87,7 +87,7 @@ class FinalResponse(HTTPResponse):
             self.length = _content_length(lengths.pop())
 
     def _end_is_uncertain(self) -> bool:
-        """Return whether more may come, a body that should not be there: a later response could not be told from it."""
+        """Return whether more may come, a body that should not be there and would be taken for the next response."""
         if self.status == 204:
             return "transfer-encoding" in self.named or self.named.get("content-length", "0") != "0"
         if self.status == 304:  # its Content-Length is that of the response it replaces
@@ -110,7 +110,7 @@ def _status(file: IO[bytes]) -> tuple[int, int, str]:
 
 
 def _fields(file: IO[bytes]) -> Iterator[tuple[str, str]]:
-    """Read header lines up to the empty one; a line that begins with a space goes on with the one before (a fold)."""
+    """Read header lines up to the empty one; a line that begins with a space continues the one before (a fold)."""
     name, value, count = "", "", 0
     while (line := file.readline()) not in (b"\r\n", b"\n"):
         count += 1
@@ -162,7 +162,7 @@ def decode_content(body: bytes, codings: str, limit: int) -> bytes:
 
     Raises:
         ContentTooLargeError: the decoded body is larger than `limit`.
-        MalformedResponseError: the body is not what its codings say.
+        MalformedResponseError: the body does not match its codings.
     """
     names = [name.strip().lower() for name in codings.split(",")]
     names = [name for name in names if name not in ("", "identity")]

@@ -1,8 +1,8 @@
-"""An HTTP/1.1 server with one door: `HttpServer(socket, app)` answers the requests of one port. It knows no routes.
+"""An HTTP/1.1 server with one door: `HttpServer(socket, app)` answers the requests of one port. Nothing of routes.
 
-The idea. One thread a port does everything: it waits for sockets, parses, asks the application and sends. Handing each
+The idea. One thread a port does everything: it waits for sockets, parses, calls the application and sends. Handing each
 request to a worker thread and back costs more than answering it. So the application must not block; an answer that
-has to wait for something (a reply, room at the broker) is *pending*: it gives the thread back and is resumed when it is
+has to wait for something (a reply, room at the broker) is *pending*: it releases the thread and is resumed when it is
 woken or its time is over. A thousand callers that wait cost memory, not threads.
 
 The threads. Everything runs on the port's thread, except what is marked otherwise: `HttpServer`'s methods and the
@@ -16,7 +16,7 @@ threads 121 (tests/benchmarks/http_listener.py). 500 callers that read none of t
 What is waitress's (3.0.2): the parser of requests, the accepting socket, the trigger that wakes the loop.
 What is ours, and why:
 
-* `channel_loop` waits with epoll: waitress asks every connection at every turn whether it wants to read or write, with
+* `channel_loop` waits with epoll: waitress checks every connection at every turn for reading and writing, with
   1,000 idle ones more than a millisecond a turn.
 * `request_parser` refuses what waitress accepts and two servers could read differently.
 * `connection` takes the place of waitress's channel, which parses everything ahead, holds 16 MiB of unread answers and

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
 
-Labels = tuple[tuple[str, str], ...]  # of an answer, by which the access log tells what it belongs to
+Labels = tuple[tuple[str, str], ...]  # of an answer: fields of its line in the access log
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Request:
     Texts hold the octets that were sent as Latin-1, since HTTP leaves their encoding open (RFC 9110 section 5.5).
     `target` and `query` are as in the request line; names of `headers` are in lower case, values of repeated ones
     joined by commas. With a `refusal` the server did not read the request to its end or does not admit it: the
-    application only adds what belongs to the endpoint, such as CORS headers.
+    application only adds the endpoint's own headers, such as CORS headers.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Response:
 
 
 def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Response:
-    """Return the answer that a refusal stands for, with `headers` before its own."""
+    """Return a refusal as an answer, with `headers` before its own."""
     content_type = ("Content-Type", "application/json")
     return Response(refusal.status, (*headers, *refusal.headers, content_type), refusal.body, refusal.code, labels)
 
@@ -53,7 +53,7 @@ class Pending(Protocol):
     """An answer that has to wait. Every method is called on the port's thread and must not block."""
 
     def resume(self) -> Response | float:
-        """Begin, or go on: return the answer, or the seconds after which to resume it although nothing woke it.
+        """Begin or continue: return the answer, or the seconds after which to resume it although nothing woke it.
 
         Called once to begin, then after each wake and each of those times, also when nothing has changed.
         """

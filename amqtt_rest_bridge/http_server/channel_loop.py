@@ -1,7 +1,7 @@
 """The I/O loop of one port: waits for sockets that are ready and calls their channels. Runs on the port's thread.
 
-It takes the place of waitress's own loop, which asks every channel at every turn whether it wants to read or write:
-with 1,000 idle connections that costs more than a millisecond a turn. Here a channel is asked after it did something,
+It takes the place of waitress's own loop, which checks every channel at every turn for reading and writing:
+with 1,000 idle connections that costs more than a millisecond a turn. Here a channel is checked after it did something,
 and waiting costs the same for one connection and for thousands.
 """
 
@@ -25,11 +25,11 @@ class Channel(Protocol):
     accepting: bool
 
     def readable(self) -> bool:
-        """Return whether the channel wants to read."""
+        """Return whether to wait for bytes."""
         ...
 
     def writable(self) -> bool:
-        """Return whether the channel wants to write."""
+        """Return whether to wait for room to send."""
         ...
 
     def handle_read_event(self) -> None:
@@ -107,7 +107,7 @@ class ChannelLoop(dict[int, Any]):
         self._running = False
 
     def run(self, on_tick: Callable[[], None], tick_seconds: float) -> None:
-        """Turn until `stop`; `on_tick` is called about every `tick_seconds`.
+        """Run the loop until `stop`; `on_tick` is called about every `tick_seconds`.
 
         What work leaves to be done soon waits for another channel's turn, so a caller that sends many requests in one
         piece gets one answer at a time.
@@ -132,7 +132,7 @@ class ChannelLoop(dict[int, Any]):
                 self._do(on_tick)
 
     def refresh(self, descriptor: int | None) -> None:
-        """Ask a channel again what it waits for; on the loop's thread, for an open or just closed descriptor."""
+        """Register anew what a channel waits for; on the loop's thread, for an open or just closed descriptor."""
         if descriptor is None:
             return
         channel = self.get(descriptor)

@@ -1,9 +1,9 @@
 """One connection of a port: requests in, one after the other, and their answers out. On the port's thread alone.
 
-A caller costs a bounded amount of memory whatever it sends or does not read: of what it sends at most one read is held
+The memory of a connection is bounded, for any input and for a peer that reads nothing: at most one read is held
 unparsed and one request parsed, and the next request is served once the answer to the one before has left for the
 system's buffers. So a caller that sends thousands of requests in one piece and reads nothing holds one answer here,
-and the reading of its socket stops; `look_after` closes it when it takes nothing for `Limits.slow_seconds`.
+and the reading of its socket stops; `close_overdue` closes it when it takes nothing for `Limits.slow_seconds`.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class ServerConnection:
         self._unparsed = b""  # received behind the request that is being served; one read at most
         self._serving: Exchange | None = None  # the request whose answer is being made
         self._output = Output(sock)
-        self._continued = False  # the peer has been told to send the body of the request in part
+        self._continued = False  # 100 Continue was sent for the request in part
         self._closing = False  # once the output has left
         self._caller_left = False  # the peer has closed its side while its answer was pending
         self._has_served = False
@@ -172,7 +172,7 @@ class ServerConnection:
         """Answer a request of which only a part has come, and close."""
         request, self.request = self.request, None
         request.error, request.completed = refusal, True
-        self._go_on(partial(self._serve, request))
+        self._step(partial(self._serve, request))
 
     def end(self) -> None:
         """Close at once; a request of which a part has come is answered before."""
@@ -180,8 +180,8 @@ class ServerConnection:
             self.refuse(self.server.closing or shutting_down())
         self.abandon()
 
-    def look_after(self, now: float, slow_seconds: float, idle_seconds: float, timeout: Refusal) -> bool:
-        """End what takes too long; `now` is monotonic. Called about once a second or more often.
+    def close_overdue(self, now: float, slow_seconds: float, idle_seconds: float, timeout: Refusal) -> bool:
+        """Close what takes too long; `now` is monotonic. Called about once a second or more often.
 
         Returns true when it closed a connection whose peer did not read.
         """
@@ -208,7 +208,7 @@ class ServerConnection:
             self.refuse(timeout)
 
     def _shake_hands(self) -> None:
-        """Go one step on with the TLS handshake."""
+        """Take one step of the TLS handshake."""
         self._handshake_writes = False
         assert isinstance(self._socket, ssl.SSLSocket)  # noqa: S101  # others have no handshake
         try:
@@ -242,8 +242,8 @@ class ServerConnection:
                 self._continued = True
                 self._output.send(_CONTINUE)
 
-    def _go_on(self, step: Callable[[], None]) -> None:
-        """Take a step that is not an event of the loop, which would look after its end."""
+    def _step(self, step: Callable[[], None]) -> None:
+        """Take a step that is not an event of the loop; close the connection when it fails."""
         if not self.connected:
             return
         try:
@@ -265,7 +265,7 @@ class ServerConnection:
             self._answer(exchange)
 
     def _on_answer(self, exchange: Exchange) -> None:
-        self._go_on(partial(self._answer, exchange))
+        self._step(partial(self._answer, exchange))
 
     def _answer(self, exchange: Exchange) -> None:
         """Send the answer that was made; raises `OSError` when the connection is broken."""
@@ -297,8 +297,8 @@ class ServerConnection:
         )
 
     def _sent(self) -> None:
-        """Go on after an answer has left; its thread gives other connections their turn before."""
+        """Continue after an answer has been sent, in the next turn, after other connections."""
         if self._closing:
             self.handle_close()
         elif self._unparsed:
-            self.server.loop.soon(partial(self._go_on, self._advance))
+            self.server.loop.soon(partial(self._step, self._advance))

@@ -1,4 +1,4 @@
-"""One request and its answer, which the application is asked for once. On the port's thread, `wake` excepted.
+"""One request and its answer, for which the application is called once. On the port's thread, `wake` excepted.
 
 A pending answer is resumed when something woke it or its time is over. Of those `limit` wait at a time; one more is
 refused before it has begun, so that nothing of it has been done.
@@ -64,7 +64,7 @@ class Exchange:
         self._timer: Timer | None = None
 
     def ask(self, app: Application, refusal: Refusal | None) -> None:
-        """Ask the application, with a refusal only for the headers of its answer; sets `response` if that is there."""
+        """Call the application, with a refusal only for the headers of its answer; sets a complete `response`."""
         if refusal is not None and not self.parser.is_understood:
             self.response = refused(refusal)
         else:
@@ -87,7 +87,7 @@ class Exchange:
         self.response = refused(internal_error())
 
     def cancel(self) -> None:
-        """End the waiting; the answer is not wanted any more."""
+        """Cancel a pending answer."""
         if self._pending is not None:
             self._pending.cancel()
             self._end_waiting()

@@ -15,7 +15,7 @@ _TURN_BYTES: Final = 1_048_576  # sent in a row before others get their turn
 class Output:
     """The unsent part of one connection's answers; true while there is any.
 
-    How much that is decides the connection, which makes no further answer while one waits.
+    The connection bounds it: it makes no further answer while one waits.
     """
 
     __slots__ = ("_pieces", "_sock")
@@ -38,7 +38,7 @@ class Output:
         try:
             while pieces and total < _TURN_BYTES:
                 piece = pieces[0]
-                # TLS wants the bytes that it could not send offered again in the same length: so they are, from here.
+                # TLS requires that a failed write is repeated with the same bytes in the same length.
                 sent = self._sock.send(piece[:_SEND_BYTES])
                 total += sent
                 if sent == len(piece):

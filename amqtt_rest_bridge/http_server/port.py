@@ -1,4 +1,4 @@
-"""The server of one port: waitress's, on our loop. It accepts, and looks after the connections.
+"""The server of one port: waitress's, on our loop. It accepts connections and closes those that take too long.
 
 Runs on the port's own thread; `do` is for the others.
 """
@@ -57,7 +57,7 @@ class Limits:
 
 
 class HttpPort(_Server):  # type: ignore[misc]  # see _Server
-    """waitress's server on our loop: accepts, and looks after the connections."""
+    """waitress's server on our loop: accepts connections and closes those that take too long."""
 
     active_channels: dict[int, ServerConnection]
     socket: Any
@@ -85,7 +85,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         adjustments: Any = Adjustments(
             sockets=[sock],
             ident=None,
-            clear_untrusted_proxy_headers=False,  # {header.x} gives what was sent
+            clear_untrusted_proxy_headers=False,  # {header.x} is what was sent
             log_socket_errors=False,
             max_request_header_size=HEADER_BYTES,
             max_request_body_size=raw_limit(max_body_bytes),
@@ -115,7 +115,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         self.close_listening()
         for exchange in list(self.waiting.exchanges):
             exchange.cancel()
-        with self._wake_lock:  # a late thread must not write to whatever has the trigger's descriptor next
+        with self._wake_lock:  # a late thread must not write to the next owner of the trigger's descriptor
             if self.trigger is not None:
                 self.trigger.close()
                 self.trigger = None
@@ -216,7 +216,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         timeout = request_timeout(limits.slow_seconds)
         unread = 0
         for connection in list(self.active_channels.values()):
-            unread += connection.look_after(now, limits.slow_seconds, limits.idle_seconds, timeout)
+            unread += connection.close_overdue(now, limits.slow_seconds, limits.idle_seconds, timeout)
         if unread:
             log.warning(
                 "Port %s closed %d connection(s) that did not read their answers for %g s",

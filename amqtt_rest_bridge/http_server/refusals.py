@@ -1,4 +1,4 @@
-"""Error answers: status, code, message and hint, and those that the server itself gives. Pure; any thread."""
+"""Error answers: status, code, message and hint, and those of the server itself. Pure; any thread."""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _HTTP_HINT: Final = "Send a request as RFC 9112 has it; an HTTP library does"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not served, in the words of its answer; `headers` go with it."""
+    """An error answer of a request that is not served; `headers` are added to it."""
 
     code: str
     status: str
@@ -52,7 +52,7 @@ def too_large(limit: int) -> Refusal:
     return _refusal(
         "payload_too_large",
         f"The request's body is over the limit of {limit} bytes",
-        "Send less, or let the operator raise max_body_bytes",
+        "Send less, or ask the operator to raise max_body_bytes",
     )
 
 
@@ -75,7 +75,7 @@ def internal_error() -> Refusal:
     return _refusal(
         "internal_error",
         "The bridge failed on this request",
-        "Give the operator the value of X-Request-ID: the log has the reason",
+        "Send the operator the value of X-Request-ID: the log has the reason",
     )
 
 

@@ -33,7 +33,7 @@ def raw_limit(max_body_bytes: int) -> int:
 class RequestParser(_Base):  # type: ignore[misc]  # see _Base
     """Collects one request; `error` becomes a `Refusal` as soon as the request cannot be served.
 
-    `is_understood` tells that request line and headers could be read, so that the answer can be the endpoint's. The
+    `is_understood`: request line and headers could be read, so that the answer can be the endpoint's. The
     limit for bodies is `adj.max_body_bytes`.
     """
 
@@ -62,7 +62,7 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
                 self.error = _refusal(self.error, self.adj.max_body_bytes)
             self.completed = True
             self.headers_finished = True
-            self.expect_continue = False  # waitress would ask for the body all the same
+            self.expect_continue = False  # waitress would still send 100 Continue
         return consumed
 
     def parse_header(self, header_plus: bytes) -> None:

@@ -55,7 +55,7 @@ class HttpServer:
         self._port.do(action)
 
     def replace_app(self, app: Application) -> None:
-        """Answer with another application from the next request on; pending answers stay with theirs."""
+        """Use another application from the next request on; pending answers stay with theirs."""
         self._port.app = app
 
     def reload_tls(self) -> None:
@@ -67,9 +67,9 @@ class HttpServer:
             self._port.tls_context = self._tls.load()
 
     def stop(self, grace: float, refusal: Refusal | None = None) -> None:
-        """Shut down gracefully: stop accepting, let running requests finish for `grace` seconds, close all.
+        """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.
 
-        New requests on open connections are answered with `refusal`, which says why; `shutting_down()` without.
+        New requests on open connections are answered with `refusal` (default `shutting_down()`).
         Blocks until all is closed. The caller's socket stays open and listening.
         """
         deadline = time.monotonic() + grace

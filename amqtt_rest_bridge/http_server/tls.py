@@ -1,7 +1,7 @@
 """TLS for server mode's connections, driven by the port's I/O loop like plain ones. Nothing of HTTP.
 
 Why a TLS-aware channel and not a TLS front before a plain server: handshake, reading and writing are steps that the
-loop takes when the socket is ready, as it does for plain connections. Whoever stalls in the middle of one holds a
+loop takes when the socket is ready, as it does for plain connections. A peer that stalls in the middle of one holds a
 descriptor and nothing else, and no byte is copied through another socket or thread.
 """
 
@@ -35,13 +35,13 @@ class TlsFiles:
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"server_certfile {self.certfile} and server_keyfile {self.keyfile} cannot be used: {error}; "
-                "give a PEM certificate and its unencrypted PEM key"
+                "use a PEM certificate and its unencrypted PEM key"
             ) from error
         return context
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """A TLS socket that says `EWOULDBLOCK` like any other where it waits for its peer."""
+    """A TLS socket that raises `EWOULDBLOCK`, like a plain one, where it waits for its peer."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         try:
@@ -63,7 +63,7 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 def secure(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Put TLS onto an accepted connection, whose handshake is still to be done; `sock` must not be used any more.
+    """Wrap an accepted connection in TLS, before the handshake; `sock` must not be used any more.
 
     Raises `OSError` for a connection that has ended already.
     """

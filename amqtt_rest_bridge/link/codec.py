@@ -1,4 +1,4 @@
-"""Frames to bytes and back. Pure; any thread, but a decoder belongs to one."""
+"""Frames to bytes and back. Pure; any thread, a decoder on one at a time."""
 
 import struct
 from typing import Any, Final, Generic, TypeVar
@@ -16,7 +16,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 def encode_parts(frame: Frame) -> tuple[bytes, bytes]:
-    """Return the length and the body of a frame, apart: joining 40 MB copies them, which takes 10 ms."""
+    """Return the length and the body of a frame as two objects: joining 40 MB copies them, which takes 10 ms."""
     try:
         body = _encoder.encode(frame)
     except UnicodeEncodeError:
@@ -33,7 +33,7 @@ def encode(frame: Frame) -> bytes:
 class FrameDecoder(Generic[F]):
     """Cut a stream of bytes into frames of one direction; `types` is their union.
 
-    The frames of the other direction, or bytes that are no frame, raise `msgspec.DecodeError`.
+    The frames of the other direction, or bytes that are not a frame, raise `msgspec.DecodeError`.
     """
 
     def __init__(self, types: Any) -> None:

@@ -27,7 +27,7 @@ INITIAL_CREDITS: Final = 512
 
 
 def credits_for(payload: bytes) -> int:
-    """Return what a publication costs: one credit, and one more for every 16 KiB of payload."""
+    """Return the credits of a publication: one, and one more for every 16 KiB of payload."""
     return 1 + len(payload) // 16384
 
 
@@ -83,7 +83,7 @@ class RouteAnswers(Struct, frozen=True, array_like=True):
 
 
 class EventAnswers(Struct, frozen=True, array_like=True):
-    """Requests that a server event has answered since the last report; `line` tells of the last one, for the log."""
+    """Requests that a server event has answered since the last report; `line` describes the last one, for the log."""
 
     route: str
     event: str
@@ -142,7 +142,7 @@ class Stop(Struct, frozen=True, array_like=True, tag=6):
 
 
 class Ping(Struct, frozen=True, array_like=True, tag=7):
-    """Answer with `Pong` once every port has taken a turn, or with `Stalled`."""
+    """Request `Pong`, sent once every port has taken a turn, or `Stalled`."""
 
 
 class Latest(Struct, frozen=True, array_like=True, tag=8):
@@ -199,17 +199,17 @@ class Log(Struct, frozen=True, array_like=True, tag=26):
 
 
 class Stopped(Struct, frozen=True, array_like=True, tag=27):
-    """Everything that could finish within the grace has finished, and its results have been sent."""
+    """All that finished within the grace has been sent."""
 
 
 class Returned(Struct, frozen=True, array_like=True, tag=28):
-    """A lossless call has not ended, and its event is gone from the bridge process."""
+    """A lossless call has not ended, and its event no longer exists in the bridge process."""
 
     call: int
 
 
 class TryFailed(Struct, frozen=True, array_like=True, tag=29):
-    """A try of a lossless call has failed with this `FailureCode`; the call goes on until it succeeds."""
+    """A try of a lossless call has failed with this `FailureCode`; the call is retried until it succeeds."""
 
     call: int
     code: str

@@ -16,9 +16,7 @@ from amqtt_rest_bridge.http_client import (
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
 
 
-def client_options(
-    config: RestApiConfig, *, max_response_bytes: int, environment: Mapping[str, str]
-) -> ClientOptions:
+def client_options(config: RestApiConfig, *, max_response_bytes: int, environment: Mapping[str, str]) -> ClientOptions:
     """Return the options of the client that sends the requests of a route.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Calls of ORDERED events run one after the other, by key: here is the queue that sees to it. Any thread may use it."""
+"""The queue by which calls of ORDERED events run one after the other, by key. Any thread may use it."""
 
 import threading
 from collections import deque
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class KeyedQueue(Generic[T]):
-    """Let one item of each key run at a time, the others in order of arrival.
+    """Admits one item of each key at a time, the others in order of arrival.
 
     It holds an entry for each key that is in use, so its size is bounded by the items that were admitted.
     """

@@ -20,7 +20,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _STATUS_HINTS: Mapping[int, str] = {
     400: "Check BODY, HEADERS and ENDPOINT of the event against what the server expects.",
     401: "Check USERNAME and PASSWORD, AUTHORIZATION, or the Authorization header of the event.",
-    403: "The server knows the caller and refuses it: check the rights of these credentials.",
+    403: "The server accepts these credentials, but not for this request: check their rights.",
     404: "Check BASE_ADDRESS and ENDPOINT.",
     405: "Check METHOD: the server does not take it at this ENDPOINT.",
     407: "The proxy asks for credentials: put them into HTTP_PROXY as http://user:password@proxy:port.",
@@ -69,7 +69,7 @@ def envelope(response: HttpResponse) -> bytes:
 def failure(
     route: str, event: ClientEvent, message: Message, error: CallError, response: HttpResponse | None = None
 ) -> Publication | None:
-    """Return what a failed call publishes, or None when the event names no topic for it: then the log alone has it.
+    """Return what a failed call publishes, or None when the event has no topic for it: then only the log has it.
 
     Decision: a failure is not retained, even with RETAIN: the last good value stays.
     """

@@ -66,7 +66,7 @@ def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless:
 
 
 def delay(attempt: int, response: HttpResponse | None, *, now: float, random: Callable[[], float]) -> float:
-    """Return the seconds before the next try after `attempt` tries: the backoff, at least what the server asks for."""
+    """Return the seconds before the next try after `attempt` tries: the backoff, at least what Retry-After requests."""
     asked = None if response is None else retry_after(response, now)
     return max(backoff(attempt, random), asked or 0.0)
 

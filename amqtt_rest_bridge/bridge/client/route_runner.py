@@ -171,7 +171,7 @@ class RouteRunner:
         self._leave(call)
 
     def _leave(self, call: _OpenCall) -> None:
-        """Let the next call of the same ORDERED event and topic start, and count this one as ended."""
+        """Count a call as ended, and start the next one of the same ORDERED event and topic."""
         start_next = None if call.order_key is None else self._context.ordered.leave(call.order_key)
         if start_next is not None:
             start_next()
@@ -198,7 +198,7 @@ class RouteRunner:
             self._open -= 1
 
     def _take_over(self, call: _OpenCall) -> bool:
-        """Go on with a call of the route's earlier definition; return False when its event is gone."""
+        """Continue a call of the route's earlier definition; return False when its event no longer exists."""
         same = [event for event in self._events.values() if event.event.name == call.event.event.name]
         if not same:
             return False
@@ -230,9 +230,9 @@ class RouteRunner:
         self._pool.work()
 
     def retire(self) -> None:
-        """Let the calls at hand end by this definition of the route, which a reload has replaced.
+        """End the present calls by this definition of the route, which a reload has replaced.
 
-        Lossless calls, whose retries have no end, go over to the successor with their next retry.
+        Lossless calls, whose retries have no end, move to the successor with their next retry.
         """
         self._retired = True
 

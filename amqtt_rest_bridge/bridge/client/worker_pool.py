@@ -5,9 +5,9 @@ threads do more than eight. Against a slow server threads only wait, and as many
 flight. The pool finds out which it is: it starts with one thread and adds another only while items wait *and* the
 threads that run spend their time waiting (`_useful`), and it puts one to rest when there are more than that.
 
-What a thread waits for cannot be told exactly. A call's time over its computing is 2 to 4 with one thread and a server
+A thread's waiting cannot be measured exactly. A call's time over its computing is 2 to 4 with one thread and a server
 that answers at once, as processes take turns on the processors, and it rises with the threads that run, as they wait
-for the interpreter lock: growing by it alone ends at the limit, whatever the server does. Messages come in batches, so
+for the interpreter lock: growing by it alone ends at the limit with any server. Messages come in batches, so
 that some wait for longer than a few milliseconds although all are done soon. So while the ratio is small (`_FEW`) a
 pool grows only when items wait for long (`_LONG_SECONDS`). Measured with a limit of 64 and a server that answers at
 once: one thread at work in 95 of 100 looks, against one to four with excursions to the limit without this rule.
@@ -44,7 +44,7 @@ class WorkerPool(Generic[T]):
         name: Of the threads.
         work: Called on a worker thread; what it raises is logged.
         limit: How many threads at most.
-        timers: Looks after items that wait.
+        timers: Check on items that wait.
         on_rest: Called on a worker thread that is about to wait, and every few milliseconds while items wait.
         budget: Admits threads, together with those of other pools; default: of its own.
     """
@@ -76,7 +76,7 @@ class WorkerPool(Generic[T]):
         self._watched = False
         self._short = False  # of threads
         self._closing = False
-        self._finished = 0  # calls; tells `_look` whether anything moved
+        self._finished = 0  # calls; shows `_look` whether anything moved
         self._seen_finished = 0
         self._wall = 0.0  # moving average of a call's seconds ...
         self._cpu = 0.0  # ... and of the seconds its thread computed
@@ -108,7 +108,7 @@ class WorkerPool(Generic[T]):
         return asleep
 
     def wake(self, count: int = 1) -> None:
-        """Put `count` more threads to work, up to the limit."""
+        """Start `count` more threads, up to the limit."""
         for _ in range(count):
             with self._lock:
                 if self._closing or self._running >= self._limit:
@@ -135,7 +135,7 @@ class WorkerPool(Generic[T]):
             self.wake()
 
     def drain(self) -> list[T]:
-        """Take back every item that no thread has started."""
+        """Remove and return every item that no thread has started."""
         items: list[T] = []
         while True:
             try:
@@ -154,7 +154,7 @@ class WorkerPool(Generic[T]):
             sleeper.release()
 
     def _look(self) -> None:
-        """Put more threads to work if items wait too long (timer thread)."""
+        """Start more threads if items wait too long (timer thread)."""
         self._on_rest()
         with self._lock:
             if self._closing or not self._queue:

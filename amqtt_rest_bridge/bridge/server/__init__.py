@@ -1,1 +1,1 @@
-"""Server mode: requests to publications and answers, as the application of `http_server`. Knows no sockets."""
+"""Server mode: requests to publications and answers, as the application of `http_server`. No sockets here."""

@@ -31,7 +31,7 @@ _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
 
 
 class RouteApplication:
-    """Answer the requests of the routes that share a port; see `http_server.Application`.
+    """Answers the requests of the routes that share a port; see `http_server.Application`.
 
     Args:
         routes: in any order; one without ENABLE_SERVER adds nothing.
@@ -130,7 +130,7 @@ class _Endpoint:
     def failed(self, request: EventRequest, failure: Exception) -> Response:
         """Count and return the answer to a request that was refused, or on which our own code failed.
 
-        The log has all of the latter, the caller nothing of the inside.
+        The log has the cause of the latter, the response has not.
         """
         if isinstance(failure, RefusedError):
             refusal, message = failure.refusal, failure.refusal.message
@@ -169,7 +169,7 @@ class _PendingAnswer:
 
 
 def _answer_other_method(request: Request, methods: Methods[_Endpoint]) -> Response:
-    """Answer OPTIONS, a preflight (Fetch, CORS protocol) among them, and refuse methods that have no event."""
+    """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
     if request.method != "OPTIONS":
         raise error(
             "method_not_allowed",

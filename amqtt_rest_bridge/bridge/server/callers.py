@@ -17,7 +17,7 @@ _PREFLIGHT_SECONDS: Final = "600"
 
 
 class Credentials:
-    """The one name and password that a route asks of its callers."""
+    """The one name and password that a route requires of its callers."""
 
     def __init__(self, username: str, password: str, realm: str) -> None:
         self._expected = hashlib.sha256(f"{username}:{password}".encode()).digest()
@@ -26,7 +26,7 @@ class Credentials:
     def check(self, authorization: str | None) -> None:
         """Raise `RefusedError` (401) unless the Authorization header is right.
 
-        Whatever is wrong, the work and the answer are the same: name and password are hashed and compared as one.
+        Work and answer are the same for any fault: name and password are hashed and compared as one.
         """
         given = hashlib.sha256(_basic(authorization or "")).digest()
         if not hmac.compare_digest(given, self._expected):
@@ -39,7 +39,7 @@ class Credentials:
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
-    """Return what a route asks of its callers.
+    """Return what a route requires of its callers.
 
     SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD; None when none is set.
 
@@ -91,7 +91,7 @@ class CorsPolicy:
             raise error(
                 "origin_not_allowed",
                 "Pages of this origin may not call this endpoint; nothing was published",
-                "Let the operator add the origin, with its scheme and port, to CORS_ORIGINS",
+                "Ask the operator to add the origin, with its scheme and port, to CORS_ORIGINS",
                 _VARY,
             )
         return (("Access-Control-Allow-Origin", origin),)

@@ -1,4 +1,4 @@
-"""The endpoints of one port: which path and method belongs to what. Pure and immutable once built; any thread.
+"""The endpoints of one port: a path and method to its event. Pure and immutable once built; any thread.
 
 A path is compared segment by segment, each percent-decoded once (RFC 3986 section 2.4), so `/caf%C3%A9` is `/café` and
 `%2F` is a character of its segment, never a separator. Nothing else is normalised: an empty segment, `.` and `..` are
@@ -40,7 +40,7 @@ class Methods(Generic[T]):
 
 
 class EndpointTable(Generic[T]):
-    """Find what belongs to a path.
+    """Finds the events of a path.
 
     Built from (endpoint, method, target); the same path and method twice raises `ConfigurationError`. Where GET is,
     HEAD is too (RFC 9110 section 9.3.2), and OPTIONS is everywhere.
@@ -52,7 +52,7 @@ class EndpointTable(Generic[T]):
             segments, names = _parse(endpoint)
             pattern = patterns.setdefault(segments, _Pattern(segments))
             if method in pattern.targets:
-                raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; give one another path")
+                raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; change one path")
             pattern.targets[method] = (target, names)
         # Most particular first: a literal segment sorts before a parameter, from left to right.
         self._patterns = sorted(
@@ -106,12 +106,12 @@ class _Pattern(Generic[T]):
         if len(segments) != len(self.segments):
             return None
         values = []
-        for wanted, given in zip(self.segments, segments, strict=True):
-            if wanted is None:
-                if not given:
+        for expected, sent in zip(self.segments, segments, strict=True):
+            if expected is None:
+                if not sent:
                     return None
-                values.append(given)
-            elif wanted != given:
+                values.append(sent)
+            elif expected != sent:
                 return None
         return values
 

@@ -1,4 +1,4 @@
-"""Error answers of server mode's endpoints, beside those that the HTTP server itself gives. Pure; any thread."""
+"""Error answers of server mode's endpoints, beside those of the HTTP server itself. Pure; any thread."""
 
 from typing import Final
 

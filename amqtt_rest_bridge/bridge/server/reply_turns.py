@@ -33,7 +33,7 @@ class ReplyTurns:
 
     @contextmanager
     def turn(self, topic: str, wake: Callable[[], None]) -> Iterator[Turn]:
-        """Hold a place in a topic's queue; `wake` is called when those before have left, on any thread."""
+        """Enter a topic's queue; `wake` is called when those before have left, on any thread."""
         with self._lock:
             queue = self._queues.setdefault(topic, deque())
             turn = Turn(queue, wake)

@@ -64,7 +64,7 @@ class EventRequest:
         """Return the body.
 
         Raises `RefusedError`: 413 for more than `limit` bytes, 415 for an encoded one (RFC 9110 section 8.4), since
-        subscribers would get bytes whose encoding they are not told.
+        subscribers could not see the encoding.
         """
         encoding = self.headers.get("content-encoding")
         if encoding and encoding.lower() != "identity":

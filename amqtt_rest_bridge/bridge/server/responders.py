@@ -46,7 +46,7 @@ def responder_for(
 
 
 def _signed_body(event: ServerEvent, request: EventRequest, limit: int) -> bytes:
-    """Return a request's body; raises `RefusedError` for one without the signature that its event asks for."""
+    """Return a request's body; raises `RefusedError` for one without the signature that its event requires."""
     body = request.body(limit)
     if event.signature is not None:
         check_signature(event.signature, request.headers.get(event.signature.header.lower()), body)
@@ -54,7 +54,7 @@ def _signed_body(event: ServerEvent, request: EventRequest, limit: int) -> bytes
 
 
 class _Reading:
-    """Answer with the latest payload of a topic."""
+    """Answers with the latest payload of a topic."""
 
     def __init__(self, event: ServerEvent, topic_filter: str, broker: BrokerPort, max_body_bytes: int) -> None:
         self._event = event
@@ -69,7 +69,7 @@ class _Reading:
             raise error(
                 "no_message",
                 f"No message has been seen on {self._topic_filter} yet",
-                "Ask again after something was published there",
+                "Repeat the request after something was published there",
             )
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
         if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
@@ -78,7 +78,7 @@ class _Reading:
 
 
 class _Publishing:
-    """Publish the request and answer that it was done."""
+    """Publishes the request and answers that it was done."""
 
     def __init__(self, event: ServerEvent, topic: PlaceholderText, broker: BrokerPort, max_body_bytes: int) -> None:
         self.broker = broker
@@ -105,7 +105,7 @@ class _Publishing:
         return _published(publication.topic)
 
     def publication(self, request: EventRequest) -> tuple[Publication, Values | None]:
-        """Make what the request publishes, and the values it was made with where any were needed."""
+        """Return what the request publishes, and the values it was made with where any were needed."""
         event = self._event
         body = _signed_body(event, request, self._max_body_bytes)
         if self._plain:
@@ -135,7 +135,7 @@ class _Publishing:
 
 
 class _Replying:
-    """Publish the request, wait for the first message on its reply topic and answer with that."""
+    """Publishes the request, waits for the first message on its reply topic and answers with that."""
 
     def __init__(self, publishing: _Publishing, topic: PlaceholderText, seconds: float, turns: ReplyTurns) -> None:
         self._publishing = publishing
@@ -176,7 +176,7 @@ class _Replying:
             raise error(
                 "reply_timeout",
                 f"The request was published, but the bridge shut down before a reply came on {topic}",
-                "What replies may have received it: ask again only where doing it twice does no harm",
+                "The responder may have received it: repeat the request only where that does no harm",
             )
         raise error(
             "reply_timeout",
@@ -197,6 +197,6 @@ def _published(topic: str) -> Response:
 
 
 def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
-    # What a topic holds may come from anyone: a browser must not take text for a page.
+    # Any client may have published the payload: a browser must not take text for a page.
     own = (("Content-Type", payload.content_type), ("X-Content-Type-Options", "nosniff"))
     return Response("200 OK", (*headers, *own), payload.payload)
