@@ -75,7 +75,7 @@ class Exchange:
         self._waiting.soon(self._woken)
 
     def caller_left(self) -> None:
-        """Tell a pending answer that its caller has closed its side of the connection."""
+        """Notify a pending answer that its caller has closed its side of the connection."""
         if self._pending is not None:
             self._pending.caller_left()
             self._woken()
