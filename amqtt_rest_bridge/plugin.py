@@ -65,7 +65,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             loaded, sockets, spool = _open(settings, opened)
             queued = partial(amqtt_broker.queued, broker)
             publisher = Publisher(context.broadcast_message, context.retain_message, queued)
-            parts = assemble(settings, _CODE, publisher, store=spool)
+            parts = assemble(settings, _CODE, publisher, amqtt_broker.loop_of(context), store=spool)
             may_publish = partial(amqtt_broker.may_publish, broker)
             tasks: dict[str, Work] = {"publishing": publisher.run}
             lossless = None

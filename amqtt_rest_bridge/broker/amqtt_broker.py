@@ -30,6 +30,13 @@ def broker_of(context: BrokerContext) -> Any:
     return context._broker_instance
 
 
+def loop_of(context: BrokerContext) -> asyncio.AbstractEventLoop:
+    """Return the broker's event loop; in a plugin's constructor it may not run yet."""
+    if context.loop is None:
+        raise RuntimeError("amqtt has not said which event loop it runs on")
+    return context.loop
+
+
 def queued(broker: Any) -> int:
     """Return how many messages wait to be forwarded, of all publishers."""
     return int(broker._broadcast_queue.qsize())

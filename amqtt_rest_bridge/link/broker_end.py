@@ -25,9 +25,21 @@ class BrokerEnd:
     """Send frames in batches; call `on_frame` for each one that arrives.
 
     Before `attach` (no loop runs in a plugin's constructor) the end is used blocking, by `send_now` and `receive_now`.
+
+    Args:
+        sock: Owned by this end from now on.
+        on_frame: Called with each frame that arrives on the loop.
+        on_closed: Called when the other end has closed the link, or sent what is not a frame.
+        on_sent: Called when some of a backlog has left.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[ToBroker], None] = lambda _: None,
+        on_closed: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> None:
         self._sock = sock
         self._decoder: FrameDecoder[ToBroker] = FrameDecoder(ToBroker)
         # Bytes, and descriptors that leave with the first of them.
@@ -36,10 +48,10 @@ class BrokerEnd:
         """Bytes that wait until the bridge reads."""
         self.sent = 0
         """Bytes that have left since the beginning."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_frame: Callable[[ToBroker], None] = _ignore
-        self._on_closed: Callable[[], None] = _nothing
-        self._on_sent: Callable[[], None] = _nothing
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._on_sent = on_sent
+        self._loop: asyncio.AbstractEventLoop | None = None  # while attached
         self._writing = False
 
     def send_now(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
@@ -61,15 +73,9 @@ class BrokerEnd:
             return None
         return self._decoder.feed(data) if data else None
 
-    def attach(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_frame: Callable[[ToBroker], None],
-        on_closed: Callable[[], None],
-        on_sent: Callable[[], None] | None = None,
-    ) -> None:
-        """Attach to the loop: from now on nothing here blocks; `on_sent` is called when some of a backlog has left."""
-        self._loop, self._on_frame, self._on_closed, self._on_sent = loop, on_frame, on_closed, on_sent or _nothing
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Attach to the loop: from now on nothing here blocks."""
+        self._loop = loop
         self._sock.setblocking(False)
         loop.add_reader(self._sock.fileno(), self._readable)
 
@@ -163,19 +169,10 @@ class BrokerEnd:
             self._end()
 
     def _end(self) -> None:
-        on_closed = self._on_closed
         self.close()
-        on_closed()
+        self._on_closed()
 
 
 def _close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _ignore(_frame: ToBroker) -> None:
-    """No-op default."""
-
-
-def _nothing() -> None:
-    """No-op default."""

@@ -38,9 +38,17 @@ class BridgePool:
         spawn: How one is started.
         settings: What they need of the plugin's configuration.
         server: What is told what their server mode takes in and answers.
+        loop: The broker's, which may not run yet.
     """
 
-    def __init__(self, count: int, spawn: Spawn, settings: BridgeSettings, server: ServerReports) -> None:
+    def __init__(
+        self,
+        count: int,
+        spawn: Spawn,
+        settings: BridgeSettings,
+        server: ServerReports,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._count = count
         self._spawn = spawn
         self._settings = settings
@@ -49,12 +57,12 @@ class BridgePool:
         # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
         # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
         self._held: deque[Call] = deque()
-        self._due: Slices[Call] = Slices(self._replay, _size, self._flush, self._is_choked)
-        self._lost: Slices[Call] = Slices(self._lose, _size)
+        self._due: Slices[Call] = Slices(loop, self._replay, _size, self._flush, self._is_choked)
+        self._lost: Slices[Call] = Slices(loop, self._lose, _size)
         self._listen: dict[int, socket.socket] = {}
         self._exclusive: set[int] = set()
         self._routes = b""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
         self._delays = [0.0] * count
         self._stopping = False
 
@@ -82,13 +90,10 @@ class BridgePool:
             self.close()
             raise ConfigurationError(f"the bridge process cannot start: {error}") from error
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Attach to the loop."""
-        self._loop = loop
-        self._due.attach(loop)
-        self._lost.attach(loop)
+    def attach(self) -> None:
+        """Attach to the loop, which runs."""
         for bridge in self._bridges:
-            self._adopt(bridge, loop)
+            bridge.attach()
 
     def replace_routes(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         """Send a new set of routes; new ports open before old ones close.
@@ -181,17 +186,10 @@ class BridgePool:
         """Return the ports that a bridge serves: all, but the first one alone has those that cannot be shared."""
         return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
 
-    def _adopt(self, bridge: BridgeProcess, loop: asyncio.AbstractEventLoop) -> None:
-        bridge.attach(loop)
-        if bridge.ready:
-            self._became_ready(bridge)
-
     def _make(self, index: int) -> BridgeProcess:
-        return BridgeProcess(index, self._spawn, self._server, self._became_ready, self._died)
+        return BridgeProcess(index, self._loop, self._spawn, self._server, self._became_ready, self._died)
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
-        if self._loop is None:  # `attach` comes back to it
-            return
         for topic_filter, payload in self._server.latest():
             bridge.show(topic_filter, payload)
         held, self._held = self._held, deque()
@@ -226,8 +224,7 @@ class BridgePool:
         )
         self._due.put_first(call for call in calls if call.key is not None)
         self._lost.put_last(call for call in calls if call.key is None)
-        if self._loop is not None:
-            self._loop.call_later(delay, self._restart, bridge)
+        self._loop.call_later(delay, self._restart, bridge)
 
     def _delay(self, bridge: BridgeProcess) -> float:
         """Return how long to wait before this bridge is started again; longer from time to time."""
@@ -236,22 +233,21 @@ class BridgePool:
         return delay
 
     def _restart(self, old: BridgeProcess) -> None:
-        if self._stopping or self._loop is None:
+        if self._stopping:
             return
-        loop = self._loop
-        loop.run_in_executor(None, old.close)
+        self._loop.run_in_executor(None, old.close)
         bridge = old
         try:
             bridge = self._bridges[old.index] = self._make(old.index)
-            self._adopt(bridge, loop)
+            bridge.attach()
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out
             bridge.disconnect()
             delay = self._delay(old) or self._delay(old)
             log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
-            loop.call_later(delay, self._restart, bridge)
+            self._loop.call_later(delay, self._restart, bridge)
             return
-        loop.call_later(_STEADY_SECONDS, self._forgive, bridge)
+        self._loop.call_later(_STEADY_SECONDS, self._forgive, bridge)
 
     def _forgive(self, bridge: BridgeProcess) -> None:
         if bridge in self._bridges:

@@ -110,6 +110,7 @@ class BridgeProcess:
 
     Args:
         index: Its number among those of the plugin.
+        loop: The broker's, which may not run yet.
         spawn: Starts it.
         server: What is told what its server mode takes in and answers.
         on_ready: Called when it serves, each time that it has taken new routes.
@@ -119,6 +120,7 @@ class BridgeProcess:
     def __init__(
         self,
         index: int,
+        loop: asyncio.AbstractEventLoop,
         spawn: Spawn,
         server: ServerReports,
         on_ready: Callable[["BridgeProcess"], None],
@@ -130,13 +132,16 @@ class BridgeProcess:
         self.ports: frozenset[int] = frozenset()
         self.failure: str | None = None
         self.stopped = False
+        self._loop = loop
         self._server = server
         self._on_ready = on_ready
         self._on_closed = on_closed
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        self._link = BrokerEnd(ours)
+        self._link = BrokerEnd(ours, self._handle, self._closed, self._sent)
+        self._feed = CallerFeed(loop, self._link)
+        self._calls: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
         try:
             self.pid, self._end = spawn(theirs)
         except OSError:
@@ -180,13 +185,10 @@ class BridgeProcess:
             if not frames and remaining <= 0:
                 raise ConfigurationError(f"the bridge process was not ready after {READY_SECONDS:.0f} s")
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Attach to the loop."""
-        self._feed = CallerFeed(loop, self._link)
-        self._link.attach(loop, self._handle, self._closed, self._feed.send_newest)
-        self._calls: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
-        self._loop = loop
-        loop.call_later(PING_SECONDS, self._ping)
+    def attach(self) -> None:
+        """Attach to the loop, which runs."""
+        self._link.attach(self._loop)
+        self._loop.call_later(PING_SECONDS, self._ping)
 
     def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         """Queue a frame, after what was dispatched before it."""
@@ -313,6 +315,9 @@ class BridgeProcess:
         if self._released:
             count, self._released = self._released, 0
             self._link.send(CreditReturn(count))
+
+    def _sent(self) -> None:
+        self._feed.send_newest()
 
     def _closed(self) -> None:
         self.ready = False

@@ -72,6 +72,7 @@ def assemble(
     settings: Settings,
     code: BridgeCode,
     publisher: RoutesPublisher,
+    loop: asyncio.AbstractEventLoop,
     *,
     store: Store | None = None,
     topic: Callable[[str], str] = status_topic,
@@ -82,6 +83,7 @@ def assemble(
         settings: The configuration's, checked.
         code: What bridge processes run.
         publisher: Where results and status go.
+        loop: The event loop, which may not run yet.
         store: Keeps the calls of lossless routes; None where there are none.
         topic: Returns the status topic of a route.
     """
@@ -91,7 +93,7 @@ def assemble(
     quiet_log = QuietLog()
     reporter = StatusReporter(statistics, publisher.put_status, topic)
     server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log)
-    pool = BridgePool(processes, spawn, bridge_settings(settings), server)
+    pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop)
     dispatcher = Dispatcher(
         pool, publisher, server, statistics, settings.workers * processes,
         store=store, on_health=reporter.health_changed, quiet=quiet_log,
@@ -165,11 +167,11 @@ class RouteService:
         self._log_ports(self._sockets.bound)
 
     def attach(self) -> None:
-        """Attach to the running loop."""
+        """Attach to the loop, which runs."""
         if self._closed:
             log.error("a broker that has been stopped cannot serve routes again: make a new one")
             return
-        self._parts.pool.attach(asyncio.get_running_loop())
+        self._parts.pool.attach()
 
     def begin(self) -> None:
         """Begin to watch route files, to report, and the tasks of the MQTT side."""

@@ -21,6 +21,7 @@ class Slices(Generic[T]):
     """Items that wait for their turn, the first one first; a slice takes a millisecond, or 64 KiB.
 
     Args:
+        loop: Where they are worked on.
         work: Called with each item; an exception is logged and costs that item alone.
         size: Returns the bytes that an item moves.
         end: Called at the end of each slice.
@@ -29,6 +30,7 @@ class Slices(Generic[T]):
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         work: Callable[[T], None],
         size: Callable[[T], int],
         end: Callable[[], None] = lambda: None,
@@ -42,13 +44,8 @@ class Slices(Generic[T]):
         self._size = size
         self._end = end
         self._paused = paused
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_due = False
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Go over to the loop; what waits begins."""
         self._loop = loop
-        self._schedule()
+        self._is_due = False
 
     def put_first(self, items: Iterable[T]) -> None:
         """Queue items, in their order, before all that wait."""
@@ -61,12 +58,12 @@ class Slices(Generic[T]):
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._loop is not None and self.items and not self._is_due:
+        if self.items and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        if self._paused() and self._loop is not None:
+        if self._paused():
             self._loop.call_later(_PAUSE_SECONDS, self._run)
             return
         self._is_due = False

@@ -105,11 +105,12 @@ def test_half_a_surrogate_pair_in_an_error_message_arrives_as_its_escape(ends: t
     assert broker.receive_now(5.0) == [Failed("not \\ud800 readable")]
 
 
-async def _on_loop(broker: BrokerEnd, bridge: BridgeEnd) -> None:
-    loop = asyncio.get_running_loop()
+async def _on_loop() -> None:
     got: asyncio.Queue[ToBroker] = asyncio.Queue()
     closed = asyncio.Event()
-    broker.attach(loop, got.put_nowait, closed.set)
+    ours, theirs = socket.socketpair()
+    broker, bridge = BrokerEnd(ours, got.put_nowait, closed.set), BridgeEnd(theirs)
+    broker.attach(asyncio.get_running_loop())
     with socket.create_server(("127.0.0.1", 0)) as server:
         large = UseRoutes(b"r" * 3_000_000, [])
         broker.send(large)  # more than a socket holds: the rest waits for the reader
@@ -125,14 +126,14 @@ async def _on_loop(broker: BrokerEnd, bridge: BridgeEnd) -> None:
     broker.send(CreditReturn(1))  # into the void, without an error
 
 
-def test_on_the_loop_large_frames_and_sockets_keep_their_order(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
-    asyncio.run(_on_loop(*ends))
+def test_on_the_loop_large_frames_and_sockets_keep_their_order() -> None:
+    asyncio.run(_on_loop())
 
 
 def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
     async def scenario() -> None:
         broker, bridge = ends
-        broker.attach(asyncio.get_running_loop(), lambda _: None, lambda: None)
+        broker.attach(asyncio.get_running_loop())
         broker.send(UseRoutes(b"r" * 3_000_000, []))
         with socket.create_server(("127.0.0.1", 0)) as server:
             broker.send(Listen([7]), [server])
@@ -184,7 +185,7 @@ def test_what_a_hanging_bridge_has_not_read_is_known_and_leaves_whole_when_it_re
 ) -> None:
     async def scenario() -> None:
         broker, bridge = ends
-        broker.attach(asyncio.get_running_loop(), lambda _: None, lambda: None)
+        broker.attach(asyncio.get_running_loop())
         sent = [Replies([TopicMessage(str(number), bytes([number]) * 20_000)]) for number in range(250)]
         for frame in sent:
             broker.send(frame)
