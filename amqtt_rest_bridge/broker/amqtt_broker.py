@@ -9,6 +9,7 @@ takes the place of one of amqtt's: those are the `replace_...` functions, which 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -84,6 +85,16 @@ async def broadcast(broker: Any, session: Session, topic: str | None, payload: A
 def replace_broadcast(broker: Any, make: Callable[[Step], Step]) -> None:
     """Replace the step that all messages pass, after the ACL; those sent on subscription do not."""
     broker._broadcast_message = make(broker._broadcast_message)
+
+
+def replace_end_of_forwarding(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step of the shutdown that ends forwarding, once all sessions have ended."""
+    broker._shutdown_broadcast_loop = make(broker._shutdown_broadcast_loop)
+
+
+def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":
+    """Return the tasks that send messages to subscribers, to be changed in place."""
+    return cast("deque[asyncio.Task[Any]]", broker._tasks_queue)
 
 
 # The steps that begin and end a connection.

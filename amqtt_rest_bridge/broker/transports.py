@@ -3,14 +3,23 @@
 amqtt 0.12.1 leaves a connection open on which no CONNECT came or whose CONNECT was refused, so each port scan costs a
 file descriptor for ever. From Python 3.12.1 on (seen in 3.12.1 and 3.13.0) asyncio's `Server.wait_closed` waits until
 every connection is gone, where it returned at once before. One such connection, or a client that reads nothing, then
-keeps `Broker.shutdown` from ending. uvloop 0.23 does not wait. The broker's loop alone.
+keeps `Broker.shutdown` from ending. uvloop 0.23 does not wait.
+
+amqtt also logs a stack trace at its end for each message that such a client has not read. The broker's loop alone.
 """
 
 import asyncio
-from typing import Any
+import logging
+from collections import deque
+from functools import partial
+from typing import Any, Final
 from weakref import WeakSet
 
 from amqtt_rest_bridge.broker import amqtt_broker
+
+log = logging.getLogger(__name__)
+
+_END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
 
 
 def look_after_transports(broker: Any) -> None:
@@ -26,6 +35,7 @@ class _Transports:
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
         amqtt_broker.replace_serve_stream(broker, self._serving)
         amqtt_broker.replace_listen(broker, self._listening)
+        amqtt_broker.replace_end_of_forwarding(broker, partial(_dropping_unread, amqtt_broker.deliveries(broker)))
 
     def _serving(self, serve: amqtt_broker.Step) -> amqtt_broker.Step:
         self._serve = serve
@@ -60,3 +70,21 @@ class _Transports:
 
             server.wait_closed = cut_off  # type: ignore[method-assign]
         return server
+
+
+def _dropping_unread(deliveries: "deque[asyncio.Task[Any]]", end: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Return the end of forwarding with the deliveries dropped before that their clients have not read."""
+
+    async def drop_and_end() -> None:
+        unread = [delivery for delivery in deliveries if not delivery.done()]
+        for delivery in unread:
+            delivery.cancel()
+        if unread:
+            ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)
+            for delivery in ended:
+                deliveries.remove(delivery)
+                delivery.cancelled() or delivery.exception()  # else asyncio logs that nothing has asked for it
+            log.warning("%d message(s) are dropped: their clients had not read them at the shutdown", len(unread))
+        await end()
+
+    return drop_and_end
