@@ -9,14 +9,18 @@ takes the place of one of amqtt's: those are the `replace_...` functions, which 
 """
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
+from amqtt.client import MQTTClient
 from amqtt.contexts import Action, ListenerConfig
+from amqtt.errors import PluginInitError
 from amqtt.events import MQTTEvents
+from amqtt.plugins.manager import PluginManager
 from amqtt.session import Session
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
@@ -72,6 +76,22 @@ def use_packet_hook(broker: Any, plugin: Any, hook: Step, *, wanted: bool) -> No
 def hooks(manager: Any) -> dict[Any, list[Step]]:
     """Return the hooks of a plugin manager by event, to be changed in place."""
     return cast("dict[Any, list[Step]]", manager._event_plugin_callbacks)
+
+
+def failed_plugin(error: Exception) -> str | None:
+    """Return the class name of the plugin whose constructor failed, None for another error; amqtt has it in a text."""
+    if not isinstance(error, PluginInitError):
+        return None
+    return str(error).rpartition("<class '")[2].partition("'")[0].rpartition(".")[2]
+
+
+def plugins_before(error: Exception) -> list[Any]:
+    """Return the plugins constructed before the one that failed; only the traceback still refers to them."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        manager = frame.f_locals.get("self")
+        if isinstance(manager, PluginManager):
+            return list(manager.plugins)
+    return []
 
 
 # Messages on their way to the subscribers.
@@ -153,6 +173,16 @@ def sessions(broker: Any) -> dict[str, tuple[Session, Any]]:
     return cast("dict[str, tuple[Session, Any]]", broker._sessions)
 
 
+def copy_of(session: Session) -> Session:
+    """Return what a session has of its present connection, for the ACL and the will.
+
+    `Session()` would make a state machine of its own, 23 kB for each connection.
+    """
+    copy = Session.__new__(Session)
+    vars(copy).update(vars(session), _attributes=dict(session.attributes))
+    return copy
+
+
 async def delete_session(broker: Any, client_id: str | None) -> None:
     """Forget the session of a client id."""
     await broker._delete_session(client_id)
@@ -194,3 +224,12 @@ def split_address(listener: ListenerConfig) -> tuple[str | None, int]:
 def load_certificate(listener: ListenerConfig) -> None:
     """Read the certificate and key of a TLS listener; raises what amqtt raises when they cannot be used."""
     Broker._create_ssl_context(listener)
+
+
+# The client.
+
+
+async def close_connection(client: MQTTClient) -> None:
+    """Close what amqtt leaves open when the broker refuses the connection or does not answer."""
+    if client._handler is not None and client._handler.writer is not None:
+        await client._handler.writer.close()

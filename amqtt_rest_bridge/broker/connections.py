@@ -75,7 +75,7 @@ class Connections:
             return
         session = await self._settle(session)
         self._let_in.add(id(session))
-        served = self._served[handler] = _Served(_copy(session))
+        served = self._served[handler] = _Served(amqtt_broker.copy_of(session))
         try:
             await self._own.serve(reader, writer, session, handler, server, listener_name)
         finally:
@@ -160,16 +160,6 @@ class Connections:
         except Exception:
             log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
             return False
-
-
-def _copy(session: Session) -> Session:
-    """Return what a session has of its present connection, for the ACL and the will.
-
-    `Session()` would make a state machine of its own, 23 kB for each connection.
-    """
-    owner = Session.__new__(Session)
-    vars(owner).update(vars(session), _attributes=dict(session.attributes))
-    return owner
 
 
 def _drop_unasked(session: Session) -> None:

@@ -7,16 +7,14 @@ starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge s
 import asyncio
 import logging
 import signal
-import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from importlib.metadata import version
 from typing import Any, Protocol
 
 from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
-from amqtt.errors import BrokerError, PluginInitError
+from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
-from amqtt.plugins.manager import PluginManager
 
 from amqtt_rest_bridge.broker import amqtt_broker, listeners
 from amqtt_rest_bridge.broker.transports import look_after_transports
@@ -72,7 +70,7 @@ def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]
             amqtt_broker.replace_listen(broker, _listen_or_explain)
             look_after_transports(broker)
         except Exception as error:
-            _close_plugins_behind(error, runner)
+            runner.run(_close(amqtt_broker.plugins_before(error)))
             if signals.received is not None:  # whatever failed, the process was told to stop
                 log.info("%s: stopped before the start", signals.received.name)
                 return
@@ -164,23 +162,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def _plugin_reason(error: Exception) -> str:
     """Return which plugin's constructor failed and why; amqtt keeps the reason behind its own exception."""
-    if not isinstance(error, PluginInitError) or error.__cause__ is None:
+    name, cause = amqtt_broker.failed_plugin(error), error.__cause__
+    if name is None or cause is None:
         return reason(error)
-    name = str(error).rpartition("<class '")[2].partition("'")[0].rpartition(".")[2]
-    cause = error.__cause__
     if isinstance(cause, RouteFilesError):
         count = len(cause.faults)
         return f"{name} cannot start: the route files have {count} error{'s' if count != 1 else ''}, listed above"
     return f"{name} cannot start: {reason(cause)}"
-
-
-def _close_plugins_behind(error: Exception, runner: asyncio.Runner) -> None:
-    """Close the plugins constructed before the one that failed; only the traceback still refers to them."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        manager = frame.f_locals.get("self")
-        if isinstance(manager, PluginManager):
-            runner.run(_close(manager.plugins))
-            return
 
 
 async def _close(plugins: list[Any]) -> None:
@@ -194,8 +182,8 @@ async def _close(plugins: list[Any]) -> None:
 def _watch_hooks(manager: Any) -> list[str]:
     """Return the list to which failures of the start hooks are added; amqtt 0.12.1 drops them."""
     failed: list[str] = []
+    hooks = amqtt_broker.hooks(manager)
     for event in (BrokerEvents.PRE_START, BrokerEvents.POST_START):
-        hooks = amqtt_broker.hooks(manager)
         if event in hooks:
             hooks[event] = [_recording(hook, failed) for hook in hooks[event]]
     return failed

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from amqtt.client import MQTTClient
 from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError, NoDataError
 
+from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.routing.status import status_topic
 
@@ -182,7 +183,8 @@ async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
     finally:
         with contextlib.suppress(Exception):
             await client.disconnect()
-        await _close_connection(client)
+        with contextlib.suppress(Exception):
+            await amqtt_broker.close_connection(client)
 
 
 async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
@@ -197,14 +199,6 @@ async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
         raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
     if _REFUSED in granted:
         raise BrokerUnavailableError(f"{address.shown} does not allow a subscription to {TOPIC_FILTER}")
-
-
-async def _close_connection(client: MQTTClient) -> None:
-    """Close what amqtt 0.12.1 leaves open when the broker refuses the connection or does not answer."""
-    writer = client._handler.writer if client._handler is not None else None
-    if writer is not None:
-        with contextlib.suppress(Exception):
-            await writer.close()
 
 
 def _raise_if_interrupted() -> None:

@@ -190,7 +190,7 @@ class RouteRunner:
             self._start(call)
             return
         successor = self._context.successor()
-        if successor is None or not successor._take_over(call):
+        if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
             self._outbox.send(Returned(call.id))
             self._leave(call)
             return
