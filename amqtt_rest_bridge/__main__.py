@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 when it is used wrongly or its files cannot be read."""
     try:
         typer.main.get_command(_application())(arguments, prog_name="rest-bridge")
-    except SystemExit as ended:  # how typer ends, whatever happened
+    except SystemExit as ended:  # typer always ends so
         return ended.code if isinstance(ended.code, int) else 0
     return 0
 

@@ -74,7 +74,7 @@ class RouteFilesError(BridgeError):
 
 
 class CallError(BridgeError):
-    """A client-mode call cannot go on; becomes the failure payload.
+    """A client-mode call fails; becomes the failure payload.
 
     `unsent` is true when no byte of the request can have reached a server, so that repeating it is safe for every
     method (RFC 9110 section 9.2.2).

@@ -78,7 +78,7 @@ def no_free_worker(workers: int) -> CallError:
     return CallError(
         FailureCode.OVERLOADED,
         f"the route is overloaded: all {workers} workers are busy and OVERLOAD_POLICY is realtime",
-        'send more slowly, raise the plugin\'s workers, or use OVERLOAD_POLICY "balanced" to let messages queue',
+        'send more slowly, raise the plugin\'s workers, or use OVERLOAD_POLICY "balanced" to queue messages',
     )
 
 

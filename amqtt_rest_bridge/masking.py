@@ -1,4 +1,4 @@
-"""Hide secrets in what people see. Pure text in, text out."""
+"""Masking of secrets in logs, errors and payloads. Pure: text in, text out."""
 
 import functools
 import html
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
-_SHORTEST = 3  # Decision: a secret of one or two letters stands everywhere; hiding it would hide everything else
+_SHORTEST = 3  # Decision: a secret of one or two letters is in most texts; masking it would mask everything else
 _CREDENTIAL_WORDS = ("auth", "cookie", "credential", "key", "password", "secret", "token")
 _BASE64 = "[A-Za-z0-9+/_-]"
 
@@ -31,7 +31,7 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _finder(secret: str) -> re.Pattern[str]:
-    """Make the pattern that finds a secret in all its forms."""
+    """Return the pattern that finds a secret in all its forms."""
     in_json = json.dumps(secret, ensure_ascii=False)[1:-1]
     texts = {secret, html.escape(secret), in_json, in_json.replace("/", "\\/")}
     data = secret.encode(errors="surrogatepass")
@@ -42,9 +42,9 @@ def _finder(secret: str) -> re.Pattern[str]:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """Make a pattern for each of the three ways in which data can lie in what is encoded (RFC 4648 section 4).
+    """Yield a pattern for each of the three offsets of data in what is encoded (RFC 4648 section 4).
 
-    Characters at its ends hold bits of its neighbours too: whatever they are, they belong to it.
+    Characters at its ends hold bits of the data around it too: any character matches there.
     """
     for before in range(3):
         first, beyond = -(-before * 8 // 6), (before + len(data)) * 8
@@ -60,7 +60,7 @@ _IN_BASE64 = {"+": r"(?:[+-]|%2[Bb])", "/": r"(?:\\?/|_|%2[Ff])"}
 
 
 def mask_header(name: str, value: str, secrets: Iterable[str]) -> str:
-    """Hide the whole value of a header that by its name carries credentials, and secrets in any other.
+    """Mask the whole value of a header that by its name carries credentials, and secrets in any other.
 
     The scheme of an Authorization stays: `Bearer ***`.
     """
@@ -71,6 +71,6 @@ def mask_header(name: str, value: str, secrets: Iterable[str]) -> str:
 
 
 def is_credential(name: str) -> bool:
-    """Tell from its name whether a header or variable carries a credential."""
+    """Return whether a header or variable, by its name, carries a credential."""
     lower = name.lower()
     return any(word in lower for word in _CREDENTIAL_WORDS) and lower != "idempotency-key"

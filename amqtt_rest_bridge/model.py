@@ -180,7 +180,7 @@ class Publication(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """What a bridge process needs to know of the plugin's configuration; sizes are bytes."""
+    """The part of the plugin's configuration that a bridge process needs; sizes are bytes."""
 
     workers: int = 64
     max_body_bytes: int = 262_144

@@ -31,7 +31,7 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.broker.transports import look_after_transports
+from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
@@ -81,7 +81,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             )
             self._incoming.use_packet_hook()
             Connections(broker, may_publish)
-            look_after_transports(broker)
+            close_leftover_connections(broker)
             self.service.start()
             self._opened = opened.pop_all()
 
@@ -99,12 +99,12 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self.service.begin()
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
-        """Answer read events with messages that were retained before anybody publishes them again."""
+        """Store retained messages for read events, which answer with them before the next publication."""
         if client_id is None:
             self._incoming.remember(retained_message)
 
     async def on_broker_pre_shutdown(self) -> None:
-        """Let running requests finish and publish their results; new connections are refused from now on."""
+        """Wait for running requests and publish their results; new connections are refused from now on."""
         await self.service.drain()
 
     async def close(self) -> None:
@@ -120,9 +120,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._incoming.remember_retained()
 
 
-def _open(
-    settings: Settings, opened: contextlib.ExitStack
-) -> tuple[FirstLoad, ListeningSockets, Spool | None]:
+def _open(settings: Settings, opened: contextlib.ExitStack) -> tuple[FirstLoad, ListeningSockets, Spool | None]:
     """Load the routes, bind their ports and open the spool; what is open is closed with `opened`."""
     check_settings(settings)
     loaded = load_first(settings, _CODE.check_routes)

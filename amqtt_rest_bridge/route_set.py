@@ -12,14 +12,14 @@ _SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a brid
 
 
 class Numbering:
-    """Give each client event a number; an unchanged route keeps its own, no number is used twice."""
+    """Numbers each client event; an unchanged route keeps its own, no number is used twice."""
 
     def __init__(self) -> None:
         self._next = itertools.count(1)
         self._known: dict[Route, NumberedRoute] = {}
 
     def number(self, routes: Iterable[Route]) -> tuple[NumberedRoute, ...]:
-        """Number the events of these routes; routes that are gone are forgotten."""
+        """Number the events of these routes; removed routes are forgotten."""
         numbered = tuple(
             self._known.get(route) or NumberedRoute(route, tuple(next(self._next) for _ in route.client_events))
             for route in routes
@@ -29,7 +29,7 @@ class Numbering:
 
 
 def changes(before: Iterable[Route], after: Iterable[Route]) -> str:
-    """Say in words which routes came, changed and went; "no changes" when none did."""
+    """Return in words which routes were added, changed and removed; "no changes" when none were."""
     old, new = ({route.name: route for route in routes} for routes in (before, after))
     lists = {
         "added": new.keys() - old.keys(),
@@ -40,7 +40,7 @@ def changes(before: Iterable[Route], after: Iterable[Route]) -> str:
 
 
 def read_filters(routes: Iterable[Route]) -> list[str]:
-    """Give the topic filters of all read events."""
+    """Return the topic filters of all read events."""
     return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]
 
 
@@ -89,9 +89,9 @@ def longest_request(route: Route) -> float:
 
 
 def exclusive_ports(routes: Iterable[Route]) -> set[int]:
-    """Give the ports that one bridge process alone may serve.
+    """Return the ports that one bridge process alone may serve.
 
-    Requests of a reply topic without `{request_id}` are served one after the other, which only one process can see to.
+    Requests of a reply topic without `{request_id}` are served one after the other, which needs a single process.
     """
     return {
         route.config.server_port

@@ -30,7 +30,7 @@ def check_topic_filter(text: str) -> str | None:
     levels = text.split("/")
     for number, level in enumerate(levels, start=1):
         if "#" in level and (level != "#" or number != len(levels)):
-            return "has a # that does not stand alone in the last level"
+            return "has a # that is not alone in the last level"
         if "+" in level and level != "+":
             return "has a + that does not fill its level alone"
     return _check_text(text)

@@ -12,7 +12,7 @@ FILES = [
     file
     for package in ("template_api", "amqtt_rest_bridge")
     for file in sorted(ROOT.joinpath(package).rglob("*.py"))
-    if file.parent.name not in ("ranking", "broker", "disk", "processes", "routing", "amqtt_rest_bridge")
+    if file.parent.name != "ranking"  # its stop words are such words
 ]
 FIRST = re.compile(r"(Gives?|Says?|Tells?|Lets?|Ha(ve|s)|Stands?)\b")
 """What no docstring begins with: a function returns, raises, sends, writes; a class is something."""

@@ -53,7 +53,7 @@ def has_acl(broker: Any) -> bool:
 
 
 async def may_publish(broker: Any, session: Session, topic: str) -> bool:
-    """Ask the topic plugins, as amqtt does for a publish."""
+    """Await the decision of the topic plugins, as amqtt does for a publish."""
     return bool(await broker._topic_filtering(session, topic, Action.PUBLISH))
 
 

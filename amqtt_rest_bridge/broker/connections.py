@@ -1,8 +1,8 @@
-"""Clients of the broker: authenticated before they touch a session, and asked for leave of their wills. Its loop alone.
+"""Clients of the broker: authenticated before they touch a session, their wills checked by the ACL. Its loop alone.
 
-amqtt 0.12.1 gives a CONNECT the session of its client id (subscriptions, will, credentials) and then authenticates it;
-one that it refuses has changed them all, and has ended the connection of the client whose id it is. And it sends any
-will to any topic. Here a CONNECT is authenticated as a newcomer; only then it gets the session, as in amqtt.
+amqtt 0.12.1 gives a CONNECT the session of its client id (subscriptions, will, credentials), then authenticates it; one
+that it refuses has changed them all, and has ended the connection of the client whose id it is. And it sends any will
+to any topic. Here a CONNECT is authenticated with a new session; only then it gets the old one, as in amqtt.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ log = logging.getLogger(__name__)
 
 _TAKE_OVER_SECONDS: Final = 2.0  # what a connection gets to end, before the next one has its session
 _LOOK_SECONDS: Final = 0.05
-# What a session has of the connection that it belongs to at the time.
+# The attributes of a session that are those of its present connection.
 _OF_THE_CONNECTION: Final = (
     "will_flag", "will_topic", "will_message", "will_qos", "will_retain", "keep_alive", "username", "password",
     "is_anonymous", "remote_address", "remote_port", "ssl_object",
 )  # fmt: skip
 
 MayPublish = Callable[[Session, str], Awaitable[bool]]
-"""Ask the topic plugins whether a client may publish on a topic."""
+"""Return whether a client may publish on a topic, by the topic plugins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Served:
     """A connection that is served: `owner` has its client, credentials and will, `end` is set once it has ended.
 
-    The session itself may be that of a later connection by the time a slow ACL lets an earlier one end.
+    The session itself may be that of a later connection when an earlier one ends after a slow ACL.
     """
 
     owner: Session
@@ -44,24 +44,24 @@ class _Served:
 
 
 class Connections:
-    """Stand in for those steps of a broker that begin and end a connection.
+    """Replaces those steps of a broker that begin and end a connection.
 
     Args:
         broker: An amqtt broker whose constructor runs, or has run.
-        may_publish: Asks the ACL.
+        may_publish: The decision of the ACL.
     """
 
     def __init__(self, broker: Any, may_publish: MayPublish) -> None:
         self._broker = broker
         self._may_publish = may_publish
-        self._let_in: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
+        self._admitted: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
         self._served: dict[Any, _Served] = {}  # by their handlers
         self._own = amqtt_broker.replace_connection_steps(
-            broker, amqtt_broker.ConnectionSteps(self._read_connect, self._receive, self._is_let_in, self._see_off)
+            broker, amqtt_broker.ConnectionSteps(self._read_connect, self._receive, self._is_admitted, self._disconnect)
         )
 
     async def _read_connect(self, reader: Any, writer: Any, address: str, port: int) -> Any:
-        """Read a CONNECT; the session is a new one, whatever its client id."""
+        """Read a CONNECT; the session is a new one, with any client id."""
         return await self._own.read_connect(reader, writer, address, port)
 
     async def _receive(
@@ -74,24 +74,24 @@ class Connections:
             await writer.close()
             return
         session = await self._settle(session)
-        self._let_in.add(id(session))
+        self._admitted.add(id(session))
         served = self._served[handler] = _Served(amqtt_broker.copy_of(session))
         try:
             await self._own.serve(reader, writer, session, handler, server, listener_name)
         finally:
-            self._let_in.discard(id(session))
+            self._admitted.discard(id(session))
             del self._served[handler]
             served.end.set()
 
-    async def _is_let_in(self, session: Session, listener: Any) -> bool:
-        """Answer amqtt, which authenticates whom it serves, from what `_receive` has asked."""
-        if id(session) in self._let_in:
-            self._let_in.discard(id(session))
+    async def _is_admitted(self, session: Session, listener: Any) -> bool:
+        """Return to amqtt, which authenticates each connection, the result of `_receive`."""
+        if id(session) in self._admitted:
+            self._admitted.discard(id(session))
             return True
         return bool(await self._own.authenticate(session, listener))
 
     async def _settle(self, newcomer: Session) -> Session:
-        """Return the session that an authenticated client goes on with; an earlier connection that has it ends."""
+        """Return the session that an authenticated client continues; an earlier connection that has it ends."""
         sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
         if newcomer.clean_session:
             await amqtt_broker.delete_session(self._broker, client_id)
@@ -112,19 +112,19 @@ class Connections:
     async def _take_over(self, handler: Any) -> None:
         """End a connection as if its client had gone: its will is sent, by its own rights (Decision).
 
-        amqtt ends it too, but goes on at once; the will would be that of the next connection.
+        amqtt ends it too, but continues at once; the will would be that of the next connection.
         """
         served = self._served.get(handler)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
                 while served is not None and not served.end.is_set():
-                    # Again and again, since a handler that starts forgets that it was told to end.
+                    # Again and again, since a handler that starts forgets that it was stopped.
                     await handler.handle_connection_closed()
                     await handler.stop()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(served.end.wait(), _LOOK_SECONDS)
 
-    async def _see_off(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> None:
+    async def _disconnect(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> None:
         """End a connection; then its will is sent where its client might publish."""
         owner = self._served[handler].owner
         if self._is_taken_over(session, handler):
@@ -141,7 +141,7 @@ class Connections:
             log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
 
     def _is_taken_over(self, session: Session, handler: Any) -> bool:
-        """Tell whether a later connection has the session, since the earlier one did not end in time."""
+        """Return whether a later connection has the session, since the earlier one did not end in time."""
         present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
         return present is session and its_handler is not handler
 

@@ -57,12 +57,12 @@ class IncomingMessages:
             amqtt_broker.use_packet_hook(self._broker, self._plugin, self._lossless.on_packet, wanted=wanted)
 
     def remember(self, retained: ApplicationMessage) -> None:
-        """Let read events answer with a message that has just been retained."""
+        """Store a message that has just been retained, for read events to answer with."""
         if retained.data:
             self._dispatcher.remember(retained.topic, bytes(retained.data))
 
     def remember_retained(self) -> None:
-        """Let new read events answer with what the broker has retained."""
+        """Store what the broker has retained, for new read events to answer with."""
         for topic, message in list(self._broker.retained_messages.items()):
             self._dispatcher.remember(topic, bytes(message.data), only_new=True)
 

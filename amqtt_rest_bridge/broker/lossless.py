@@ -36,8 +36,8 @@ _FLUSHES: Final = 100  # between two checkpoints of the spool
 class Taken(bytes):
     """The payload of a client's message that lossless events took before its PUBACK.
 
-    amqtt carries it from the packet to the broadcast, where it says which events have the message, whatever a reload
-    has made of them meanwhile. Nothing is to be remembered of messages that amqtt drops in between.
+    amqtt carries it from the packet to the broadcast, where it names the events that have the message, independent of
+    reloads in between. So nothing has to be remembered of messages that amqtt drops before.
     """
 
     topic: str
@@ -52,7 +52,7 @@ def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[
 
 
 class Lossless:
-    """Keep, ask, deal, and take up what an earlier run of the broker left."""
+    """Stores messages, has the ACL decide, dispatches, and replays what an earlier run of the broker left."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class Lossless:
         return len(self._permissions)
 
     async def run(self) -> None:
-        """Deal what an earlier run left on disk, then what comes, until cancelled; may be run again after an error."""
+        """Replay what an earlier run left on disk, then dispatch, until cancelled; may be run again after an error."""
         try:
-            count = await self._take_up(self._spool.left_over())
+            count = await self._replay_all(self._spool.left_over())
             if count:
-                log.info("%d message(s) of lossless routes taken up from the spool", count)
+                log.info("replaying %d message(s) of lossless routes from the spool", count)
             await self._permissions.run()
         finally:
             self._permissions.cancel()
@@ -110,13 +110,13 @@ class Lossless:
         """Dispatch what stayed on disk because its route was gone, if a reload has brought it back."""
         orphans, self._dispatcher.orphans = deque(self._dispatcher.orphans), []
         try:
-            count = await self._take_up(self._spool.find(orphans.popleft() for _ in range(len(orphans))))
+            count = await self._replay_all(self._spool.find(orphans.popleft() for _ in range(len(orphans))))
             if count:
-                log.info("%d message(s) of routes that are back taken up from the spool", count)
+                log.info("replaying %d message(s) from the spool: their routes exist again", count)
         finally:  # what is left is for the next time
             self._dispatcher.orphans[:0] = orphans
 
-    async def _take_up(self, calls: Iterable[Kept | Unreadable]) -> int:
+    async def _replay_all(self, calls: Iterable[Kept | Unreadable]) -> int:
         count = 0
         gone: Counter[EventName] = Counter()
         for kept in calls:
@@ -132,7 +132,7 @@ class Lossless:
                 count += await self._replay(kept, listening)
         for (route, event), number in gone.items():
             log.warning(
-                "the spool holds %d message(s) for route %s, event %s, which is gone; they are sent when it is back",
+                "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does",
                 number,
                 route,
                 event,
@@ -140,7 +140,7 @@ class Lossless:
         return count
 
     async def _replay(self, kept: Kept, listening: Listening) -> bool:
-        """Deal a call that was kept before; False when its publisher may not, or not yet."""
+        """Dispatch a call from disk; return False when its publisher may not publish, or not yet."""
         listening.statistics.admit_again()
         if kept.client_id is not None:
             calls, publisher = [(listening, kept.key)], publisher_of(kept.client_id, kept.username)
@@ -185,14 +185,14 @@ def _names_of(listenings: tuple[Listening, ...]) -> frozenset[EventName]:
 
 
 def _is_refused(topic: str) -> bool:
-    """Tell a topic that amqtt lets no client publish to."""
+    """Return whether amqtt refuses publications of clients on a topic."""
     return topic.startswith("$") or "+" in topic or "#" in topic
 
 
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:
-    """Tell a QoS 2 PUBLISH that is sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): it is on disk already.
+    """Return whether a QoS 2 PUBLISH is sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): it is on disk already.
 
-    Decision: DUP, topic and payload tell it. The packet id alone does not: a publisher that has lost its state begins
+    Decision: DUP, topic and payload decide. The packet id alone does not: a publisher that has lost its state begins
     anew at 1 while the session still waits for the PUBREL of an earlier 1. amqtt then delivers the new message in place
     of that one.
     """

@@ -28,7 +28,7 @@ _LONGEST_DELAY: Final = 30.0
 _QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
 
 # The ACL may answer for one publisher slowly, or never: what it has not answered by then waits in a queue of that
-# publisher's own, so that the messages of others go on. A task for every message would cost a tenth of the throughput.
+# publisher's own and delays no others. A task for every message would cost a tenth of the throughput.
 _PROMPT_SECONDS: Final = 0.05
 _SLOW_SECONDS: Final = 5.0  # an answer that takes longer is reported
 
@@ -124,7 +124,7 @@ class Permissions:
         return False
 
     async def _await_slowly(self, publisher: Publisher, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Await the answer about a message, then decide what came behind it; the rest of the messages go on."""
+        """Await the answer about a message, then decide what came behind it; other messages are not delayed."""
         try:
             await asyncio.wait((deciding,), timeout=_SLOW_SECONDS)
             if not deciding.done():
@@ -144,19 +144,19 @@ class Permissions:
             self._filled.set()
 
     def _interrupt(self, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Keep an undecided message for the next `run`."""
+        """Store an undecided message for the next `run`."""
         if not deciding.done():
             deciding.cancel()
             self._kept.appendleft(undecided)
 
     async def _ask(self, undecided: Undecided) -> bool:
-        """Ask the ACL, then dispatch or remove a message; False when not dispatched. After an error, ask again."""
+        """Dispatch or remove a message as the ACL decides; False when not dispatched. Repeated after an error."""
         session, message = undecided.session, undecided.message
         if session.username != undecided.username:
             session = publisher_of(session.client_id, undecided.username)
         try:
             permitted = await self._may_publish(session, message.topic)
-        except Exception as error:  # noqa: BLE001  # that is no refusal, and the message has been acknowledged
+        except Exception as error:  # noqa: BLE001  # not a refusal, and the message has been acknowledged
             self._ask_later(undecided, error)
             return False
         for listening, key in undecided.calls:
@@ -168,7 +168,7 @@ class Permissions:
         return permitted
 
     def _ask_later(self, undecided: Undecided, error: Exception) -> None:
-        """Put a message back after a while, longer from time to time.
+        """Queue a message again after a delay that grows.
 
         Decision: others overtake it, ORDERED or not, since an ACL may fail for one publisher alone.
         """
@@ -176,9 +176,7 @@ class Permissions:
         asyncio.get_running_loop().call_later(undecided.delay, self.add, undecided)
         undecided.delay = min(_LONGEST_DELAY, undecided.delay * 2)
 
-    def _report(
-        self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None
-    ) -> None:
+    def _report(self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None) -> None:
         """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""
         client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
         complaint = f"the ACL {what} whether {client} may publish on {topic}; {then}"

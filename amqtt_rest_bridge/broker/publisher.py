@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 MAX_QUEUE: Final = 10_000  # publications that the broker itself makes (refusals); a bridge's are bounded by its credits
 # amqtt 0.12.1 takes a message from its queue every third iteration of the loop, and a client that has many to send puts
-# one in just as often: whatever a plugin adds then stays, in front of all other messages. So after each
+# one in just as often: what a plugin adds then stays, in front of all other messages. So after each
 # publication as many iterations as one message needs ...
 _LEAST_ITERATIONS: Final = 4
 # ... and more, until the queue is short. Without that, 64 messages under way in client mode left 110 of them in the
@@ -27,6 +27,7 @@ _SHORT: Final = 1
 _MOST_ITERATIONS: Final = 12
 
 _topic_fault = functools.lru_cache(maxsize=1024)(check_topic_name)  # routes publish on the same topics again and again
+
 
 class Publisher:
     """A bounded queue and the task that empties it.

@@ -1,7 +1,7 @@
 """A broker run as a service: it starts whole or not at all, with the reason, and shuts down gracefully. Main thread.
 
 amqtt's own command leaves a broker without a listener running when a port is taken, hides why a plugin could not start,
-starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge serve --help` tells what is done here.
+starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge serve --help` describes this service.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 
 from amqtt_rest_bridge.broker import amqtt_broker, listeners
-from amqtt_rest_bridge.broker.transports import look_after_transports
+from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 
@@ -29,11 +29,11 @@ class CannotStartError(BridgeError):
 
 
 class BrokerFailedError(BridgeError):
-    """The broker ended without being told to, or its shutdown failed."""
+    """The broker ended without a signal, or its shutdown failed."""
 
 
 class StopSignals(Protocol):
-    """What tells the service to stop; `received` is the first signal, None before it."""
+    """The signals that stop the service; `received` is the first one, None before it."""
 
     received: signal.Signals | None
 
@@ -68,10 +68,10 @@ def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]
         try:
             broker = Broker(config, loop=loop)
             amqtt_broker.replace_listen(broker, _listen_or_explain)
-            look_after_transports(broker)
+            close_leftover_connections(broker)
         except Exception as error:
             runner.run(_close(amqtt_broker.plugins_before(error)))
-            if signals.received is not None:  # whatever failed, the process was told to stop
+            if signals.received is not None:  # after a signal, a failure is part of the stop
                 log.info("%s: stopped before the start", signals.received.name)
                 return
             raise CannotStartError(_plugin_reason(error)) from error
@@ -137,7 +137,7 @@ async def _release(broker: Broker) -> None:
 
 
 def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Let IPv6 addresses work, and let errors name the listener and the address."""
+    """Support IPv6 addresses, and name listener and address in errors."""
 
     async def explaining(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
         host = address.strip("[]") if address is not None else None

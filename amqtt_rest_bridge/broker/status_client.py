@@ -31,7 +31,7 @@ _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
     2: "it does not accept the client id",
     3: "it is not available",
     4: "wrong user name or password",
-    5: "not authorized: check user name and password, given as mqtt://USER:PASSWORD@HOST",
+    5: "not authorized: check user name and password: mqtt://USER:PASSWORD@HOST",
 }
 
 Status = dict[str, Any]

@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 _END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
 
 
-def look_after_transports(broker: Any) -> None:
+def close_leftover_connections(broker: Any) -> None:
     """Close and cut off the connections of an amqtt broker; before it starts, once or more."""
     if not isinstance(getattr(broker.stream_connected, "__self__", None), _Transports):
         _Transports(broker)
 
 
 class _Transports:
-    """Stands between amqtt and the loop where connections come in and where listeners are made."""
+    """Wraps the steps of amqtt that serve connections and open listeners."""
 
     def __init__(self, broker: Any) -> None:
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
@@ -46,7 +46,7 @@ class _Transports:
         return self.listen
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str) -> None:
-        """Have amqtt serve a connection, then close it."""
+        """Call amqtt to serve a connection, then close it."""
         self._transports.add(writer.transport)
         try:
             await self._serve(reader, writer, listener_name)
@@ -58,7 +58,7 @@ class _Transports:
             writer.close()
 
     async def listen(self, *arguments: Any) -> Any:
-        """Have amqtt make a listener, and cut off what is still connected once it waits for that."""
+        """Open a listener by amqtt; its `wait_closed` first aborts what is still connected."""
         server = await self._listen(*arguments)
         if isinstance(server, asyncio.Server):
             wait_closed = server.wait_closed

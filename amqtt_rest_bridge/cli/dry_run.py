@@ -32,7 +32,7 @@ ANY_KEY = "<a UUID, the same for every try>"
 
 DESCRIPTION = """\
 Show the exact requests that a message on a topic would send, for every client event of the routes that it triggers:
-method, URL, headers and body, with credentials masked. Nothing is sent unless --send is given; nothing is published.
+method, URL, headers and body, with credentials masked. Nothing is sent without --send; nothing is published.
 """
 EPILOG = """\
 exit status:
@@ -68,7 +68,7 @@ def run(
         raise typer.BadParameter("--payload and --payload-file cannot be used together")
     if reason := check_topic_name(topic):
         raise ConfigurationError(f"--topic {topic!r} {reason}")
-    # The bytes as they were typed, whatever the terminal's encoding.
+    # The bytes as they were typed, in any encoding of the terminal.
     body = os.fsencode(payload or "") if payload_file is None else _read(payload_file)
     message = Message(topic, body, time.time())
     loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=secrets_dir)

@@ -86,8 +86,8 @@ def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:
     for status in statuses:
         error = status.get("last_error")
         if isinstance(error, Mapping):
-            told = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
-            yield Text(f"{_text(status['name'])}: {told or _UNKNOWN} ({_age(error.get('time'), now)})")
+            shown = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
+            yield Text(f"{_text(status['name'])}: {shown or _UNKNOWN} ({_age(error.get('time'), now)})")
 
 
 def _age(time: Any, now: float) -> str:

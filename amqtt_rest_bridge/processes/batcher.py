@@ -26,7 +26,7 @@ class Batcher(Generic[T]):
         self._last = 0.0
 
     def add(self, item: T, size: int = 0) -> None:
-        """Put one item into the batch; `size` is about how many bytes it takes in a frame."""
+        """Add one item to the batch; `size` is about how many bytes it takes in a frame."""
         self._items.append(item)
         self._size += size
         if self._size > FRAME_BYTES:

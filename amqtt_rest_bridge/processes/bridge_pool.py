@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
 LONGEST_DELAY: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
-_MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it is dealt more of what waited for it
+_MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it gets more of what waited for it
 
 
 class BridgePool:
@@ -37,7 +37,7 @@ class BridgePool:
         count: How many.
         spawn: How one is started.
         settings: What they need of the plugin's configuration.
-        server: What is told what their server mode takes in and answers.
+        server: Counts what their server mode takes in and answers.
         loop: The broker's, which may not run yet.
     """
 
@@ -118,8 +118,8 @@ class BridgePool:
             return
         bridges = self._bridges
         if call.listening.event.ordered and len(bridges) > 1:
-            lane = (call.listening.route, call.listening.event.name, call.message.topic)
-            bridges = [bridges[hash(lane) % len(bridges)]]
+            key = (call.listening.route, call.listening.event.name, call.message.topic)
+            bridges = [bridges[hash(key) % len(bridges)]]
         ready = [bridge for bridge in bridges if bridge.ready]
         if not ready or self._stopping:
             self._held.append(call)
@@ -140,13 +140,13 @@ class BridgePool:
         return all(taken)
 
     def show(self, topic_filter: str, payload: bytes) -> None:
-        """Let the read events of all bridges answer with the newest message of a topic filter."""
+        """Set the newest message that read events of a topic filter answer with, in all bridges."""
         for bridge in self._bridges:
             if bridge.ready:
                 bridge.show(topic_filter, payload)
 
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
-        """Let running calls finish for `grace` seconds, and start no more.
+        """Wait up to `grace` seconds for running calls, and start no more.
 
         Returns for each route how many had not ended by then: those that are lost, and lossless ones.
         """
@@ -158,8 +158,8 @@ class BridgePool:
         while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
             await asyncio.sleep(0.01)
         left: dict[str, tuple[int, int]] = {}
-        dealt = (call for bridge in self._bridges for call in bridge.calls.values())
-        for call in [*self._due.items, *self._held, *dealt]:
+        in_flight = (call for bridge in self._bridges for call in bridge.calls.values())
+        for call in [*self._due.items, *self._held, *in_flight]:
             lost, kept = left.get(call.listening.route, (0, 0))
             left[call.listening.route] = (lost + 1, kept) if call.key is None else (lost, kept + 1)
         return left

@@ -65,7 +65,7 @@ Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
 
 
 def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
-    """Start a bridge process that owns the given end of a socket pair."""
+    """Start a bridge process that owns this end of a socket pair."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
         [
@@ -112,7 +112,7 @@ class BridgeProcess:
         index: Its number among those of the plugin.
         loop: The broker's, which may not run yet.
         spawn: Starts it.
-        server: What is told what its server mode takes in and answers.
+        server: Counts what its server mode takes in and answers.
         on_ready: Called when it serves, each time that it has taken new routes.
         on_closed: Called when it has ended.
     """
@@ -219,7 +219,7 @@ class BridgeProcess:
         return self._feed.reply(topic, payload)
 
     def show(self, topic_filter: str, payload: bytes) -> None:
-        """Let a read event answer with its newest message."""
+        """Set the newest message that a read event answers with."""
         self._feed.newest(topic_filter, payload)
 
     def disconnect(self) -> None:

@@ -95,7 +95,7 @@ class Reloader:
         self._faults: tuple[Fault, ...] = ()  # that the last try logged
 
     async def run(self, seconds: float) -> None:
-        """Look every `seconds` (0: never) and whenever asked, until cancelled."""
+        """Reload on changes, found every `seconds` (0: never), and on request, until cancelled."""
         self._watches = seconds > 0
         while True:
             forced = await self._ask(seconds or None)
@@ -152,7 +152,7 @@ class Reloader:
         self._asked.set()
 
     def listen_to_sighup(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Reload on SIGHUP, where the loop runs on the main thread; elsewhere signals belong to somebody else."""
+        """Reload on SIGHUP, where the loop runs on the main thread; elsewhere signals are not ours."""
         try:
             self._before = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self.ask))
             self._listens = True
@@ -192,4 +192,4 @@ def fingerprint(paths: Sequence[str]) -> Fingerprint:
 
 
 def _no_listing(_error: OSError) -> None:
-    """Leave out a folder that cannot be listed: loading it reports why."""
+    """Skip a folder that cannot be listed: loading it reports why."""

@@ -190,7 +190,7 @@ class RouteService:
         await self._reloader.reload()
 
     async def drain(self) -> None:
-        """Let running requests finish and publish their results; new connections are refused from now on."""
+        """Wait for running requests and publish their results; new connections are refused from now on."""
         self._sockets.close()
         left = await self._parts.pool.stop(GRACE_SECONDS)
         self._parts.quiet_log.flush()

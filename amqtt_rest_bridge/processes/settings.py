@@ -61,7 +61,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
-    """Return what a bridge process needs to know of the plugin's settings."""
+    """Return the plugin's settings that a bridge process needs."""
     return BridgeSettings(
         workers=settings.workers,
         max_body_bytes=settings.max_body_bytes,

@@ -1,1 +1,1 @@
-"""What happens to a message: match, admit, count and report. Knows no MQTT library, HTTP, process or disk."""
+"""What happens to a message: match, admit, count and report. No MQTT library, HTTP, process or disk here."""

@@ -1,7 +1,7 @@
 """Events, calls, and the ports between routing and the parts around it. Data and types; the broker's loop alone.
 
-Routing knows the parts around it as ports alone: `BridgePort` is where calls go, `PublisherPort` where results go,
-`Store` keeps the calls of lossless routes, and a `Delivery` tells the source of a message when it may acknowledge it.
+Routing uses the parts around it as ports alone: `BridgePort` is where calls go, `PublisherPort` where results go,
+`Store` keeps the calls of lossless routes, and a `Delivery` decides when the source of a message may acknowledge it.
 A call carries the port by which its end is reported (`Call.reports`), so that what runs calls needs no other.
 """
 
@@ -40,10 +40,10 @@ class Store(Protocol):
 
 
 class Delivery(Protocol):
-    """How a message is acknowledged at its source. The last release lets the source acknowledge it."""
+    """How a message is acknowledged at its source. After the last release the source may acknowledge it."""
 
     def hold(self) -> None:
-        """Hold the acknowledgement back: once for each call, and once for each publication that a call results in."""
+        """Delay the acknowledgement: once for each call, and once for each publication that a call results in."""
 
     def release(self) -> None:
         """Release one hold: the call has ended, or the publication has been published."""
@@ -53,7 +53,7 @@ class NoDelivery:
     """No-op default, for a source that does not wait to acknowledge."""
 
     def hold(self) -> None:
-        """Hold nothing."""
+        """No-op."""
 
     def release(self) -> None:
         """Release nothing."""
@@ -118,7 +118,7 @@ class BridgePort(Protocol):
         """Send a message to requests that may wait for it; return False when it is dropped for want of room."""
 
     def show(self, topic_filter: str, payload: bytes) -> None:
-        """Let the read events of a topic filter answer with a message."""
+        """Set the message that the read events of a topic filter answer with."""
 
     def flush(self) -> None:
         """Note that a message has been dispatched to all its events, so that it need wait for no other."""

@@ -111,12 +111,12 @@ class Dispatcher:
         taken: Collection[EventName] = (),
         delivery: Delivery | None = None,
     ) -> None:
-        """Take a message that reaches the broker's subscribers.
+        """Dispatch a message that reaches the broker's subscribers.
 
         Args:
             message: The message.
             hops: How many routes it has passed through.
-            taken: The events that took it before its PUBACK, whatever their routes' policies are by now.
+            taken: The events that took it before its PUBACK, under any policy that their routes have by now.
             delivery: Held for each call and each publication that comes of the message, and during this method. What
                 `abandon` drops stays held: its source delivers it again.
         """
@@ -152,7 +152,7 @@ class Dispatcher:
         self._bridges.flush()
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
-        """Take a retained message that reaches no subscriber now: read events answer with it.
+        """Accept a retained message that reaches no subscriber now: read events answer with it.
 
         With `only_new` those that have seen a message already keep it: it may be a later one, not retained.
         """
@@ -254,7 +254,7 @@ class Dispatcher:
         delivery.release()
 
     def _admit(self, offered: Offered) -> None:
-        """Admit a message, let it wait for room, or refuse it."""
+        """Admit a message, queue it until there is room, or refuse it."""
         statistics = offered.listening.statistics
         if offered.hops >= MAX_HOPS:
             refusal: CallError | None = too_many_hops(MAX_HOPS)

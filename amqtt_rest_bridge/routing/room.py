@@ -66,7 +66,7 @@ class WaitingRoom:
         return route in self._queues
 
     def accept(self, offered: Offered) -> bool:
-        """Let a message wait; return False where its route does not wait, or as many wait as may."""
+        """Queue a message; return False where its route does not wait, or its queue is full."""
         statistics = offered.listening.statistics
         if statistics.policy is not OverloadPolicy.BALANCED or not statistics.timeout:
             return False

@@ -37,13 +37,13 @@ class RouteStatistics:
         self.update(route)
 
     def update(self, route: Route) -> None:
-        """Take over what a reload changed."""
+        """Apply what a reload changed."""
         self.capacity = route.route_config.overload_capacity
         self.policy = route.route_config.overload_policy
         self.timeout = route.route_config.overload_timeout / 1000
 
     def admit(self) -> CallError | None:
-        """Take one more message, or say why not (then `refuse` has to follow)."""
+        """Admit one more message, or return the reason why not (then `refuse` has to follow)."""
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)
         if not self.has_room:
@@ -64,7 +64,7 @@ class RouteStatistics:
         return self._error(code, message, now)
 
     def admit_again(self) -> None:
-        """Take a message that was admitted before the broker was started again."""
+        """Admit a message again that was admitted before the broker was restarted."""
         self.total += 1
         self.outstanding += 1
 
@@ -91,8 +91,8 @@ class RouteStatistics:
     def served(self, answers: RouteAnswers, now: float) -> bool:
         """Count requests of server mode; return whether the health changed.
 
-        Decision: a caller's mistake (a 4xx) is no fault of the route, so callers cannot make its health Red; the bridge
-        process reports as `failed` only what the route itself could not do.
+        Decision: a caller's mistake (a 4xx) is not a fault of the route, so callers cannot make its health Red; the
+        bridge process reports as `failed` only what the route itself could not do.
         """
         before = self.health
         self.total += answers.answered + answers.failed
@@ -116,7 +116,7 @@ class RouteStatistics:
         return self._error(code, message, now)
 
     def try_failed(self, code: str, message: str, now: float) -> bool:
-        """Note a failed try of a call that goes on; return whether the health changed.
+        """Note a failed try of a call that is retried; return whether the health changed.
 
         Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
         a route whose server is down for a week would be Green all the while.
@@ -173,7 +173,7 @@ class RouteStatistics:
         }
 
     def _connection(self) -> str:
-        # Decision: what the last call told of the other side; a route that made none yet, or only serves, is idle.
+        # Decision: the state of the other side at the last call; a route that made none yet, or only serves, is idle.
         if not self._recent:
             return "idle"
         return "connected" if self._recent[-1] else "failing"

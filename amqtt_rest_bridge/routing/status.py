@@ -12,7 +12,7 @@ from amqtt_rest_bridge.routing.calls import PublisherPort
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
-"""What the topics of all status begin with; no one else publishes there."""
+"""What the topics of all status begin with; other publications there are dropped."""
 
 
 class RoutesPublisher(PublisherPort, Protocol):

@@ -13,7 +13,7 @@ from amqtt.contexts import ListenerConfig, ListenerType
 
 from amqtt_rest_bridge.broker import listeners
 from amqtt_rest_bridge.cli.serve import bridge_check, configuration
-from amqtt_rest_bridge.cli.serve.validation import Misfit, fit
+from amqtt_rest_bridge.cli.serve.validation import InvalidValue, build
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.processes.settings import Settings
 from tests.bridge.launcher_support import ANONYMOUS, BRIDGE, SERVER_ROUTE, Workplace
@@ -252,26 +252,26 @@ class Demanding:
 
 FITS = [
     pytest.param({"name": "a", "size": 2}, [], id="fits"),
-    pytest.param({}, [Misfit(None, 'missing value for field "name"')], id="missing"),
-    pytest.param({"name": 1}, [Misfit("name", "name must be text, not a whole number")], id="wrong-and-needed"),
-    pytest.param({"name": "root"}, [Misfit(None, "root is reserved")], id="own-check"),
+    pytest.param({}, [InvalidValue(None, 'missing value for field "name"')], id="missing"),
+    pytest.param({"name": 1}, [InvalidValue("name", "name must be text, not a whole number")], id="wrong-and-needed"),
+    pytest.param({"name": "root"}, [InvalidValue(None, "root is reserved")], id="own-check"),
     pytest.param(
         {"name": "a", "size": [], "nam": 1, "x": 2},
         [
-            Misfit("nam", "unknown setting nam", "did you mean name?"),
-            Misfit("x", "unknown setting x"),
-            Misfit("size", "size must be a whole number, not a list"),
+            InvalidValue("nam", "unknown setting nam", "did you mean name?"),
+            InvalidValue("x", "unknown setting x"),
+            InvalidValue("size", "size must be a whole number, not a list"),
         ],
         id="several",
     ),
 ]
 
 
-@pytest.mark.parametrize(("values", "misfits"), FITS)
-def test_every_value_that_does_not_fit_is_told(values: dict[str, object], misfits: list[Misfit]) -> None:
-    fitted, found = fit(Demanding, values)
-    assert sorted(found, key=str) == sorted(misfits, key=str)
-    assert misfits or fitted == Demanding("a", 2)
+@pytest.mark.parametrize(("values", "invalid"), FITS)
+def test_every_value_that_does_not_fit_is_told(values: dict[str, object], invalid: list[InvalidValue]) -> None:
+    built, found = build(Demanding, values)
+    assert sorted(found, key=str) == sorted(invalid, key=str)
+    assert invalid or built == Demanding("a", 2)
 
 
 @dataclass
@@ -307,13 +307,13 @@ VALUES: list[Any] = [
 def test_a_value_fits_when_amqtt_takes_it_but_true_is_not_a_number(name: str) -> None:
     for value in VALUES:
         try:
-            built = dacite.from_dict(Varied, {name: value}, dacite.Config(strict=True))
+            expected = dacite.from_dict(Varied, {name: value}, dacite.Config(strict=True))
         except (dacite.DaciteError, TypeError, ValueError):  # also from inside dacite 1.9
-            built = None
-        fitted, misfits = fit(Varied, {name: value})
+            expected = None
+        built, invalid = build(Varied, {name: value})
         true_as_number = value is True and name in ("number", "ratio", "limit")
-        assert bool(misfits) == (built is None or true_as_number), value
-        assert misfits or fitted == built
+        assert bool(invalid) == (expected is None or true_as_number), value
+        assert invalid or built == expected
 
 
 @pytest.mark.parametrize(
@@ -328,9 +328,9 @@ def test_a_value_fits_when_amqtt_takes_it_but_true_is_not_a_number(name: str) ->
     ],
 )
 def test_place_inside_a_value_is_named_without_the_value(values: dict[str, Any], message: str) -> None:
-    _, (misfit,) = fit(Varied, values)
-    assert misfit.message.startswith(message)
-    assert "hunter2" not in misfit.message
+    _, (found,) = build(Varied, values)
+    assert found.message.startswith(message)
+    assert "hunter2" not in found.message
 
 
 def test_reason_is_the_first_message_of_the_exceptions_behind_an_error() -> None:
@@ -371,9 +371,7 @@ def test_settings_of_the_bridge_are_checked(
     assert message.startswith(f"broker.yaml:7:3: error: {fault}")
 
 
-def test_sound_settings_of_the_bridge_are_not_complained_of(
-    place: Workplace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sound_settings_of_the_bridge_are_not_complained_of(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     assert bridge_check.is_sound(Settings("routes.lot", spool="spool.db"), "broker.yaml:7:3")
     assert caplog.messages == []
 

@@ -235,7 +235,7 @@ def test_a_message_of_a_route_that_is_gone_stays_on_disk(
         host.client().publish("in/x", b"kept")
     other = route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere")
     with hosting(other, spool=spool) as host:
-        eventually(lambda: "route L, event E, which is gone" in caplog.text, "nothing said so")
+        eventually(lambda: "route L, event E, which does not exist" in caplog.text, "nothing said so")
     with recording(port) as target, hosting(route(port), spool=spool):
         assert target.request().body == b"kept"
 
@@ -276,7 +276,7 @@ def test_what_comes_while_an_earlier_run_is_taken_up_goes_after_it(tmp_path: Pat
             client.publish("in/x", b"%d" % number)
     with recording(port) as target:
         let_go = threading.Event()
-        take_up = Lossless._take_up
+        take_up = Lossless._replay_all
 
         async def held(self: Lossless, calls: Any) -> int:
             while not let_go.is_set():
@@ -284,7 +284,7 @@ def test_what_comes_while_an_earlier_run_is_taken_up_goes_after_it(tmp_path: Pat
             return await take_up(self, calls)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Lossless, "_take_up", held)
+            patch.setattr(Lossless, "_replay_all", held)
             with hosting(ordered, spool=spool) as host:
                 host.client().publish("in/x", b"new")
                 let_go.set()

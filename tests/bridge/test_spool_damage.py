@@ -74,7 +74,7 @@ UNREADABLE = [
     pytest.param("topic = 'a/+'", "its topic holds the wildcard", id="wildcard"),
     pytest.param("topic = ''", "its topic is empty", id="no topic"),
     pytest.param("key = CAST(x'c3' AS TEXT)", "its key is not UTF-8", id="key not UTF-8"),
-    pytest.param("key = 'a' || char(10)", "its key cannot stand in a header", id="key with a line break"),
+    pytest.param("key = 'a' || char(10)", "its key is not allowed in a header", id="key with a line break"),
     pytest.param("hops = -1", "its number of hops is not one", id="negative hops"),
     pytest.param("timestamp = 9e999", "its timestamp is not a time", id="endless time"),
     pytest.param("username = CAST(x'ff' AS TEXT)", "its publisher is not UTF-8", id="user name not UTF-8"),

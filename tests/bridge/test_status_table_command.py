@@ -193,7 +193,7 @@ def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]
         shown = url(gated)
     assert printed.err == (
         f"rest-bridge status: cannot connect to {shown}: "
-        "not authorized: check user name and password, given as mqtt://USER:PASSWORD@HOST\n"
+        "not authorized: check user name and password: mqtt://USER:PASSWORD@HOST\n"
     )
 
 

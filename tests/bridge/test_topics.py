@@ -108,9 +108,9 @@ def test_text_is_neither_name_nor_filter(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("a/#/b", "has a # that does not stand alone in the last level"),
-        ("a#", "has a # that does not stand alone in the last level"),
-        ("##", "has a # that does not stand alone in the last level"),
+        ("a/#/b", "has a # that is not alone in the last level"),
+        ("a#", "has a # that is not alone in the last level"),
+        ("##", "has a # that is not alone in the last level"),
         ("a+", "has a + that does not fill its level alone"),
         ("a/b+/c", "has a + that does not fill its level alone"),
     ],

@@ -52,7 +52,7 @@ _PART: Final = 10  # removals in one commit while the disk is full
 _SQLITE_BUSY, _SQLITE_READONLY, _SQLITE_CORRUPT = 5, 8, 11
 _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool holds is kept"
 _LARGE_LOG: Final = 64 << 20  # bytes
-_BUSY_SECONDS: Final = 0.1  # somebody else's transaction may keep the broker's loop this long at most
+_BUSY_SECONDS: Final = 0.1  # another program's transaction may block the broker's loop this long at most
 
 
 class Spool:
@@ -112,7 +112,7 @@ class Spool:
         return key
 
     def permit(self, key: str) -> None:
-        """Note that the ACL let a call pass, with the next `flush`; after a kill before that it is asked again."""
+        """Note, with the next `flush`, that the ACL allows a call; after a kill before that it is asked again."""
         self._permitted[key] = None
 
     def forget(self, key: str) -> None:
@@ -148,14 +148,14 @@ class Spool:
             self._checkpointed = pages == moved
 
     def settle(self) -> None:
-        """Go on after a checkpoint: begin a large log anew, and see how much room the disk has."""
+        """Finish a checkpoint: begin a large log anew, and measure the room on the disk."""
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._room.settle(checkpointed=self._checkpointed)
 
     def left_over(self) -> Iterator[Kept | Unreadable]:
-        """Yield each call that an earlier run left on disk once, the oldest first; a second iterator goes on there."""
+        """Yield each call that an earlier run left on disk once, the oldest first; a second iterator continues."""
         for number, kept in rows(self._connection, self._replayed, self._left_over):
             self._replayed = number
             if isinstance(kept, Kept):
@@ -178,7 +178,7 @@ class Spool:
 
     def _open(self) -> None:
         for _ in range(_REPAIRS):
-            # Made by whoever makes the broker, used by its loop: one thread at a time.
+            # Opened where the broker is constructed, used by its loop: one thread at a time.
             self._connection = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -220,7 +220,7 @@ class Spool:
         if version > SCHEMA_VERSION:
             raise ConfigurationError(
                 f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "
-                f"this one knows {SCHEMA_VERSION}); install that version again, it sends what the file holds"
+                f"this one supports up to {SCHEMA_VERSION}); install that version again, it sends what the file holds"
             )
         check = [line.decode() for (line,) in connection.execute("PRAGMA quick_check").fetchall()]
         damage = [line for line in check if line != "ok" and _ROW_FAULT.search(line) is None]
@@ -298,7 +298,7 @@ def _code(error: Exception) -> int:
 
 
 def _hint(error: Exception) -> str:
-    """Say what to do about a spool that cannot be used; never to do without the messages in it."""
+    """Return the hint for a spool that cannot be used; never to abandon the messages in it."""
     if isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and is_lack_of_room(error)):
         return _MAKE_ROOM
     if _code(error) == _SQLITE_BUSY:

@@ -3,7 +3,7 @@
 | file | what for |
 |---|---|
 | `-lock` | keeps other brokers away from this name |
-| `-reserve` | allocated blocks, given back when the disk is full |
+| `-reserve` | allocated blocks, released when the disk is full |
 | `-salvaged` | a salvage that was interrupted between two renames |
 | `-wal`, `-shm` | SQLite's |
 """
@@ -29,7 +29,7 @@ def salvaged(path: Path) -> Path:
 
 
 class SpoolLock:
-    """Keep other brokers away, which would send every message a second time, until it is closed.
+    """A lock against other brokers, which would send every message a second time, until it is closed.
 
     Two locks: one on the name, with symbolic links resolved, and one on the database file itself, which finds it under
     whatever name. The second one is taken last: closing any descriptor of a file drops the locks that SQLite has in the
@@ -49,7 +49,7 @@ class SpoolLock:
             if not path.exists() and salvaged(path).exists():
                 salvaged(path).rename(path)
                 log.error("the spool %s was damaged; what could be read of it when it was last opened is sent", path)
-            # Decision: refused, not opened by the name that was given: a log may lie beside another one.
+            # Decision: refused, not opened by this name: a log may lie beside another one.
             if path.exists() and path.stat().st_nlink > 1:
                 raise ConfigurationError(  # noqa: TRY301  # closes what is open, as below
                     f"cannot use the spool {path}: the file has several names (hard links), and another broker may use "
@@ -71,7 +71,7 @@ class SpoolLock:
         self._take(self._path)
 
     def close(self) -> None:
-        """Let others use the spool; after SQLite has closed it."""
+        """Release the lock; after SQLite has closed the spool."""
         while self._files:
             os.close(self._files.pop())
 
@@ -109,7 +109,7 @@ class Reserve:
         return True
 
     def trim(self, size: int) -> None:
-        """Give back what is held above `size` bytes."""
+        """Release what is held above `size` bytes."""
         if self.size > size:
             os.ftruncate(self._file, size)
 

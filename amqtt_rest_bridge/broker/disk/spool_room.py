@@ -4,7 +4,7 @@ SQLite writes each commit behind the last one into its log; a checkpoint carries
 and only then is the log begun anew. So two things have to be true at any time: the database file can grow by what the
 log holds, and the log can take one more removal. Both are held in the reserve, a file beside the spool.
 
-When the disk has no room for a larger reserve the spool is *tight*: the reserve is given back but for what a removal
+When the disk has no room for a larger reserve the spool is *tight*: the reserve is released but for what a removal
 needs, the database may not grow any more, so a checkpoint needs no room and the log can always be begun anew. New
 messages then take the place of removed ones. Once there is room again the reserve is held again.
 
@@ -36,7 +36,7 @@ _NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_C
 
 
 def is_lack_of_room(error: sqlite3.Error) -> bool:
-    """Tell a failure that a full disk may be the cause of."""
+    """Return whether a full disk may be the cause of a failure."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM
 
 
@@ -80,7 +80,7 @@ class Room:
     def make(self, size: int = 0) -> bool:
         """Make room after a write has found none; return whether another try is worth it.
 
-        `size` is how much the database has to take up; 0 for a removal.
+        `size` is by how much the database has to grow; 0 for a removal.
         """
         if size > self._page * (self._pragma("freelist_count") + self._pragma("max_page_count") - self._pages()):
             return False
@@ -94,7 +94,7 @@ class Room:
         return gained
 
     def settle(self, *, checkpointed: bool) -> None:
-        """Go on after a checkpoint on the thread, complete or not: be tight, or no longer, as the disk allows."""
+        """Finish a checkpoint of the thread, complete or not: become tight, or no longer, as the disk allows."""
         if not checkpointed:
             if not self.tight and not self._disk_has(self._growth() + self._step):
                 self._tighten()
@@ -106,7 +106,7 @@ class Room:
             self._budget = 0
 
     def give_back(self) -> None:
-        """Give the reserve back for SQLite's last checkpoint, before the connection is closed."""
+        """Release the reserve for SQLite's last checkpoint, before the connection is closed."""
         self._reserve.trim(0)
 
     def hold_for_next_start(self) -> None:

@@ -18,7 +18,7 @@ _PAGE: Final = 100
 _SHOWN: Final = 200  # characters
 # The reader asks for text as bytes (see `rows`), so the payload's own type has to be asked for.
 _SELECT: Final = f"SELECT id, typeof(payload), {COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
-_KEY: Final = re.compile(r"[!-~]{1,200}")  # what may stand in a header
+_KEY: Final = re.compile(r"[!-~]{1,200}")  # what a header may hold
 _YEAR_10000: Final = 253_402_300_800.0
 
 
@@ -113,7 +113,7 @@ def _kept(
     if not isinstance(hops, int) or hops < 0:
         raise ValueError("its number of hops is not one")
     if _KEY.fullmatch(_text("key", key)) is None:
-        raise ValueError("its key cannot stand in a header")
+        raise ValueError("its key is not allowed in a header")
     message = Message(name, payload, timestamp)
     who, user_name = (None if value is None else _text("publisher", value) for value in (client, user))
     return Kept(_text("key", key), _text("route", route), _text("event", event), message, hops, who, user_name)

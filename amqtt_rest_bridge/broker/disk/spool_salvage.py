@@ -26,7 +26,7 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
     waits under its own name, where the next start finds it (see `SpoolLock`).
 
     Raises:
-        sqlite3.Error: It is no spool at all, or the new file cannot be written; nothing has changed.
+        sqlite3.Error: It is not a spool at all, or the new file cannot be written; nothing has changed.
     """
     new, beside = salvaged(path), _free_name(path)
     new.unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
 
 
 def _cut_to_whole_pages(path: Path) -> None:
-    """Take away what is left of a page at the end of a file that was cut off: SQLite would read the rest as zeros."""
+    """Remove what is left of a page at the end of a file that was cut off: SQLite would read the rest as zeros."""
     with path.open("r+b") as file:
         page = int.from_bytes(file.read(18)[16:18], "big")
         size = file.seek(0, os.SEEK_END)

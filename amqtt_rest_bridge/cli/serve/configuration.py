@@ -15,7 +15,7 @@ from amqtt_rest_bridge.broker.listeners import (
     certificate_fault,
 )
 from amqtt_rest_bridge.broker.plugin_classes import ANONYMOUS, UnusablePluginError, authenticates, import_plugin
-from amqtt_rest_bridge.cli.serve.validation import Misfit, fit
+from amqtt_rest_bridge.cli.serve.validation import InvalidValue, build
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, reason
 from amqtt_rest_bridge.language.report import did_you_mean
 
@@ -38,9 +38,9 @@ class Configuration:
         """Return a warning in the same way."""
         return self._fault(Severity.WARNING, keys, message, hint)
 
-    def misfit(self, keys: tuple[Any, ...], misfit: Misfit) -> Fault:
+    def invalid(self, keys: tuple[Any, ...], found: InvalidValue) -> Fault:
         """Return an error for a value that does not fit the dataclass found under these keys."""
-        return self.fault(keys if misfit.key is None else (*keys, misfit.key), misfit.message, misfit.hint)
+        return self.fault(keys if found.key is None else (*keys, found.key), found.message, found.hint)
 
     def place(self, keys: tuple[Any, ...]) -> str:
         """Return `path:line:column` of what these keys lead to."""
@@ -112,7 +112,9 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
     ]
     faults += _listener_shapes(configuration)
     if not faults:
-        faults += [configuration.misfit((), misfit) for misfit in fit(BrokerConfig, _plain(values), (ListenerType,))[1]]
+        faults += [
+            configuration.invalid((), found) for found in build(BrokerConfig, _plain(values), (ListenerType,))[1]
+        ]
     if not faults:
         faults += _listener_contents(configuration)
     return faults
@@ -141,9 +143,9 @@ def _listener_shapes(configuration: Configuration) -> Iterator[Fault]:
         if not isinstance(listener, dict):
             yield configuration.fault(keys, f"listener {name} must be a mapping", "for example bind: 127.0.0.1:1883")
             continue
-        for misfit in fit(ListenerConfig, listener, (ListenerType,))[1]:
-            advice = "write an address and a port: 127.0.0.1:1883" if misfit.key == "bind" else misfit.hint
-            yield configuration.misfit(keys, Misfit(misfit.key, f"listener {name}: {misfit.message}", advice))
+        for found in build(ListenerConfig, listener, (ListenerType,))[1]:
+            advice = "write an address and a port: 127.0.0.1:1883" if found.key == "bind" else found.hint
+            yield configuration.invalid(keys, InvalidValue(found.key, f"listener {name}: {found.message}", advice))
 
 
 def _listener_contents(configuration: Configuration) -> Iterator[Fault]:
@@ -200,10 +202,10 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
             hint = "write them as name: value, indented below it"
             faults.append(configuration.fault(keys, f"the settings of {path} must be a mapping", hint))
             continue
-        fitted, misfits = fit(kind.Config, settings)
-        faults += [configuration.misfit(keys, misfit) for misfit in misfits]
-        if not misfits:
-            plugins.append(ListedPlugin(keys, kind, fitted))
+        built, invalid = build(kind.Config, settings)
+        faults += [configuration.invalid(keys, found) for found in invalid]
+        if not invalid:
+            plugins.append(ListedPlugin(keys, kind, built))
     nothing_else = configuration.values.get("plugins") is not None and not faults
     if nothing_else and not any(authenticates(plugin.kind) for plugin in plugins):
         message = "no authentication plugin is listed: no client can connect"

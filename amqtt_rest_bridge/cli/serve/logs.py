@@ -142,7 +142,7 @@ def configure(
 
 
 def _is_no_connection(record: logging.LogRecord) -> bool:
-    """Leave out the three lines that amqtt 0.12.1 logs at INFO for each client that comes and goes.
+    """Drops the three lines that amqtt 0.12.1 logs at INFO for each client that comes and goes.
 
     One is enough to fill a log where devices connect, send and leave; those of its EventLoggerPlugin are two more.
     """
@@ -152,7 +152,7 @@ def _is_no_connection(record: logging.LogRecord) -> bool:
 
 
 def _tells_something(record: logging.LogRecord) -> bool:
-    """Leave out the stack that amqtt 0.12.1 logs when a listener cannot bind: the launcher says it in one line."""
+    """Drops the stack that amqtt 0.12.1 logs when a listener cannot bind: the service reports it in one line."""
     return record.msg != "Broker startup failed"
 
 
@@ -173,7 +173,7 @@ def _log_thread(caught: threading.ExceptHookArgs) -> None:
 
 
 class StrayOutput:
-    """Turn what reaches descriptor 2 past the log into records, from its construction to `end`.
+    """Logs what is written to descriptor 2 past the log, from its construction to `end`.
 
     The process of the template API, amqtt's own prints and the interpreter write there; with a JSON log every line has
     to be an object. Descriptor 2 becomes a pipe that a thread reads; the log itself goes to the stream that was there.

@@ -51,7 +51,7 @@ class Signals:
         return self.received
 
     def begin_shutdown(self) -> None:
-        """Start the time limit of the shutdown; when it is over the process ends, whatever it is doing."""
+        """Start the time limit of the shutdown; when it is over the process ends at once."""
         watchdog = threading.Timer(self._seconds, self._overdue)
         watchdog.daemon = True
         watchdog.start()
