@@ -23,7 +23,7 @@ from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import AwaitedReply, Inbound
-from amqtt_rest_bridge.bridge.link_readers import LinkReaders
+from amqtt_rest_bridge.bridge.link_readers import LinkReaders, turn_at
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.port_watch import PortWatch
@@ -100,7 +100,7 @@ class Engine:
     def run(self) -> None:
         """Serve until the broker closes the link; blocks."""
         try:
-            LinkReaders(self._read).run()
+            LinkReaders(self._read, turn_at(self._link.fileno())).run()
         except BridgeError as error:
             self._link.send(Failed(str(error)))
         finally:

@@ -21,8 +21,14 @@ class BridgeEnd:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._decoder: FrameDecoder[ToBridge] = FrameDecoder(ToBridge)
+        # One buffer for all reads: one of this size for each is mapped and unmapped, which interrupts other threads.
+        self._chunk = memoryview(bytearray(CHUNK))
         self._send_lock = threading.Lock()
         self._descriptors: deque[int] = deque()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `receive` would not block."""
+        return self._sock.fileno()
 
     def receive(self, timeout: float | None) -> list[ToBridge] | None:
         """Return the frames that arrive within `timeout` seconds (None: no limit), [] when none is complete by then.
@@ -32,7 +38,9 @@ class BridgeEnd:
         try:
             if timeout is not None and not self._poll.poll(timeout * 1000):
                 return []
-            data, ancillary, _flags, _address = self._sock.recvmsg(CHUNK, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4))
+            size, ancillary, _flags, _address = self._sock.recvmsg_into(
+                (self._chunk,), socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4)
+            )
         except OSError:
             return None
         for level, kind, content in ancillary:
@@ -40,7 +48,7 @@ class BridgeEnd:
                 descriptors = array.array("i")
                 descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
                 self._descriptors.extend(descriptors)
-        return self._decoder.feed(data) if data else None
+        return self._decoder.feed(self._chunk[:size]) if size else None
 
     def take_socket(self) -> socket.socket:
         """Return the next socket that travelled with a `Listen` frame; the caller owns it."""

@@ -40,7 +40,7 @@ class FrameDecoder(Generic[F]):
         self._buffer = bytearray()
         self._decoder: msgspec.msgpack.Decoder[F] = msgspec.msgpack.Decoder(types)
 
-    def feed(self, data: bytes) -> list[F]:
+    def feed(self, data: bytes | memoryview) -> list[F]:
         """Add bytes and return the frames that are complete, in order."""
         buffer = self._buffer
         buffer += data

@@ -1,9 +1,13 @@
 """Two threads that take turns at reading, with what they read and do under the test's control."""
 
 import queue
+import socket
 import threading
+from collections.abc import Callable, Iterator
 
-from amqtt_rest_bridge.bridge.link_readers import LinkReaders, Worker
+import pytest
+
+from amqtt_rest_bridge.bridge.link_readers import LinkReaders, LockTurn, SocketTurn, Turn, Worker
 
 SECONDS = 10.0
 
@@ -24,42 +28,62 @@ class Job:
 
 
 class Script:
-    """Readers of what the test puts in."""
+    """Readers of what the test puts in; a byte in a socket stands for each."""
 
-    def __init__(self) -> None:
-        self.given: queue.SimpleQueue[list[Worker] | Exception | None] = queue.SimpleQueue()
+    def __init__(self, make_turn: Callable[[int], Turn]) -> None:
+        self._given: queue.SimpleQueue[list[Worker] | Exception | None] = queue.SimpleQueue()
         self.errors: list[Exception] = []
-        self.running = threading.Thread(target=self._run)
-        self.running.start()
+        self._ours, self._theirs = socket.socketpair()
+        self._readers = LinkReaders(self._read, make_turn(self._theirs.fileno()))
+        self._running = threading.Thread(target=self._run)
+        self._running.start()
 
     def _run(self) -> None:
         try:
-            LinkReaders(self._read).run()
+            self._readers.run()
         except ValueError as error:
             self.errors.append(error)
 
     def _read(self) -> list[Worker] | None:
-        given = self.given.get(timeout=SECONDS)
+        self._theirs.recv(1)
+        given = self._given.get(timeout=SECONDS)
         if isinstance(given, Exception):
             raise given
         return given
 
+    def give(self, given: list[Worker] | Exception | None) -> None:
+        self._given.put(given)
+        self._ours.send(b"x")
+
     def end(self, how: Exception | None = None) -> None:
-        self.given.put(how)
-        self.running.join(SECONDS)
-        assert not self.running.is_alive()
+        self.give(how)
+        self._running.join(SECONDS)
+        assert not self._running.is_alive()
+        for sock in (self._ours, self._theirs):
+            sock.close()
 
 
-def test_a_lone_piece_of_work_is_done_by_its_reader_and_the_next_one_by_another_thread() -> None:
-    script, first, second, third = Script(), Job(), Job(), Job()
-    script.given.put([first])
+@pytest.fixture(params=[lambda _: LockTurn(), SocketTurn], ids=["lock", "socket"])
+def script(request: pytest.FixtureRequest) -> Iterator[Script]:
+    before = set(threading.enumerate())
+    yield Script(request.param)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def test_a_lone_piece_of_work_is_done_by_its_reader_and_the_next_one_by_another_thread(
+    script: Script,
+) -> None:
+    first, second, third = Job(), Job(), Job()
+    script.give([first])
     one = first.begun.get(timeout=SECONDS)
-    script.given.put([second])
+    script.give([second])
     assert second.begun.get(timeout=SECONDS) == "another thread"
     first.go.set()
     third.go.set()
     while True:  # until the first reader is back
-        script.given.put([third])
+        script.give([third])
         done = third.begun.get(timeout=SECONDS)
         if done != "another thread":
             break
@@ -67,22 +91,22 @@ def test_a_lone_piece_of_work_is_done_by_its_reader_and_the_next_one_by_another_
     script.end()
 
 
-def test_of_several_pieces_none_waits_for_another() -> None:
-    script, jobs = Script(), [Job(), Job()]
-    script.given.put([*jobs])
+def test_of_several_pieces_none_waits_for_another(script: Script) -> None:
+    jobs = [Job(), Job()]
+    script.give([*jobs])
     assert [job.begun.get(timeout=SECONDS) for job in jobs] == ["another thread"] * 2
     script.end()
 
 
-def test_the_end_does_not_wait_for_work() -> None:
-    script, job = Script(), Job()
-    script.given.put([job])
+def test_the_end_does_not_wait_for_work(script: Script) -> None:
+    job = Job()
+    script.give([job])
     job.begun.get(timeout=SECONDS)
     script.end()
     job.go.set()
 
 
-def test_what_reading_raises_ends_it() -> None:
-    script, error = Script(), ValueError("what is wrong")
+def test_what_reading_raises_ends_it(script: Script) -> None:
+    error = ValueError("what is wrong")
     script.end(error)
     assert script.errors == [error]

@@ -246,6 +246,32 @@ class HandTimers(Timers):
         self.action = action
 
 
+def test_a_lone_item_wakes_no_thread_but_its_own() -> None:
+    timers = HandTimers()
+    done: list[int] = []
+    unset = timers.action
+    pool = pool_for(timers, done.append)
+    for item in range(3):
+        assert pool.queue((item,))
+        pool.work()
+    assert done == [0, 1, 2]
+    assert timers.action is unset
+    pool.close()
+
+
+def test_an_item_that_waits_for_another_is_looked_after() -> None:
+    timers, gate = HandTimers(), Gate(2)
+    unset = timers.action
+    pool = pool_for(timers, gate.work)
+    pool.submit((1,))
+    pool.submit((2,))
+    assert timers.action is not unset
+    while not gate.reached.is_set():
+        timers.action()
+    gate.open.set()
+    pool.close()
+
+
 class Clock:
     """Stands in for the module `time`: each call takes 0.3 ms, of which its thread computes 0.1 ms."""
 
