@@ -63,8 +63,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         broker = amqtt_broker.broker_of(context)
         with _logging_the_reason(), contextlib.ExitStack() as opened:
             loaded, sockets, spool = _open(settings, opened)
-            queued = partial(amqtt_broker.queued, broker)
-            publisher = Publisher(context.broadcast_message, context.retain_message, queued)
+            publisher = Publisher(
+                context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker)
+            )
             parts = assemble(settings, _CODE, publisher, amqtt_broker.loop_of(context), store=spool)
             may_publish = partial(amqtt_broker.may_publish, broker)
             tasks: dict[str, Work] = {"publishing": publisher.run}

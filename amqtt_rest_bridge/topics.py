@@ -91,7 +91,7 @@ class TopicIndex(Generic[T]):
     valid (filter, value) pairs and never changes, so threads may share it.
     """
 
-    __slots__ = ("_depth", "_exact", "_root")
+    __slots__ = ("_depth", "_exact", "_root", "_values")
 
     def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
         self._exact: dict[str, tuple[tuple[int, T], ...]] = {}
@@ -102,6 +102,7 @@ class TopicIndex(Generic[T]):
                 self._add(topic_filter.split("/"), (number, value))
             else:
                 self._exact[topic_filter] = (*self._exact.get(topic_filter, ()), (number, value))
+        self._values = {topic: tuple([value for _, value in entries]) for topic, entries in self._exact.items()}
 
     def _add(self, levels: list[str], entry: tuple[int, T]) -> None:
         node = self._root = self._root or _Node()
@@ -119,11 +120,10 @@ class TopicIndex(Generic[T]):
 
     def find(self, topic: str) -> tuple[T, ...]:
         """Return the values of the filters that match a topic name, in the order they were put in."""
-        exact = self._exact.get(topic, ())
         wild = self._walk(self._root, topic) if self._root is not None else ()
         if not wild:
-            return tuple([value for _, value in exact]) if exact else ()
-        return tuple([value for _, value in sorted([*exact, *wild], key=_insertion_number)])
+            return self._values.get(topic, ())
+        return tuple([value for _, value in sorted([*self._exact.get(topic, ()), *wild], key=_insertion_number)])
 
     def _walk(self, root: _Node[T], topic: str) -> list[tuple[int, T]]:
         # Levels below the deepest filter cannot matter, so a topic of 65,000 slashes costs no more than a short one.

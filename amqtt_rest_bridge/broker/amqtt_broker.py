@@ -42,9 +42,9 @@ def loop_of(context: BrokerContext) -> asyncio.AbstractEventLoop:
     return context.loop
 
 
-def queued(broker: Any) -> int:
-    """Return how many messages wait to be forwarded, of all publishers."""
-    return int(broker._broadcast_queue.qsize())
+def queue_length(broker: Any) -> Callable[[], int]:
+    """Return a function that counts the messages which wait to be forwarded, of all publishers."""
+    return cast("Callable[[], int]", broker._broadcast_queue.qsize)
 
 
 def has_acl(broker: Any) -> bool:

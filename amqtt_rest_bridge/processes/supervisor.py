@@ -95,7 +95,9 @@ class Supervisor:
 async def _failure_of(work: Work) -> BaseException | None:
     """Run it and return why it failed; None when it returned. Only our own cancellation goes through."""
     try:
-        await work()
+        # In a task of its own: each step of a coroutine goes through all that await it, and publishing a message takes
+        # six steps.
+        await asyncio.create_task(work())
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():

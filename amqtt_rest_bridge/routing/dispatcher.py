@@ -120,10 +120,12 @@ class Dispatcher:
             delivery: Held for each call and each publication that comes of the message, and during this method. What
                 `abandon` drops stays held: its source delivers it again.
         """
+        found = self.table.find(message.topic)
+        if not found and delivery is None:
+            return
         held = delivery or NO_DELIVERY
         held.hold()  # a call that ends at once must not acknowledge what other events have still to take
         try:
-            found = self.table.find(message.topic)
             if found:
                 self._offer(message, found, hops, taken, held)
         finally:
@@ -196,8 +198,8 @@ class Dispatcher:
         if result.code is None:
             changed = statistics.success(result.seconds, now)
             self._quiet.note(
-                logging.INFO, listening.name, "%s answered %d in %.0f ms, message on %s",
-                listening.request, result.status, 1000 * result.seconds, loggable(call.message.topic),
+                logging.INFO, listening.name, "%s answered %d in %.0f ms",
+                listening.request, result.status, 1000 * result.seconds, topic=call.message.topic,
             )  # fmt: skip
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
@@ -207,14 +209,14 @@ class Dispatcher:
             self._results.put(result.publication, call.hops + 1, call.delivery, release_credits)
         self._forget(call.key)
         call.delivery.release()
-        self._admit_waiting(statistics)
+        if statistics.outside:
+            self._admit_waiting(statistics)
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge process died with the failure `bridge_restarted`."""
         self.waiting(call, -1)
         failure, listening = bridge_restarted(), call.listening
-        topic = loggable(call.message.topic)
-        self._quiet.note(logging.WARNING, listening.name, "%s, message on %s", failure.code, topic)
+        self._quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
         if listening.statistics.failure(failure.code, failure.message, self._clock()):
             self._report_health(listening.statistics)
         self._results.put_failure(listening, call.message, failure, call.hops, call.delivery, has_room=True)
@@ -258,7 +260,7 @@ class Dispatcher:
         statistics = offered.listening.statistics
         if offered.hops >= MAX_HOPS:
             refusal: CallError | None = too_many_hops(MAX_HOPS)
-        elif statistics.name in self._room:  # those that came before go first
+        elif statistics.outside:  # those that came before go first
             refusal = None if self._room.accept(offered) else overloaded(statistics.capacity)
         elif (refusal := statistics.admit()) is None:
             self._begin(offered)
@@ -282,7 +284,7 @@ class Dispatcher:
 
     def _admit_waiting(self, statistics: RouteStatistics) -> None:
         """Admit messages that wait for the room that a call has left."""
-        while statistics.name in self._room and statistics.has_room:
+        while statistics.outside and statistics.has_room:
             offered = self._room.next(statistics.name)
             statistics.admit()
             self._begin(offered)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import ClientEvent, Route
+from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class _Busy:
     unlogged: int = 0
     text: str = ""
     arguments: tuple[object, ...] = ()
+    topic: str | None = None
 
 
 def _on_running_loop(seconds: float, function: Callable[[], None]) -> None:
@@ -49,7 +51,9 @@ class QuietLog:
         self._later = later
         self._busy: dict[tuple[int, Name], _Busy] = {}  # holds an event for a second after its last line
 
-    def note(self, level: int, name: Name, text: str, *arguments: object, count: int = 1) -> None:
+    def note(
+        self, level: int, name: Name, text: str, *arguments: object, count: int = 1, topic: str | None = None
+    ) -> None:
         """Log `count` messages or requests of an event, now or within a second.
 
         Args:
@@ -58,6 +62,7 @@ class QuietLog:
             text: What became of the last one, as for `log.log`.
             *arguments: Formatted only when the line is written.
             count: How many.
+            topic: Of the message, for the end of the line.
         """
         if not log.isEnabledFor(level):
             return
@@ -65,17 +70,17 @@ class QuietLog:
         busy = self._busy.get(key)
         if busy is not None:
             busy.unlogged += count
-            busy.text, busy.arguments = text, arguments
+            busy.text, busy.arguments, busy.topic = text, arguments, topic
             return
         self._busy[key] = _Busy()
-        _write(key, count, text, arguments)
+        _write(key, count, text, arguments, topic)
         self._later(_QUIET_SECONDS, lambda: self._second_over(key))
 
     def flush(self) -> None:
         """Write what has only been counted, before the end."""
         for key, busy in self._busy.items():
             if busy.unlogged:
-                _write(key, busy.unlogged, busy.text, busy.arguments)
+                _write(key, busy.unlogged, busy.text, busy.arguments, busy.topic)
                 busy.unlogged = 0
 
     def _second_over(self, key: tuple[int, Name]) -> None:
@@ -83,12 +88,15 @@ class QuietLog:
         if not busy.unlogged:
             del self._busy[key]
             return
-        _write(key, busy.unlogged, busy.text, busy.arguments)
+        _write(key, busy.unlogged, busy.text, busy.arguments, busy.topic)
         busy.unlogged = 0
         self._later(_QUIET_SECONDS, lambda: self._second_over(key))
 
 
-def _write(key: tuple[int, Name], count: int, text: str, arguments: tuple[object, ...]) -> None:
+def _write(
+    key: tuple[int, Name], count: int, text: str, arguments: tuple[object, ...], topic: str | None
+) -> None:
     level, (route, event) = key
+    on = "" if topic is None else f", message on {loggable(topic)}"
     more = f" (the last of {count})" if count > 1 else ""
-    log.log(level, "route %s, event %s: %s%s", route, event, text % arguments, more)
+    log.log(level, "route %s, event %s: %s%s", route, event, text % arguments + on, more)

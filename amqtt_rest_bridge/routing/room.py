@@ -61,10 +61,6 @@ class WaitingRoom:
         self._later = later
         self._queues: dict[str, deque[Offered]] = {}
 
-    def __contains__(self, route: str) -> bool:
-        """Return whether messages of a route wait, so that a new one goes behind them."""
-        return route in self._queues
-
     def accept(self, offered: Offered) -> bool:
         """Queue a message; return False where its route does not wait, or its queue is full."""
         statistics = offered.listening.statistics

@@ -22,12 +22,13 @@ class RouteStatistics:
     def __init__(self, route: Route, workers: int, now: float) -> None:
         self.name = route.name
         self.workers = workers
-        self.outside = 0  # not admitted yet: waiting for room
+        self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
         self.total = self.succeeded = self.failed = self.retried = self.refused = 0
         self._failed_tries = 0  # of calls that are tried until they succeed
         self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._recent_errors = 0
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._streak = 0
         self._last_success: float | None = None
@@ -46,7 +47,7 @@ class RouteStatistics:
         """Admit one more message, or return the reason why not (then `refuse` has to follow)."""
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)
-        if not self.has_room:
+        if self.outstanding >= self.capacity:
             return overloaded(self.capacity)
         self.total += 1
         self.outstanding += 1
@@ -105,7 +106,7 @@ class RouteStatistics:
         return self.health != before
 
     def _well(self, now: float) -> None:
-        self._recent.append(True)
+        self._record(True)
         self._streak = 0
         self._last_success = now
 
@@ -134,17 +135,24 @@ class RouteStatistics:
 
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
-        self._recent.append(False)
+        self._record(False)
         self._streak += 1
         self._last_error = (now, code, message)
         return self.health != before
+
+    def _record(self, succeeded: bool) -> None:
+        # Counted, since each message asks for the health twice.
+        if len(self._recent) == _RECENT:
+            self._recent_errors -= not self._recent[0]
+        self._recent.append(succeeded)
+        self._recent_errors += not succeeded
 
     @property
     def health(self) -> str:
         """Return Green, Yellow (errors among the last 20) or Red (the last 20 all failed, 3 in a row, or no port)."""
         if self._down is not None or self._streak >= _RED_STREAK:
             return "Red"
-        return "Green" if all(self._recent) else "Yellow"
+        return "Yellow" if self._recent_errors else "Green"
 
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
