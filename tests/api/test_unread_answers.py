@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.serving import channel, server
+from template_api.serving.channel import Channel
 from template_api.serving.server import Server
 from template_api.serving.sockets import listening_socket
 
@@ -83,7 +85,35 @@ def test_a_caller_that_does_not_read_is_served_one_request_at_a_time() -> None:
         other.sendall(get("/small") * 199 + get("/small", "Connection: close"))
         read_all(other)
         asked = app.asked - 200
-        assert asked * len(ANSWER) < 16 * MIB  # what the two systems' buffers take, and one answer
+        assert asked * len(ANSWER) < 2 * MIB  # what the two systems' buffers take, and one answer
+
+
+def test_the_loop_does_not_turn_for_output_that_a_worker_thread_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, handle_write = [], Channel.handle_write
+
+    def counted(self: Channel) -> None:
+        turns.append(self)
+        handle_write(self)
+
+    monkeypatch.setattr(Channel, "handle_write", counted)
+    app = Application()
+    with running(app) as port, ThreadPoolExecutor(24) as pool:
+        asked = [pool.submit(ask_in_turn, port) for _ in range(24)]
+        assert [each.result() for each in asked] == [50] * 24
+    assert app.asked == 24 * 50
+    assert len(turns) < app.asked
+
+
+def ask_in_turn(port: int) -> int:
+    """Ask 50 times on one connection, each time after the answer; return how many were answered."""
+    with connect(port) as connection:
+        answered = 0
+        for _ in range(50):
+            connection.sendall(get("/small"))
+            while not connection.recv(1000).endswith(b"ok"):
+                pass
+            answered += 1
+        return answered
 
 
 def test_what_waits_behind_an_unread_answer_is_answered_in_order_once_it_is_read() -> None:
