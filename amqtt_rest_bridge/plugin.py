@@ -32,6 +32,7 @@ from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.transports import close_leftover_connections
+from amqtt_rest_bridge.broker.wills import Wills
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
@@ -81,7 +82,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
                 settings, _CODE, parts, loaded, sockets, tasks=tasks, on_reload=self._routes_replaced
             )
             self._incoming.use_packet_hook()
-            Connections(broker, may_publish)
+            Connections(broker, Wills(broker, may_publish))
             close_leftover_connections(broker)
             self.service.start()
             self._opened = opened.pop_all()

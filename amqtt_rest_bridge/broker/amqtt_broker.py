@@ -11,7 +11,7 @@ takes the place of one of amqtt's: those are the `replace_...` functions, which 
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +25,8 @@ from amqtt.session import Session
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
 """A coroutine function of the broker, with amqtt's own parameters."""
+MayPublish = Callable[[Session, str], Awaitable[bool]]
+"""Return whether a client may publish on a topic, by the topic plugins."""
 
 
 # The broker that a plugin runs in.
@@ -115,6 +117,11 @@ def replace_end_of_forwarding(broker: Any, make: Callable[[Step], Step]) -> None
 def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":
     """Return the tasks that send messages to subscribers, to be changed in place."""
     return cast("deque[asyncio.Task[Any]]", broker._tasks_queue)
+
+
+def replace_retain(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step that retains a message: session, topic, payload, QoS."""
+    broker.retain_message = make(broker.retain_message)
 
 
 # The steps that begin and end a connection.

@@ -1,14 +1,13 @@
-"""Clients of the broker: authenticated before they touch a session, their wills checked by the ACL. Its loop alone.
+"""Connections of clients, from CONNECT to their end: authenticated before they touch a session. The broker's loop.
 
 amqtt 0.12.1 gives a CONNECT the session of its client id (subscriptions, will, credentials), then authenticates it; one
-that it refuses has changed them all, and has ended the connection of the client whose id it is. And it sends any will
-to any topic. Here a CONNECT is authenticated with a new session; only then it gets the old one, as in amqtt.
+that it refuses has changed them all, and has ended the connection of the client whose id it is. Here a CONNECT is
+authenticated with a new session; only then it gets the old one, as in amqtt.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +15,8 @@ from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.topics import check_topic_name, loggable
+from amqtt_rest_bridge.broker.wills import Wills
+from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,6 @@ _OF_THE_CONNECTION: Final = (
     "will_flag", "will_topic", "will_message", "will_qos", "will_retain", "keep_alive", "username", "password",
     "is_anonymous", "remote_address", "remote_port", "ssl_object",
 )  # fmt: skip
-
-MayPublish = Callable[[Session, str], Awaitable[bool]]
-"""Return whether a client may publish on a topic, by the topic plugins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,12 +45,12 @@ class Connections:
 
     Args:
         broker: An amqtt broker whose constructor runs, or has run.
-        may_publish: The decision of the ACL.
+        wills: Sends the last wills.
     """
 
-    def __init__(self, broker: Any, may_publish: MayPublish) -> None:
+    def __init__(self, broker: Any, wills: Wills) -> None:
         self._broker = broker
-        self._may_publish = may_publish
+        self._wills = wills
         self._admitted: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
         self._served: dict[Any, _Served] = {}  # by their handlers
         self._own = amqtt_broker.replace_connection_steps(
@@ -73,7 +70,7 @@ class Connections:
             await handler.mqtt_connack_authorize(False)
             await writer.close()
             return
-        session = await self._settle(session)
+        session = await self._session_of(session)
         self._admitted.add(id(session))
         served = self._served[handler] = _Served(amqtt_broker.copy_of(session))
         try:
@@ -90,7 +87,7 @@ class Connections:
             return True
         return bool(await self._own.authenticate(session, listener))
 
-    async def _settle(self, newcomer: Session) -> Session:
+    async def _session_of(self, newcomer: Session) -> Session:
         """Return the session that an authenticated client continues; an earlier connection that has it ends."""
         sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
         if newcomer.clean_session:
@@ -133,33 +130,13 @@ class Connections:
         else:
             session.will_flag = False
             await self._own.end(session, handler, waiter)
-        if not owner.will_flag or isinstance(waiter.result(), DisconnectPacket):
-            return
-        if await self._may_leave_will(owner):
-            await self._send_will(owner)
-        else:
-            log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
+        if owner.will_flag and not isinstance(waiter.result(), DisconnectPacket):
+            await self._wills.send(owner)
 
     def _is_taken_over(self, session: Session, handler: Any) -> bool:
         """Return whether a later connection has the session, since the earlier one did not end in time."""
         present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
         return present is session and its_handler is not handler
-
-    async def _send_will(self, owner: Session) -> None:
-        will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
-        await amqtt_broker.broadcast(self._broker, *will)
-        if owner.will_retain:
-            await self._broker.retain_message(*will)
-
-    async def _may_leave_will(self, session: Session) -> bool:
-        topic = session.will_topic or ""
-        if topic.startswith("$") or check_topic_name(topic) is not None:
-            return False
-        try:
-            return await self._may_publish(session, topic)
-        except Exception:
-            log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
-            return False
 
 
 def _drop_unasked(session: Session) -> None:
@@ -170,11 +147,8 @@ def _drop_unasked(session: Session) -> None:
     waiting = session.delivered_message_queue
     if not waiting.empty():
         log.warning(
-            "%s has another user: %d message(s) of the earlier one are dropped", _name(session), waiting.qsize()
+            "%s has another user: %d message(s) of the earlier one are dropped",
+            loggable(session.client_id or ""), waiting.qsize(),
         )
     while not waiting.empty():
         waiting.get_nowait()
-
-
-def _name(session: Session) -> str:
-    return loggable(session.client_id or "")

@@ -5,7 +5,7 @@ Status topics are guarded on that way too: the bridge alone publishes there. The
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from amqtt.session import ApplicationMessage, Session
@@ -21,9 +21,6 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 1.0
-
-Retain = Callable[..., Awaitable[None]]
-
 
 class IncomingMessages:
     """Offer a broker's messages to the dispatcher, from the constructor on.
@@ -48,7 +45,7 @@ class IncomingMessages:
         self._lossless = lossless
         is_forged = _Guard(publisher).is_forged
         amqtt_broker.replace_broadcast(broker, lambda forward: _observed(forward, dispatcher, publisher, is_forged))
-        broker.retain_message = _guarded(broker.retain_message, is_forged)
+        amqtt_broker.replace_retain(broker, lambda retain: _guarded(retain, is_forged))
 
     def use_packet_hook(self) -> None:
         """Look at packets before their PUBACK exactly while a route is lossless."""
@@ -86,7 +83,7 @@ def _observed(
     return broadcast
 
 
-def _guarded(retain: Retain, is_forged: Callable[[str], bool]) -> Retain:
+def _guarded(retain: amqtt_broker.Step, is_forged: Callable[[str], bool]) -> amqtt_broker.Step:
     async def guarded(
         source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
     ) -> None:

@@ -16,10 +16,10 @@ from typing import Any, Final
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.connections import MayPublish
+from amqtt_rest_bridge.broker.acl import AclQueue, Undecided, publisher_of
+from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
-from amqtt_rest_bridge.broker.permissions import Permissions, Undecided, publisher_of
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import EventName, Listening, StoreFullError
@@ -65,7 +65,7 @@ class Lossless:
         self._dispatcher = dispatcher
         self._spool = spool
         self._clock = clock
-        self._permissions = Permissions(dispatcher, spool, may_publish, is_asked)
+        self._acl = AclQueue(dispatcher, spool, may_publish, is_asked)
 
     async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
@@ -86,7 +86,7 @@ class Lossless:
             key = self._keep(listening, message, session)
             if key is not None:
                 calls.append((listening, key))
-        self._permissions.add(Undecided(session, session.username, message, calls))
+        self._acl.add(Undecided(session, session.username, message, calls))
         if data is not None:
             packet.data = taken = Taken(data)
             taken.topic, taken.events = topic, _names_of(listenings)
@@ -94,7 +94,7 @@ class Lossless:
     @property
     def backlog(self) -> int:
         """Return how many messages are on disk and not yet dispatched."""
-        return len(self._permissions)
+        return len(self._acl)
 
     async def run(self) -> None:
         """Replay what an earlier run left on disk, then dispatch, until cancelled; may be run again after an error."""
@@ -102,9 +102,9 @@ class Lossless:
             count = await self._replay_all(self._spool.left_over())
             if count:
                 log.info("replaying %d message(s) of lossless routes from the spool", count)
-            await self._permissions.run()
+            await self._acl.run()
         finally:
-            self._permissions.cancel()
+            self._acl.cancel()
 
     async def adopt(self) -> None:
         """Dispatch what stayed on disk because its route was gone, if a reload has brought it back."""
@@ -145,7 +145,7 @@ class Lossless:
         if kept.client_id is not None:
             calls, publisher = [(listening, kept.key)], publisher_of(kept.client_id, kept.username)
             undecided = Undecided(publisher, publisher.username, kept.message, calls, kept.hops)
-            return await self._permissions.decide(undecided)
+            return await self._acl.decide(undecided)
         self._dispatcher.dispatch_stored(listening, kept.message, kept.hops, kept.key)
         return True
 

@@ -11,7 +11,7 @@ import pytest
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import IncomingApplicationMessage, Session
 
-from amqtt_rest_bridge.broker.connections import MayPublish
+from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless, taken_by
 from amqtt_rest_bridge.model import (
@@ -92,7 +92,7 @@ def test_the_acl_is_asked_for_the_user_that_published_whoever_has_the_session_si
 def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
     rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.permissions._FIRST_DELAY", 0.0)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._FIRST_DELAY", 0.0)
     answers: list[bool | Exception] = [ZeroDivisionError(), ZeroDivisionError(), True, ZeroDivisionError(), False]
 
     async def answer(_session: Session, _topic: str) -> bool:
@@ -124,8 +124,8 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
 def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_its_order(
     rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.permissions._PROMPT_SECONDS", 0.001)
-    monkeypatch.setattr("amqtt_rest_bridge.broker.permissions._SLOW_SECONDS", 0.001)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._PROMPT_SECONDS", 0.001)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._SLOW_SECONDS", 0.001)
 
     def payloads() -> list[bytes]:
         return [call.message.payload for call in rig.bridge.calls]

@@ -14,7 +14,7 @@ from typing import Final
 
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.connections import MayPublish
+from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import Listening
@@ -51,7 +51,7 @@ class Undecided:
     delay: float = field(default_factory=lambda: _FIRST_DELAY)  # seconds before the ACL is asked once more
 
 
-class Permissions:
+class AclQueue:
     """The queue of messages that wait for the ACL.
 
     Args:

@@ -1,0 +1,52 @@
+"""Last wills: each is sent only where its client might publish, as the ACL says of a publish. The broker's loop alone.
+
+amqtt 0.12.1 sends any will to any topic.
+"""
+
+import logging
+from typing import Any
+
+from amqtt.session import Session
+
+from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
+from amqtt_rest_bridge.topics import check_topic_name, loggable
+
+log = logging.getLogger(__name__)
+
+
+class Wills:
+    """Send last wills.
+
+    Args:
+        broker: An amqtt broker whose constructor runs, or has run.
+        may_publish: Asks the ACL.
+    """
+
+    def __init__(self, broker: Any, may_publish: MayPublish) -> None:
+        self._broker = broker
+        self._may_publish = may_publish
+
+    async def send(self, owner: Session) -> None:
+        """Send the will of a client whose connection ended without DISCONNECT, and retain it where it says so."""
+        if not await self._is_permitted(owner):
+            log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
+            return
+        will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
+        await amqtt_broker.broadcast(self._broker, *will)
+        if owner.will_retain:
+            await self._broker.retain_message(*will)
+
+    async def _is_permitted(self, session: Session) -> bool:
+        topic = session.will_topic or ""
+        if topic.startswith("$") or check_topic_name(topic) is not None:
+            return False
+        try:
+            return await self._may_publish(session, topic)
+        except Exception:
+            log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
+            return False
+
+
+def _name(session: Session) -> str:
+    return loggable(session.client_id or "")
