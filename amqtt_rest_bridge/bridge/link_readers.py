@@ -12,7 +12,7 @@ class Worker(Protocol):
     """Work that a thread has to begin."""
 
     def wake(self) -> None:
-        """Have another thread begin."""
+        """Begin on another thread."""
 
     def work(self) -> None:
         """Begin on the calling thread; blocks until nothing is left to do."""
@@ -28,7 +28,7 @@ class Turn(Protocol):
         """Offer the turn to the thread that waits, or will wait."""
 
     def end(self) -> None:
-        """Have the other thread return from `take`; each of the two threads calls this at its end."""
+        """Wake the other thread, which returns from `take`; each of the two threads calls this at its end."""
 
 
 class LockTurn:
@@ -46,7 +46,7 @@ class LockTurn:
         self._lock.release()
 
     def end(self) -> None:
-        """Have the other thread return from `take`."""
+        """Wake the other thread, which returns from `take`."""
         self._lock.release()
 
 
@@ -77,7 +77,7 @@ class SocketTurn:
         self._turn.modify(self._descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def end(self) -> None:
-        """Have the other thread return from `take`; the last call closes what is open."""
+        """Wake the other thread, which returns from `take`; the last call closes what is open."""
         self._open.pop().close()  # of the socket pair: the thread that waits reads its end
         if self._is_ended:
             for one in self._open:

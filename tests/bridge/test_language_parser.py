@@ -1,6 +1,9 @@
 """The grammar: what stands where, as one reads it in `route.tatsu`."""
 
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.grammar import BlockNode, Headers, Junk, OpenComment, Piece, RouteNode, Setting, parse
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
@@ -111,3 +115,25 @@ def test_no_pattern_of_the_grammar_is_long() -> None:
 )
 def test_text_in_a_message_is_short_and_visible(text: str, shown: str) -> None:
     assert on_one_line(text) == shown
+
+
+ROUTE = "DEFINE ROUTE {} WITH TYPE REST_API ADD EVENT E WITH METHOD GET"
+LATER_PROCESS = f"""
+import sys, tatsu
+del tatsu.compile
+from amqtt_rest_bridge.language.definitions import ParsedTexts
+print(ParsedTexts(sys.stdin.buffer.read()).parse({ROUTE.format("Changed")!r}).definitions[0].name)
+"""
+
+
+def test_a_later_process_parses_a_changed_text_without_compiling_the_grammar() -> None:
+    parsed = ParsedTexts()
+    parsed.parse(ROUTE.format("First"))
+    command = [sys.executable, "-c", LATER_PROCESS]
+    assert subprocess.run(command, input=parsed.dump(), stdout=subprocess.PIPE, check=True).stdout == b"Changed\n"
+
+
+@pytest.mark.parametrize("dumped", [b"", b"damaged", pickle.dumps((b"the grammar of another version", {}))])
+def test_a_text_is_parsed_whatever_another_version_has_left(dumped: bytes) -> None:
+    (definition,) = ParsedTexts(dumped).parse(ROUTE.format("R")).definitions
+    assert definition.name == "R"

@@ -197,7 +197,8 @@ def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest
     async def scenario() -> tuple[list[LoadResult], str]:
         loader = SubprocessLoader([str(tmp_path)], str(tmp_path))
         loaded = [await loader.load()]
-        (tatsu / "__init__.py").write_text("def compile(*_, **__):\n    raise SystemExit('tatsu was asked')")
+        stub = "__version__ = '0'\ndef compile(*_, **__):\n    raise SystemExit('tatsu was asked')"
+        (tatsu / "__init__.py").write_text(stub)
         (tatsu / "buffering.py").write_text("class Buffer: pass")
         monkeypatch.syspath_prepend(tatsu.parent)
         monkeypatch.setenv("RELOADED", "/second")

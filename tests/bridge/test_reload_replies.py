@@ -50,22 +50,22 @@ def question(client: Client) -> str:
     return client.message()[0].partition("/")[2]
 
 
-@processes
 @pytest.mark.parametrize(
-    "after",
+    ("after", "processes"),
     [
-        pytest.param(asking_route("other/{request_id}"), id="another REPLY_TOPIC"),
-        pytest.param(asking_route("other/{request_id}", seconds=1), id="and a shorter REQUEST_TIMEOUT"),
-        pytest.param(asking_route(endpoint="/elsewhere"), id="another ENDPOINT"),
-        pytest.param(server_route("/ask", name="Asking"), id="no REPLY_TOPIC"),
-        pytest.param(server_route("/other", name="Other"), id="the route is removed, its port is not"),
-        pytest.param(server_route("/other", name="Other", port=-1), id="the route is removed with its port"),
-        pytest.param(asking_route(port=-1), id="another SERVER_PORT"),
-        pytest.param(asking_route("other/{request_id}", port=-1, seconds=1), id="everything changes"),
+        pytest.param(asking_route("other/{request_id}"), 1, id="another REPLY_TOPIC"),
+        pytest.param(asking_route("other/{request_id}", seconds=1), 1, id="and a shorter REQUEST_TIMEOUT"),
+        pytest.param(asking_route(endpoint="/elsewhere"), 1, id="another ENDPOINT"),
+        pytest.param(server_route("/ask", name="Asking"), 1, id="no REPLY_TOPIC"),
+        pytest.param(server_route("/other", name="Other"), 1, id="the route is removed, its port is not"),
+        pytest.param(server_route("/other", name="Other", port=-1), 1, id="the route is removed with its port"),
+        pytest.param(asking_route(port=-1), 1, id="another SERVER_PORT"),
+        pytest.param(asking_route("other/{request_id}", port=-1, seconds=1), 1, id="everything changes"),
+        pytest.param(asking_route("other/{request_id}", port=-1, seconds=1), 0, id="everything changes-thread"),
     ],
 )
 def test_a_caller_that_waits_gets_the_reply_of_the_old_definition(
-    tmp_path: Path, pool: concurrent.futures.Executor, processes: int, after: str, unused_port: int
+    tmp_path: Path, pool: concurrent.futures.Executor, after: str, processes: int, unused_port: int
 ) -> None:
     (tmp_path / "a.lot").write_text(asking_route())
     running = Reloading(tmp_path, processes=processes)

@@ -156,7 +156,7 @@ class WorkerPool(Generic[T]):
             sleeper.release()
 
     def _watch(self) -> None:
-        """Have `_look` run every few milliseconds while items wait."""
+        """Schedule `_look` every few milliseconds while items wait."""
         with self._lock:
             watched, self._watched = self._watched, True
         if not watched:
