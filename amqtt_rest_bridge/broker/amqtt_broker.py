@@ -237,6 +237,13 @@ def load_certificate(listener: ListenerConfig) -> None:
 
 
 async def close_connection(client: MQTTClient) -> None:
-    """Close what amqtt leaves open when the broker refuses the connection or does not answer."""
-    if client._handler is not None and client._handler.writer is not None:
-        await client._handler.writer.close()
+    """Close what amqtt leaves open: after a refusal, without an answer, and when the broker has gone meanwhile."""
+    writer = None if client._handler is None else client._handler.writer
+    if writer is None:
+        return
+    try:
+        await writer.close()
+    finally:
+        stream = getattr(writer, "_writer", None)  # none for WebSockets
+        if stream is not None:  # amqtt waits for the peer first, and does not close when that fails
+            stream.transport.abort()

@@ -125,6 +125,8 @@ class Host:
             self._end_loop()
 
     def _end_loop(self) -> None:
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            self.wait(_end_tasks(), SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -140,6 +142,15 @@ class Host:
         broker = Broker(config)
         await broker.start()
         return broker
+
+
+async def _end_tasks() -> None:
+    """End what still runs, as `asyncio.run` does, so that closed connections are closed before their loop is."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
 
 
 def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start bridge processes whose port hangs when asked to."""
 
     def spawn(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+        seconds = next(pings)
+        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_process.PING_SECONDS", seconds)
         running = subprocess.Popen([sys.executable, "-c", HANGING, str(sock.fileno()), "20"], pass_fds=[sock.fileno()])
         sock.close()
 
@@ -53,6 +55,7 @@ def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return running.pid, end
 
+    pings = iter([0.4, *[5.0] * 9])  # the next process may take its time to start
     monkeypatch.setattr(route_service, "spawn_process", spawn)
 
 
