@@ -81,12 +81,8 @@ class Lossless:
             return
         data = packet.data
         message = Message(topic, bytes(data or b""), self._clock())
-        calls = []
-        for listening in listenings:
-            key = self._keep(listening, message, session)
-            if key is not None:
-                calls.append((listening, key))
-        self._acl.add(Undecided(session, session.username, message, calls))
+        keys = tuple([self._keep(listening, message, session) for listening in listenings])
+        self._acl.add(Undecided(session, session.username, message, listenings, keys))
         if data is not None:
             packet.data = taken = Taken(data)
             taken.topic, taken.events = topic, _names_of(listenings)
@@ -143,8 +139,8 @@ class Lossless:
         """Dispatch a call from disk; return False when its publisher may not publish, or not yet."""
         listening.statistics.admit_again()
         if kept.client_id is not None:
-            calls, publisher = [(listening, kept.key)], publisher_of(kept.client_id, kept.username)
-            undecided = Undecided(publisher, publisher.username, kept.message, calls, kept.hops)
+            publisher = publisher_of(kept.client_id, kept.username)
+            undecided = Undecided(publisher, publisher.username, kept.message, (listening,), (kept.key,), kept.hops)
             return await self._acl.decide(undecided)
         self._dispatcher.dispatch_stored(listening, kept.message, kept.hops, kept.key)
         return True
