@@ -10,18 +10,20 @@ import falcon
 from template_api.errors import (
     ApiError,
     DatabaseUnavailableError,
+    IndexNotReadyError,
     InternalError,
     InvalidRequestError,
     LibraryUnavailableError,
     MethodNotAllowedError,
     NotFoundError,
     SearchFailedError,
+    SearchNotReadyError,
     TemplateUnavailableError,
 )
 from template_api.library import TemplateLibrary
 from template_api.middleware import AccessLog, Cors, RequestId, allowed_methods, request_id
 from template_api.replies import JSON, error_body
-from template_api.resources import Answers, Description, Health, OneTemplate, Search, Templates
+from template_api.resources import Answers, Description, Facets, Health, OneTemplate, Search, Suggest, Templates
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ _FAILURES: dict[str | None, Callable[[], ApiError]] = {
     "/api/templates": SearchFailedError,
     "/api/templates/{id_or_slug}": TemplateUnavailableError,
     "/api/search": SearchFailedError,
+    "/api/suggest": SearchFailedError,
+    "/api/facets": SearchFailedError,
     "/health": LibraryUnavailableError,
 }
 
@@ -49,6 +53,8 @@ def create_app(
         "/api/templates": Templates(answers),
         "/api/templates/{id_or_slug}": OneTemplate(answers),
         "/api/search": Search(answers),
+        "/api/suggest": Suggest(answers),
+        "/api/facets": Facets(answers),
         "/openapi.json": Description(),
         "/health": Health(answers),
     }
@@ -78,10 +84,14 @@ class _Errors:
         resp.data = error_body(error, req.method, req.path)
         if isinstance(error, MethodNotAllowedError):
             resp.set_header("Allow", ", ".join(error.allowed))
+        elif isinstance(error, SearchNotReadyError):
+            resp.set_header("Retry-After", "1")
 
     def _translated(self, req: falcon.Request, exc: Exception) -> ApiError:
         if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             return self._refusal(req, exc)
+        if isinstance(exc, IndexNotReadyError):
+            return SearchNotReadyError()
         if isinstance(exc, DatabaseUnavailableError):
             log.error("request %s: %s %s: %s", request_id(req), req.method, req.path, exc)
         else:

@@ -39,8 +39,9 @@ A first try, with the sample library:
   curl 'http://127.0.0.1:8000/api/search?q=webhook'
 """
 _SERVE_EPILOG = f"""\
-Each of the first five options can also be set by an environment variable: {ENVIRONMENT_PREFIX}HOST,
-{ENVIRONMENT_PREFIX}PORT, {ENVIRONMENT_PREFIX}DATABASE_URL, {ENVIRONMENT_PREFIX}LIBRARY, {ENVIRONMENT_PREFIX}BASE_URL.
+Each of the first six options can also be set by an environment variable: {ENVIRONMENT_PREFIX}HOST,
+{ENVIRONMENT_PREFIX}PORT, {ENVIRONMENT_PREFIX}DATABASE_URL, {ENVIRONMENT_PREFIX}LIBRARY, {ENVIRONMENT_PREFIX}BASE_URL,
+{ENVIRONMENT_PREFIX}INDEX_DIR.
 An option overrides its variable. Put a database URL with a password into the variable: options are visible to other
 users of the machine.
 
@@ -84,6 +85,10 @@ Library = Annotated[
 ]
 BaseUrl = Annotated[
     str | None, typer.Option(metavar="URL", help="public address, for the url of templates (default http://HOST:PORT)")
+]
+IndexDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="folder to keep the search index in (default template-api in the user's cache)"),
 ]
 Threads = Annotated[int, typer.Option(metavar="N", help=f"requests answered at once, 1 to {MOST_THREADS}")]
 AccessLog = Annotated[
@@ -165,6 +170,7 @@ def _serve(
     database_url: DatabaseUrl = None,
     library: Library = None,
     base_url: BaseUrl = None,
+    index_dir: IndexDir = None,
     threads: Threads = DEFAULT_THREADS,
     access_log: AccessLog = None,
     log_level: LogLevel = "INFO",
@@ -174,7 +180,9 @@ def _serve(
     from template_api.serving import service
 
     logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
-    settings = _settings(host=host, port=port, database_url=database_url, library=library, base_url=base_url)
+    settings = _settings(
+        host=host, port=port, database_url=database_url, library=library, base_url=base_url, index_dir=index_dir
+    )
     service.serve(settings, service.Options(threads, access_log, socket_fd, link_fd))
     return 0
 

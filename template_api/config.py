@@ -20,7 +20,8 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa:
 class Settings:
     """Settings of `template-api serve` and of the broker's plugin.
 
-    `base_url` None means: made from the host and the port that was bound.
+    `base_url` None means: made from the host and the port that was bound. `index_dir` None means: the user's cache
+    folder.
 
     Raises:
         SettingsError: a value cannot be used.
@@ -31,6 +32,7 @@ class Settings:
     database_url: str = DEFAULT_DATABASE_URL
     library: str | None = None
     base_url: str | None = None
+    index_dir: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= _HIGHEST_PORT:
@@ -57,6 +59,7 @@ class Settings:
             "DATABASE_URL": self.database_url,
             "LIBRARY": self.library or "",
             "BASE_URL": base_url,
+            "INDEX_DIR": self.index_dir or "",
         }
         return {ENVIRONMENT_PREFIX + name: value for name, value in variables.items()}
 
@@ -68,7 +71,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str | int]
         SettingsError: TEMPLATE_API_PORT is not a whole number.
     """
     given: dict[str, str | int] = {}
-    for name in ("host", "port", "database_url", "library", "base_url"):
+    for name in ("host", "port", "database_url", "library", "base_url", "index_dir"):
         variable = ENVIRONMENT_PREFIX + name.upper()
         value = environment.get(variable, "").strip()
         if value:

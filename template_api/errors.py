@@ -26,6 +26,14 @@ class DatabaseUnavailableError(TemplateApiError):
     """The library's database cannot be read or written now; it may come back."""
 
 
+class DamagedIndexError(TemplateApiError):
+    """The search index cannot be read or written; it can be built anew from the database."""
+
+
+class IndexNotReadyError(TemplateApiError):
+    """The search index is new, and no part of it can be searched yet."""
+
+
 class UnknownTemplateError(TemplateApiError):
     """No template in any state has this id or slug; the message names the nearest slug."""
 
@@ -164,6 +172,17 @@ class SearchFailedError(ApiError):
 
     def __init__(self) -> None:
         super().__init__("The search could not be run")
+
+
+class SearchNotReadyError(ApiError):
+    """503: the search index is being built for the first time; lists and reads are answered meanwhile."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "search_not_ready"
+    hint = "Try again in a second; lists and single templates are answered meanwhile."
+
+    def __init__(self) -> None:
+        super().__init__("The search index is being built")
 
 
 class TemplateUnavailableError(ApiError):

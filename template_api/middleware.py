@@ -12,7 +12,7 @@ import falcon
 REQUEST_ID = "X-Request-ID"
 CORS_FIELDS = (
     ("Access-Control-Allow-Origin", "*"),
-    ("Access-Control-Expose-Headers", f"ETag, {REQUEST_ID}"),
+    ("Access-Control-Expose-Headers", f"ETag, Link, Retry-After, X-Total-Count, {REQUEST_ID}"),
 )
 _PREFLIGHT_FIELDS = (
     ("Access-Control-Allow-Methods", "GET, HEAD, POST"),

@@ -11,7 +11,7 @@ The API is served by a process of its own, so that HTTP and searches never hold 
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from amqtt.broker import BrokerContext
 from amqtt.plugins.base import BasePlugin
@@ -45,6 +45,7 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
             database_url: `sqlite:///path` or `postgresql+psycopg://user:password@host/database`.
             library: folder or `.jsonl` file to import when the database is empty.
             base_url: public address, from which templates get their `url`; default `http://{host}:{port}`.
+            index_dir: folder of the search index; default `template-api` in the user's cache folder.
         """
 
         host: str = DEFAULT_HOST
@@ -52,12 +53,13 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
         database_url: str = DEFAULT_DATABASE_URL
         library: str | None = None
         base_url: str | None = None
+        index_dir: str | None = None
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         config: TemplateApiPlugin.Config = self.config
         try:
-            settings = Settings(config.host, config.port, config.database_url, config.library, config.base_url)
+            settings = Settings(**asdict(config))
             listening = listening_socket(settings.host, settings.port)
             self._bound_port: int = listening.getsockname()[1]
             self._supervisor = Supervisor(listening, settings.environment(settings.public_url(self._bound_port)))

@@ -6,11 +6,11 @@ Requests are validated against the schemas of `openapi.json`.
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from jsonschema.exceptions import ValidationError
 
@@ -19,6 +19,8 @@ from template_api.errors import InvalidBodyError, InvalidParameterError
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
+SUGGEST_PATH = "/api/suggest"
+MOST_OFFSET = 10_000
 DEFAULT_LIMIT = 20
 _CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small
 # What is blank, as the pattern of q in `openapi.json` has it: engines disagree on what \s means.
@@ -36,6 +38,7 @@ class TemplateQuery:
 
     text: str = ""
     limit: int = DEFAULT_LIMIT
+    offset: int = 0
     category_id: str | None = None
     difficulty: str | None = None
     tag_ids: frozenset[str] = frozenset()
@@ -61,6 +64,24 @@ def search_query(query_string: str) -> TemplateQuery:
     return _cached_search_query(query_string) if len(query_string) <= _CACHED_LENGTH else _search_query(query_string)
 
 
+def suggest_text(query_string: str) -> str:
+    """Read the query string of GET /api/suggest, as WSGI hands it over; a blank `q` is an empty text.
+
+    Raises:
+        InvalidParameterError: `q` is missing or breaks its rule.
+    """
+    return _required_text(_parameters(SUGGEST_PATH, query_string))
+
+
+def query_string(wanted: TemplateQuery) -> str:
+    """Return the query string of GET that asks for the same templates."""
+    given: dict[str, object] = {"q": wanted.text} if wanted.text else {}
+    given |= {"limit": wanted.limit, "offset": wanted.offset}
+    given |= {name: value for name in ("category_id", "difficulty") if (value := getattr(wanted, name))}
+    given |= {name: ",".join(sorted(ids)) for name in _ID_LISTS if (ids := getattr(wanted, name))}
+    return urlencode(given)
+
+
 def body_query(body: bytes) -> TemplateQuery:
     """Read the JSON body of POST /api/search.
 
@@ -72,24 +93,32 @@ def body_query(body: bytes) -> TemplateQuery:
 
 def _list_query(query_string: str) -> TemplateQuery:
     given = _parameters(LIST_PATH, query_string)
-    text = given.get("q", "").strip(_BLANKS)
+    return _get_query(given.get("q", "").strip(_BLANKS), given)
+
+
+def _search_query(query_string: str) -> TemplateQuery:
+    given = _parameters(SEARCH_PATH, query_string)
+    return _get_query(_required_text(given), given)
+
+
+def _required_text(given: Mapping[str, str]) -> str:
+    if "q" not in given:
+        raise InvalidParameterError("q is required", "Add the search text as the query parameter q.")
+    return given["q"].strip(_BLANKS)
+
+
+def _get_query(text: str, given: Mapping[str, str]) -> TemplateQuery:
     # Without q the specification applies neither the tag, nor the route, nor the version filter.
     filters = {name: _ids(given.get(name, "").split(",")) for name in _ID_LISTS} if text else {}
     category_id = given.get("category_id")
     return TemplateQuery(
         text=text,
         limit=int(given.get("limit", DEFAULT_LIMIT)),
+        offset=int(given.get("offset", 0)),
         category_id=category_id and category_id.lower(),
         difficulty=given.get("difficulty"),
         **filters,
     )
-
-
-def _search_query(query_string: str) -> TemplateQuery:
-    given = _parameters(SEARCH_PATH, query_string)
-    if "q" not in given:
-        raise InvalidParameterError("q is required", "Add the search text as the query parameter q.")
-    return TemplateQuery(text=given["q"].strip(_BLANKS), limit=int(given.get("limit", DEFAULT_LIMIT)))
 
 
 _ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
@@ -133,6 +162,7 @@ def _body_query(body: bytes) -> TemplateQuery:
     return TemplateQuery(
         text=text,
         limit=int(document.get("limit") or DEFAULT_LIMIT),
+        offset=int(document.get("offset") or 0),
         # Decision: a blank category_id does not filter, like the blank items of the id lists.
         category_id=(filters.get("category_id") or "").strip().lower() or None,
         difficulty=filters.get("difficulty"),

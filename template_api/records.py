@@ -85,6 +85,22 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """The templates that a query asks for, and how many there are in all."""
+
+    found: tuple[Found, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A title that completes what was typed, and the slug or id of its template."""
+
+    text: str
+    slug: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListedTemplate:
     """One line of `template-api list`: a template in any state."""
 

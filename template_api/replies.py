@@ -31,10 +31,11 @@ class Reply:
     compressed form shares it (RFC 9110 section 8.8.1).
     """
 
-    __slots__ = ("_compressed", "body", "etag")
+    __slots__ = ("_compressed", "body", "etag", "total")
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, total: int = 0) -> None:
         self.body = body
+        self.total = total
         self.etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         self._compressed: bytes | None = None
 
@@ -55,24 +56,24 @@ class ReplyCache:
     def __init__(self, max_bytes: int = _CACHED_BYTES, max_replies: int = _CACHED_REPLIES) -> None:
         self._lock = threading.Lock()
         self._replies: OrderedDict[Hashable, Reply] = OrderedDict()
-        self._version = 0
+        self._edition: Hashable = None
         self._bytes = 0
         self._max_bytes = max_bytes
         self._max_replies = max_replies
 
-    def reply(self, version: int, key: Hashable, make: Callable[[], object]) -> Reply:
-        """Return the answer for `key`, made by `make` (a JSON value) when the cache has none of this version."""
+    def reply(self, edition: Hashable, key: Hashable, make: Callable[[], Reply]) -> Reply:
+        """Return the answer for `key`, made by `make` when the cache has none of this edition of the library."""
         with self._lock:
-            if version != self._version:
+            if edition != self._edition:
                 self._replies.clear()
-                self._version, self._bytes = version, 0
+                self._edition, self._bytes = edition, 0
             found = self._replies.get(key)
             if found is not None:
                 self._replies.move_to_end(key)
                 return found
-        made = Reply(encoded(make()))
+        made = make()
         with self._lock:
-            if version == self._version and key not in self._replies:
+            if edition == self._edition and key not in self._replies:
                 self._keep(key, made)
         return made
 

@@ -1,15 +1,20 @@
 """One Falcon resource for each path. They run on the server's threads and may be entered by several at once."""
 
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+
 import falcon
 
 from template_api import openapi, query, views
 from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
 from template_api.library import TemplateLibrary
 from template_api.query import TemplateQuery
+from template_api.records import Found
 from template_api.replies import JSON, Reply, ReplyCache, encoded, send, send_whole
 
 MAX_BODY_BYTES = 65536
 _SHOWN_LENGTH = 80
+_LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
 
 class Answers:
@@ -27,19 +32,23 @@ class Answers:
 
     def summaries(self, wanted: TemplateQuery) -> Reply:
         """Return the summaries of the templates that match a query."""
-        return self._cache.reply(
-            self.library.version,
-            ("summaries", wanted),
-            lambda: views.list_view(self.library.find(wanted), self._base_url),
-        )
+        return self._found(("summaries", wanted), wanted, views.list_view)
 
     def results(self, wanted: TemplateQuery) -> Reply:
         """Return search results for a query."""
+        return self._found(("results", wanted), wanted, views.search_view)
+
+    def suggestions(self, text: str) -> Reply:
+        """Return titles that complete a text."""
         return self._cache.reply(
-            self.library.version,
-            ("results", wanted),
-            lambda: views.search_view(self.library.find(wanted), self._base_url),
+            self.library.edition,
+            ("suggestions", text),
+            lambda: Reply(encoded(views.suggestions_view(self.library.suggest(text)))),
         )
+
+    def facets(self) -> Reply:
+        """Return what templates are classified by, with counts."""
+        return self._cache.reply(self.library.edition, "facets", lambda: Reply(encoded(self.library.facets())))
 
     def template(self, id_or_slug: str) -> Reply:
         """Return one template.
@@ -47,14 +56,21 @@ class Answers:
         Raises:
             TemplateNotFoundError: no published template has this id or slug.
         """
-        return self._cache.reply(self.library.version, ("template", id_or_slug), lambda: self._template(id_or_slug))
+        return self._cache.reply(self.library.edition, ("template", id_or_slug), lambda: self._template(id_or_slug))
 
-    def _template(self, id_or_slug: str) -> object:
+    def _found(self, key: Hashable, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object]) -> Reply:
+        def make() -> Reply:
+            page = self.library.find(wanted)
+            return Reply(encoded(view(page.found, self._base_url)), page.total)
+
+        return self._cache.reply(self.library.edition, key, make)
+
+    def _template(self, id_or_slug: str) -> Reply:
         template = self.library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
             shown = id_or_slug[:_SHOWN_LENGTH]
             raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
-        return views.template_view(template, self._base_url)
+        return Reply(encoded(views.template_view(template, self._base_url)))
 
 
 class Templates:
@@ -65,7 +81,10 @@ class Templates:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the templates that match the query parameters."""
-        send(req, resp, self._answers.summaries(query.list_query(req.query_string)))
+        wanted = query.list_query(req.query_string)
+        reply = self._answers.summaries(wanted)
+        _count(resp, wanted, reply, query.LIST_PATH)
+        send(req, resp, reply)
 
     on_head = on_get
 
@@ -91,14 +110,46 @@ class Search:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query parameters."""
-        send(req, resp, self._answers.results(query.search_query(req.query_string)))
+        wanted = query.search_query(req.query_string)
+        reply = self._answers.results(wanted)
+        _count(resp, wanted, reply, query.SEARCH_PATH)
+        send(req, resp, reply)
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query in the JSON body."""
         _check_media_type(req)
-        send_whole(req, resp, self._answers.results(query.body_query(_body(req))))
+        wanted = query.body_query(_body(req))
+        reply = self._answers.results(wanted)
+        _count(resp, wanted, reply, query.SEARCH_PATH if wanted.text else None)
+        send_whole(req, resp, reply)
+
+
+class Suggest:
+    """GET /api/suggest."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Send titles that complete the text in the query parameters."""
+        send(req, resp, self._answers.suggestions(query.suggest_text(req.query_string)))
+
+    on_head = on_get
+
+
+class Facets:
+    """GET /api/facets."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Send what templates are classified by, with counts."""
+        send(req, resp, self._answers.facets())
+
+    on_head = on_get
 
 
 class Description:
@@ -128,6 +179,19 @@ class Health:
         resp.data = encoded({"status": "ok"})
 
     on_head = on_get
+
+
+def _count(resp: falcon.Response, wanted: TemplateQuery, reply: Reply, path: str | None) -> None:
+    """Set how many templates there are in all, and where the next ones are: at a GET of `path`, None when it has none.
+
+    Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
+    """
+    resp.set_header("X-Total-Count", str(reply.total))
+    following = wanted.offset + wanted.limit
+    if path is not None and following < reply.total and following <= query.MOST_OFFSET:
+        target = f"{path}?{query.query_string(replace(wanted, offset=following))}"
+        if len(target) <= _LINK_LENGTH:
+            resp.set_header("Link", f'<{target}>; rel="next"')
 
 
 def _check_media_type(req: falcon.Request) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from template_api.records import Found, Notebook, Summary, Template, Word
+from template_api.records import Found, Notebook, Suggestion, Summary, Template, Word
 
 
 def list_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
@@ -25,6 +25,11 @@ def search_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
             for each in found
         ]
     }
+
+
+def suggestions_view(suggestions: Iterable[Suggestion]) -> dict[str, Any]:
+    """Return the answer of GET /api/suggest."""
+    return {"suggestions": [{"text": each.text, "slug": each.slug} for each in suggestions]}
 
 
 def template_view(template: Template, base_url: str) -> dict[str, Any]:

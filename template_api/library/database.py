@@ -4,6 +4,7 @@ Blocks on the database. Engines are safe to share between threads.
 """
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int,
         StartError: the URL cannot be used, or the database was written by a newer version of this software.
         DatabaseUnavailableError: the database does not answer.
     """
-    engine = _engine(_checked(url))
+    engine = _engine(parsed_url(url))
     try:
         with translated(engine), writing(engine) as connection:
             if engine.dialect.name == "postgresql":
@@ -64,7 +65,7 @@ def translated(engine: Engine) -> Iterator[None]:
         raise DatabaseUnavailableError(f"database {where}: {cause[0] if cause else type(exc).__name__}") from exc
 
 
-def _checked(url: str) -> URL:
+def parsed_url(url: str) -> URL:
     """Parse a database URL; raise `StartError` for a fault before anything is connected."""
     try:
         parsed = make_url(url)
@@ -105,7 +106,7 @@ def require_database(url: str) -> None:
     Raises:
         StartError: there is no such file, or the URL cannot be used.
     """
-    parsed = _checked(url)
+    parsed = parsed_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         raise StartError(
             f"there is no library: {parsed.database} does not exist (working directory {Path.cwd()}); fill one with "
@@ -152,7 +153,8 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         found = connection.execute(sa.select(library.c.schema_version)).scalar()
     if found is None:
         Table.metadata.create_all(connection)
-        connection.execute(library.insert().values(id=1, schema_version=schema, version=1, is_filling=False))
+        row = {"id": 1, "schema_version": schema, "version": 1, "is_filling": False, "identity": str(uuid.uuid4())}
+        connection.execute(library.insert().values(row))
         return
     if found > schema:
         raise StartError(
@@ -164,3 +166,5 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
             connection.execute(sa.text(statement))
     if found < schema:
         connection.execute(library.update().values(schema_version=schema, version=library.c.version + 1))
+        nameless = library.c.identity.is_(None)
+        connection.execute(library.update().where(nameless).values(identity=str(uuid.uuid4())))

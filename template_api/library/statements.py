@@ -5,9 +5,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from template_api.library.catalogue import Entry, Facet
 from template_api.library.tables import tables
-from template_api.ranking import Document
+from template_api.query import TemplateQuery
+from template_api.ranking import Document, Filters
 from template_api.records import Status, Summary
 
 
@@ -18,44 +18,95 @@ class Statements:
         library, templates, notebooks = (tables()[name] for name in ("library", "templates", "notebooks"))
         t = templates.c
         published = t.status == Status.PUBLISHED.value
-        shown = (t.id, t.slug, t.title, t.short_description, t.difficulty, t.url, t.facets, t.content)
+        # Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
+        shown = (t.status, t.id, t.slug, t.title, t.short_description, t.difficulty, t.url, t.facets, t.content)
         self.version = sa.select(library.c.version)
+        self.identity = sa.select(library.c.identity, library.c.version)
         indexed = sa.select(
             t.id, t.status, t.published_at, t.difficulty, t.facets, t.title, t.labels, t.short_description, t.content,
-            t.cells_text,
+            t.cells_text, t.changed,
         )  # fmt: skip
-        self.published = indexed.where(published).order_by(t.published_at.desc(), t.id)
-        self.changed = indexed.where(t.changed > sa.bindparam("since")).limit(sa.bindparam("most"))
-        self.some = sa.select(*shown).where(published, t.id.in_(sa.bindparam("ids", expanding=True)))
-        self.one = sa.select(*shown).where(
-            published, sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug"))
-        )
+        most: sa.BindParameter[int] = sa.bindparam("most")
+        self.changed = indexed.where(t.changed > sa.bindparam("since")).order_by(t.changed).limit(most)
+        self.walk = indexed.where(t.id > sa.bindparam("after")).order_by(t.id).limit(most)
+        self.ids = sa.select(t.id).where(published)
+        counted = sa.func.count().label("templates"), sa.func.coalesce(sa.func.sum(t.changed), 0).label("changes")
+        sums = sa.select(*counted).where(published).subquery()
+        self.fingerprint = sa.select(library.c.version, sums).select_from(sa.join(library, sums, sa.true()))
+        self.some = sa.select(*shown).where(t.id.in_(sa.bindparam("ids", expanding=True)))
+        self.one = sa.select(*shown).where(sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug")))
         n = notebooks.c
         self.notebooks = (
             sa.select(n.filename, n.version, n.is_primary, n.cells, n.role)
             .where(n.template_id == sa.bindparam("template_id"), n.is_latest)
             .order_by(n.place)
         )
+        names = {
+            "categories": "category_id",
+            "tags": "tag_ids",
+            "routes": "route_ids",
+            "broker_versions": "broker_version_ids",
+        }
+        self.facets = {name: (kind, _named(tables()[name].c)) for name, kind in names.items()}
+
+    def listed(self, query: TemplateQuery) -> tuple[sa.Select[Any], sa.Select[Any]]:
+        """Return the SELECTs of the ids that a query without a text asks for, and of how many there are in all."""
+        t, wanted = tables()["templates"].c, [tables()["templates"].c.status == Status.PUBLISHED.value]
+        if query.category_id:
+            wanted.append(t.category_id == query.category_id)
+        if query.difficulty:
+            wanted.append(t.difficulty == query.difficulty)
+        if query.broker_version_ids:
+            wanted.append(t.broker_version_id.in_(sorted(query.broker_version_ids)))
+        for name, column, ids in (
+            ("template_tags", "tag_id", query.tag_ids),
+            ("template_routes", "route_id", query.route_ids),
+        ):
+            if ids:
+                link = tables()[name].c
+                wanted.append(t.id.in_(sa.select(link.template_id).where(link[column].in_(sorted(ids)))))
+        ids_of_page = sa.select(t.id).where(*wanted).order_by(t.published_at.desc(), t.id)
+        return (
+            ids_of_page.limit(query.limit).offset(query.offset),
+            sa.select(sa.func.count()).select_from(tables()["templates"]).where(*wanted),
+        )
+
+
+def _named(facet: Any) -> sa.Select[Any]:
+    return sa.select(facet.id, facet.name, facet.slug).order_by(facet.slug)
+
+
+def is_published(row: Any) -> bool:
+    """Return whether a row is one that readers may see."""
+    return bool(row.status == Status.PUBLISHED.value)
 
 
 def document(row: Any) -> Document:
     """Return what the search reads of a row."""
-    return Document(row.id, row.title, row.labels, row.short_description, row.content, row.cells_text)
-
-
-def entry(row: Any, known: dict[Facet, Facet]) -> Entry:
-    """Return what order and filters look at; equal facets of different templates are one object in memory."""
     facets = json.loads(row.facets)
-    found = [
-        *(("tag_ids", tag["id"]) for tag in facets["tags"]),
-        *(("route_ids", route["id"]) for route in facets["routes"]),
-    ]
+    found = [f"tag_ids:{tag['id']}" for tag in facets["tags"]]
+    found += [f"route_ids:{route['id']}" for route in facets["routes"]]
     for kind, facet in (("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])):
         if facet is not None:
-            found.append((kind, facet["id"]))
+            found.append(f"{kind}:{facet['id']}")
     if row.difficulty is not None:
-        found.append(("difficulty", row.difficulty))
-    return Entry(row.id, row.published_at, tuple(known.setdefault(facet, facet) for facet in found))
+        found.append(f"difficulty:{row.difficulty}")
+    return Document(
+        row.id, row.title, row.labels, row.short_description, row.content, row.cells_text, row.published_at,
+        tuple(found), row.changed,
+    )  # fmt: skip
+
+
+def filters(query: TemplateQuery) -> Filters:
+    """Return the facets that a query's filters ask for, one of each filter."""
+    wanted = {
+        "category_id": [query.category_id] if query.category_id else (),
+        "difficulty": [query.difficulty] if query.difficulty else (),
+        "tag_ids": sorted(query.tag_ids),
+        "route_ids": sorted(query.route_ids),
+        "broker_version_ids": sorted(query.broker_version_ids),
+    }
+    return [[f"{kind}:{value}" for value in values] for kind, values in wanted.items() if values]
 
 
 def summary(row: Any) -> Summary:

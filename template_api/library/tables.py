@@ -5,8 +5,15 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 2
-UPGRADES: Mapping[int, tuple[str, ...]] = {1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",)}
+SCHEMA_VERSION = 3
+UPGRADES: Mapping[int, tuple[str, ...]] = {
+    1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",),
+    2: (
+        "ALTER TABLE library ADD COLUMN identity VARCHAR",
+        "CREATE INDEX templates_listed ON templates"
+        " (status, published_at DESC, id, category_id, difficulty, broker_version_id, changed)",
+    ),
+}
 """SQL statements that lead from a schema version to the next one. Version 1 is the first."""
 
 _UUID = 36
@@ -60,6 +67,13 @@ class TemplateRow(Table, table=True):
     """
 
     __tablename__ = "templates"
+    # All that a list, its filters and counts look at, in the order of the list: the rows themselves are long.
+    __table_args__ = (
+        sa.Index(
+            "templates_listed",
+            "status", sa.text("published_at DESC"), "id", "category_id", "difficulty", "broker_version_id", "changed",
+        ),
+    )  # fmt: skip
 
     id: str = Field(primary_key=True, max_length=_UUID)
     slug: str | None = Field(default=None, unique=True)
@@ -122,7 +136,8 @@ class LibraryRow(Table, table=True):
     """The single row with the versions of the schema and of the library.
 
     Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
-    import runs, and stays so when it is cut off.
+    import runs, and stays so when it is cut off. `identity` is a UUID that tells this library from one made anew in its
+    place.
     """
 
     __tablename__ = "library"
@@ -131,6 +146,7 @@ class LibraryRow(Table, table=True):
     schema_version: int
     version: int
     is_filling: bool = False
+    identity: str | None = None
 
 
 def tables() -> Mapping[str, sa.Table]:

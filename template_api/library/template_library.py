@@ -1,28 +1,32 @@
 """`TemplateLibrary`: what the API reads from the database, and how it follows the changes that other processes make.
 
-Each process holds a `Catalogue` of the published templates, built from the database. When the library's version there
-has changed, the catalogue is replaced by one with the changed templates, or built anew when many have changed. Requests
-run on the server's threads; one further thread, after `follow`, looks for changes, so that no request waits for that.
+Lists and single templates come from the database, searches from an index of it (`indexing`), whose results are looked
+up in the database again: a template that is hidden there is nowhere. Requests run on the server's threads. After
+`follow`, two more threads look for changes, one for the library's version alone, by which cached answers are dropped,
+one for the index, so that no request waits for either.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from template_api.errors import DatabaseUnavailableError
-from template_api.library.catalogue import Catalogue, Facet
+from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
 from template_api.library.database import open_database, translated
-from template_api.library.statements import Statements, document, entry, summary
+from template_api.library.indexing import Indexer
+from template_api.library.statements import Statements, filters, is_published, summary
 from template_api.query import TemplateQuery
-from template_api.records import Found, Notebook, Status, Summary, Template
+from template_api.ranking import Ranking
+from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, Word
 
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.5
 _OVERDUE_SECONDS = 1.0  # a request looks for changes itself when the last look is older
-_FETCHED_ROWS = 500
-_MOST_PENDING = 1000  # changed templates; from here on, indexing all anew is cheaper
+_FIRST_PART_SECONDS = 0.5  # small libraries are indexed by then
+_SUGGESTIONS = 8
 
 
 class TemplateLibrary:
@@ -30,76 +34,123 @@ class TemplateLibrary:
 
     Args:
         database_url: where the library is; its tables are made or upgraded when needed.
+        index_folder: where the search index is kept from one start to the next; None keeps it in memory.
 
     Raises:
         StartError: the URL cannot be used or the database is of a newer version.
         DatabaseUnavailableError: the database does not answer.
     """
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, index_folder: Path | None = None) -> None:
         self._engine = open_database(database_url)
         self._statements = Statements()
-        self._facets: dict[Facet, Facet] = {}
-        self._refreshing = threading.Lock()
+        self._indexer = Indexer(self._engine, self._statements, index_folder)
+        self._checking = threading.Lock()
+        self._indexing = threading.Lock()
         self._stopping = threading.Event()
-        self._follower: threading.Thread | None = None
-        self._fault: DatabaseUnavailableError | None = None
-        self._catalogue = self._load()
+        self._followers: list[threading.Thread] = []
+        self._fault: DatabaseUnavailableError | None = None  # the last one, until the database is back
+        self._version = self._read_version()
         self._checked = time.monotonic()
 
-    def current(self) -> Catalogue:
-        """Return the catalogue of the library's current version, at most about a second old.
+    def current(self) -> int:
+        """Return the version of the library in the database, at most about a second old; it grows with every change.
 
         Raises:
             DatabaseUnavailableError: the database did not answer when it was last asked.
         """
         if time.monotonic() - self._checked > _OVERDUE_SECONDS:
-            self.refresh(wait=False)
+            self._check() if self._followers else self.refresh()
         if self._fault is not None:
             raise DatabaseUnavailableError(str(self._fault)) from self._fault
-        return self._catalogue
+        return self._version
 
     @property
     def version(self) -> int:
-        """The version of the library that answers are made from; it grows with every change."""
-        return self.current().version
+        """The version that `current` returns."""
+        return self.current()
 
-    def refresh(self, *, wait: bool = True) -> None:
-        """Read the library's version, and build a new catalogue when it has changed.
+    @property
+    def edition(self) -> tuple[int, int]:
+        """What answers are made from: the library's version, and a number that grows with each state of the index.
 
-        Args:
-            wait: wait for another thread that does the same, instead of leaving it to that one.
+        Raises:
+            DatabaseUnavailableError: the database did not answer when it was last asked.
         """
-        if not self._refreshing.acquire(blocking=wait):
-            return
-        try:
-            self._refresh()
-        finally:
-            self._checked = time.monotonic()
-            self._refreshing.release()
+        return self.current(), self._indexer.edition
+
+    def refresh(self) -> None:
+        """Read the library's version, and bring the search index up to date. Blocks until both are done."""
+        self._check()
+        with self._indexing:
+            try:
+                while self._fault is None and self._indexer.work():
+                    pass
+            except DatabaseUnavailableError as exc:
+                self._note(exc)
 
     def follow(self) -> None:
-        """Start the thread that looks for changes until `close`."""
-        self._follower = threading.Thread(target=self._follow, name="library-follower", daemon=True)
-        self._follower.start()
+        """Start the threads that look for changes until `close`.
+
+        Waits for the first part of a new search index, half a second at most: a small library is searched at once.
+        """
+        deadline = time.monotonic() + _FIRST_PART_SECONDS
+        for name, act in (("library-version", self._check), ("library-index", self._index)):
+            thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
+            self._followers.append(thread)
+            thread.start()
+        while self._indexer.ranking is None and time.monotonic() < deadline:
+            self._stopping.wait(0.005)
 
     def close(self) -> None:
-        """Stop following and close the database's connections."""
+        """Stop following and close the index and the database's connections."""
         self._stopping.set()
-        if self._follower is not None:
-            self._follower.join()
+        for thread in self._followers:
+            thread.join()
+        self._indexer.close()
         self._engine.dispose()
 
-    def find(self, query: TemplateQuery) -> list[Found]:
+    def find(self, query: TemplateQuery) -> Page:
         """Return the templates that a query asks for: best first, or newest first when it has no text.
 
         Raises:
+            IndexNotReadyError: there is a text, and the index has no part that can be searched.
             DatabaseUnavailableError: the database does not answer.
         """
-        catalogue = self.current()
-        places = catalogue.search(query) if query.text else catalogue.latest(query)
-        summaries = self._summaries([place.id for place in places])
-        return [Found(summaries[id_], score, matched) for id_, score, matched in places if id_ in summaries]
+        self.current()
+        return self._search(query) if query.text else self._latest(query)
+
+    def suggest(self, text: str) -> list[Suggestion]:
+        """Return at most eight titles that complete a text whose last word is unfinished.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: as `find`.
+        """
+        ids = self._ranking().suggest(text, _SUGGESTIONS)
+        summaries = self._summaries(ids)
+        shown = [summaries[id_] for id_ in ids if id_ in summaries]
+        return [Suggestion(each.title, each.slug or each.id) for each in shown]
+
+    def facets(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return what published templates are classified by, with how many there are of each, the commonest first.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: as `find`.
+        """
+        counts = self._ranking().facets()
+        with translated(self._engine), self._engine.connect() as connection:
+            named = {
+                name: [(row._asdict(), counts.get(f"{kind}:{row.id}", 0)) for row in connection.execute(statement)]
+                for name, (kind, statement) in self._statements.facets.items()
+            }
+        words = [str(each) for each in Difficulty]
+        named["difficulties"] = [
+            (dict.fromkeys(("id", "name", "slug"), word), counts.get(f"difficulty:{word}", 0)) for word in words
+        ]
+        return {
+            name: [{**facet, "count": count} for facet, count in sorted(found, key=lambda each: -each[1]) if count]
+            for name, found in named.items()
+        }
 
     def get(self, id_or_slug: str) -> Template | None:
         """Return the published template with this UUID or, if there is none, with this slug.
@@ -110,7 +161,7 @@ class TemplateLibrary:
         self.current()
         with translated(self._engine), self._engine.connect() as connection:
             wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
-            rows = connection.execute(self._statements.one, wanted).all()
+            rows = list(filter(is_published, connection.execute(self._statements.one, wanted)))
             if not rows:
                 return None
             row = min(rows, key=lambda row: row.id != wanted["id"])
@@ -126,67 +177,87 @@ class TemplateLibrary:
         with translated(self._engine), self._engine.connect() as connection:
             connection.execute(self._statements.version)
 
+    def is_empty(self) -> bool:
+        """Return whether no template is published.
+
+        Raises:
+            DatabaseUnavailableError: the database does not answer.
+        """
+        return not self._latest(TemplateQuery(limit=1)).total
+
+    def _search(self, query: TemplateQuery) -> Page:
+        ranked = self._ranking().search(query.text, query.limit, query.offset, filters(query))
+        summaries = self._summaries([hit.key for hit in ranked.hits])
+        found = [
+            Found(summaries[hit.key], hit.score, tuple(Word(each.typed, each.found) for each in hit.matched))
+            for hit in ranked.hits
+            if hit.key in summaries
+        ]
+        return Page(tuple(found), ranked.total)
+
+    def _latest(self, query: TemplateQuery) -> Page:
+        page, counted = self._statements.listed(query)
+        with translated(self._engine), self._engine.connect() as connection:
+            ids = connection.execute(page).scalars().all()
+            total = connection.execute(counted).scalar_one()
+        summaries = self._summaries(ids)
+        return Page(tuple(Found(summaries[id_], 0.0) for id_ in ids if id_ in summaries), total)
+
+    def _ranking(self) -> Ranking:
+        ranking = self._indexer.ranking
+        if ranking is None and not self._followers:
+            self.refresh()
+            ranking = self._indexer.ranking
+        if ranking is None:
+            raise IndexNotReadyError("the search index is being built")
+        return ranking
+
     def _summaries(self, ids: Sequence[str]) -> Mapping[str, Summary]:
         """Read the published ones among some templates: what was hidden a moment ago is not shown."""
         if not ids:
             return {}
         with translated(self._engine), self._engine.connect() as connection:
             rows = connection.execute(self._statements.some, {"ids": ids}).all()
-        return {row.id: summary(row) for row in rows}
+        return {row.id: summary(row) for row in rows if is_published(row)}
 
-    def _refresh(self) -> None:
+    def _check(self) -> None:
+        """Read the library's version, unless another thread is about to."""
+        if not self._checking.acquire(blocking=False):
+            return
         try:
-            with translated(self._engine), self._engine.connect() as connection:
-                version = connection.execute(self._statements.version).scalar_one()
-            if version != self._catalogue.version:
-                self._catalogue = self._brought_to(version)
-            elif self._catalogue.pending > _MOST_PENDING:
-                self._catalogue = self._load()
+            self._version = self._read_version()
+            self._note(None)
         except DatabaseUnavailableError as exc:
-            if self._fault is None:
-                log.error("%s; requests are answered with 500 until it is back", exc)  # noqa: TRY400 - the cause is in the text
-            self._fault = exc
-        else:
-            if self._fault is not None:
-                log.warning("the library's database is back")
-            self._fault = None
+            self._note(exc)
+        finally:
+            self._checked = time.monotonic()
+            self._checking.release()
 
-    def _follow(self) -> None:
-        while not self._stopping.wait(FOLLOW_SECONDS):
+    def _read_version(self) -> int:
+        with translated(self._engine), self._engine.connect() as connection:
+            return int(connection.execute(self._statements.version).scalar_one())
+
+    def _note(self, fault: DatabaseUnavailableError | None) -> None:
+        """Log that the database went away or came back, once each."""
+        if fault is not None and self._fault is None:
+            log.error("%s; requests are answered with 500 until it is back", fault)
+        elif fault is None and self._fault is not None:
+            log.warning("the library's database is back")
+        self._fault = fault
+
+    def _index(self) -> None:
+        """Bring the search index up to date."""
+        with self._indexing:
+            while not self._stopping.is_set() and self._indexer.work():
+                pass
+
+    def _follow(self, act: Any) -> None:
+        while True:
             try:
-                self.refresh()
+                act()
+            except DatabaseUnavailableError:
+                pass  # the thread that reads the version logs it
             except Exception:
                 log.exception("cannot follow the library's changes")
-
-    def _brought_to(self, version: int) -> Catalogue:
-        """Return the catalogue with what has changed since, or a new one when that is much or a backup came back."""
-        catalogue = self._catalogue
-        if version < catalogue.version or catalogue.pending > 2 * _MOST_PENDING:
-            return self._load()
-        with translated(self._engine), self._engine.connect() as connection:
-            bounds = {"since": catalogue.version, "most": _MOST_PENDING + 1}
-            rows = connection.execute(self._statements.changed, bounds).all()
-        if len(rows) > _MOST_PENDING:
-            return self._load()
-        began = time.monotonic()
-        published = {
-            row.id: (entry(row, self._facets), document(row)) for row in rows if row.status == Status.PUBLISHED.value
-        }
-        gone = {row.id for row in rows} - set(published)
-        catalogue = catalogue.updated(version, published, gone)
-        log.info("library version %d: %d templates changed, read in %.2f s", version, len(rows), _since(began))
-        return catalogue
-
-    def _load(self) -> Catalogue:
-        began = time.monotonic()
-        with translated(self._engine), self._engine.connect() as connection:
-            # The version first: rows that are newer than it are read again at the next look.
-            version = connection.execute(self._statements.version).scalar_one()
-            rows = connection.execution_options(yield_per=_FETCHED_ROWS).execute(self._statements.published)
-            catalogue = Catalogue.built(version, ((entry(row, self._facets), document(row)) for row in rows))
-        log.info("library version %d: %d templates indexed in %.2f s", version, len(catalogue), _since(began))
-        return catalogue
-
-
-def _since(began: float) -> float:
-    return time.monotonic() - began
+            if self._stopping.wait(FOLLOW_SECONDS):
+                return

@@ -1,10 +1,12 @@
-"""Hybrid ranking: BM25F over weighted fields, with misspellings put right in the query and a bonus for titles.
+"""Hybrid ranking: BM25F over weighted fields, with misspellings corrected in the query and a bonus for titles.
 
-A package of pure modules without I/O; `fuzzy` is the only one that imports rapidfuzz. From the bottom: `stemmer`,
-`tokens`, `fuzzy`; `vocabulary` (known words), `postings` (the index); `interpretation` (a query's words), `building`;
-`engine`.
+`fuzzy` is the only module that imports rapidfuzz; tantivy is imported nowhere else. From the bottom: `stemmer`,
+`tokens`, `fuzzy`; `fields` (what is indexed); `vocabulary` (known words); `interpretation` (a query's words); `engine`
+(searches in one state of the index); `index` (the index on disk: the one module with I/O).
 """
 
-from template_api.ranking.engine import Document, Hit, Match, Ranked, Ranking
+from template_api.ranking.engine import Filters, Hit, Match, Ranked, Ranking
+from template_api.ranking.fields import FORMAT, Document
+from template_api.ranking.index import SearchIndex
 
-__all__ = ["Document", "Hit", "Match", "Ranked", "Ranking"]
+__all__ = ["FORMAT", "Document", "Filters", "Hit", "Match", "Ranked", "Ranking", "SearchIndex"]

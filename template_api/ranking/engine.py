@@ -1,24 +1,26 @@
-"""The ranking of a library: build it from documents, ask it with a text.
+"""The ranking of a library as one state of its index has it: ask it with a text.
 
-Built in one thread, then immutable: any number of threads may search at once.
+Immutable; any number of threads may search at once. Posting lists and BM25 are tantivy's; what a query means and the
+order of the best are ours.
 """
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from template_api.ranking.building import PostingsBuilder, Terms
+from tantivy import DocAddress, Occur, Query, Searcher
+
+from template_api.ranking.fields import STATE_KEY, any_of, either, filtered, telling_terms, term_query, unscored
 from template_api.ranking.fuzzy import title_likeness
 from template_api.ranking.interpretation import Wanted, interpret
-from template_api.ranking.postings import Clause, Order, Postings
 from template_api.ranking.tokens import words
 from template_api.ranking.vocabulary import Vocabulary
 
-# What a word weighs, where one of the content weighs CONTENT_WEIGHT, 2.
-TITLE_WEIGHT: Final = 7
-LABELS_WEIGHT: Final = 4
-SHORT_DESCRIPTION_WEIGHT: Final = 3
-CELLS_WEIGHT: Final = 1
+Filters = Sequence[Collection[str]]
+"""What a template must have: one facet of each filter."""
+
+_K1: Final = 1.2  # tantivy's, the customary value
 # A corrected word counts a little less than one found as typed, so that of two equal templates the exact one is first.
 _CORRECTED: Final = 0.9
 # How many of the best are ordered anew by their titles. A title adds up to a fifth for words shared with the query,
@@ -29,20 +31,9 @@ _TITLE_BONUS: Final = 0.2
 _TITLE_COVERED_BONUS: Final = 0.2
 # A template that was found scores more than nothing, however little it has of a long question.
 _LEAST_SCORE: Final = 1e-6
-# Comparing sixty titles stays quick, however long someone makes them.
-_TITLE_WORDS: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A template as the ranking sees it; `labels` are the names of its tags, routes, category and broker version."""
-
-    key: str
-    title: str
-    labels: str
-    short_description: str
-    content: str
-    cells: str
+_MOST_TIES: Final = 20_000  # found at most to order equals that go on beyond what is asked for
+_BITS: Final = 20  # words looked up in one query; scores are exact up to 24 bits
+_SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may become
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +46,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A template found: its position among the documents, its key, its score (above 0, at most 1), the words it has."""
+    """A template found: its key, its score (above 0, at most 1) and the words it has."""
 
-    position: int
     key: str
     score: float
     matched: tuple[Match, ...]
@@ -65,161 +55,166 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """The templates found, best first."""
+    """The templates asked for, best first, and how many were found in all."""
 
-    hits: tuple[Hit, ...]
+    hits: tuple[Hit, ...] = ()
+    total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """What a ranking knows of its documents: their words and, by slot, their keys and folded titles."""
+class _Candidate(NamedTuple):
+    """A template found; `newest` and `tie` order it among equals. A tuple: a search makes a hundred."""
 
-    terms: Terms
-    postings: Postings
-    keys: list[str]
-    titles: list[str]
+    address: DocAddress
+    score: float
+    newest: int
+    tie: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it is in this state of the index."""
+        return self.address.segment_ord, self.address.doc
+
+    def rank(self) -> tuple[float, int, int]:
+        return -self.score, -self.newest, self.tie
 
 
 class Ranking:
-    """An immutable index of documents, which are given newest first: of two equally good ones the newer is first.
+    """Search one state of the index.
 
     Args:
-        documents: newest first, read once; the number of a document in this order is its *position*.
-        base: an index to share, the documents being what has changed since; for `updated`.
-        order: with `base`, the keys of all documents that shall be found, newest first.
+        searcher: this state.
+        vocabulary: its words.
     """
 
-    def __init__(
-        self, documents: Iterable[Document], base: Index | None = None, order: Sequence[str] | None = None
-    ) -> None:
-        later: dict[str, Document] = {}
-        if base is not None:
-            later = {document.key: document for document in documents}
-            documents = later.values()
-        index = _index(documents, base)
-        self._base = index if base is None else base
-        self._later = later
-        self._terms, self._postings = index.terms, index.postings
-        self._keys, self._titles = index.keys, index.titles
-        everything = range(len(index.keys))
-        self._order = Order(everything, everything) if order is None else _order(index.keys, order)
-        self._size = len(index.keys) if order is None else len(order)
-        # A document that is gone has the position -1, which is in no range.
-        self._all = None if self._size == len(index.keys) else range(self._size)
-        self._vocabulary = Vocabulary(index.terms, index.terms.stems, index.postings.frequency)
+    def __init__(self, searcher: Searcher, vocabulary: Vocabulary) -> None:
+        self._searcher = searcher
+        self.vocabulary = vocabulary
 
-    def __len__(self) -> int:
-        return self._size
+    def search(self, text: str, limit: int, offset: int = 0, filters: Filters = ()) -> Ranked:
+        """Return at most `limit` templates that have a word of the text and pass the filters, best first.
+
+        A score is the share of what a template could reach at most for this text, were every word found as typed, over
+        and over, and its title just these. `offset` leaves out that many of the best. Of equals the newest comes first,
+        then the one with the lowest key.
+        """
+        wanted = interpret(text, self.vocabulary)
+        if not wanted or limit < 1:
+            return Ranked()
+        query = filtered(either(map(self._clause, wanted)), filters)
+        best, total = self._best(query, max(offset + limit, _REORDERED))
+        ideal = sum(each.count * self._rarity(each) for each in wanted) * (_K1 + 1)
+        ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
+        page = self._reordered(best, wanted)[offset : offset + limit]
+        return Ranked(tuple(self._hits(page, wanted, ideal)), total)
+
+    def suggest(self, text: str, limit: int) -> list[str]:
+        """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
+
+        Those come first that have the words before it too, as `search` would find them, in titles like the text. Where
+        no title has such a word, the result is that of `search`.
+        """
+        typed = words(text)
+        begun = self._searcher.terms_with_prefix("title", typed[-1], limit=_SUGGESTED_WORDS) if typed else []
+        if not begun:
+            return [hit.key for hit in self.search(text, limit).hits]
+        titled = [(Occur.Must, unscored(any_of("title", [word for word, _ in begun])))]
+        before = [(Occur.Should, self._clause(each)) for each in interpret(" ".join(typed[:-1]), self.vocabulary)]
+        best, _ = self._best(Query.boolean_query(titled + before), _REORDERED)
+        best.sort(key=lambda each: -title_likeness(" ".join(typed), self._stored(each, "title")))
+        return [self._stored(each, "key") for each in best[:limit]]
+
+    def keys(self) -> set[str]:
+        """Return the keys of all templates; 0.1 s for 100,000."""
+        everything = self._searcher.terms_with_prefix("key", "", filter_query=Query.all_query())
+        return {key for key, count in everything if count} - {STATE_KEY}
+
+    def facets(self) -> dict[str, int]:
+        """Return how many templates have each facet."""
+        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=Query.all_query()))
 
     @property
-    def pending(self) -> int:
-        """How many documents have come or gone by `updated`; above a thousand or so, better build a ranking anew."""
-        return 2 * len(self._keys) - len(self._base.keys) - self._size
+    def state(self) -> str | None:
+        """What was last committed as the state of the index, None before the first time."""
+        found = self._searcher.search(any_of("key", [STATE_KEY]), 1).hits
+        return str(self._searcher.doc(found[0][1]).get_first("state")) if found else None
 
-    def updated(self, changed: Iterable[Document], order: Sequence[str]) -> "Ranking":
-        """Return a ranking that shares this one's index: quick when few documents have changed.
+    def fingerprint(self) -> tuple[int, int]:
+        """Return how many templates there are, and the sum of the library's versions that they came with."""
+        asked = {"count": {"value_count": {"field": "changed"}}, "sum": {"sum": {"field": "changed"}}}
+        found = self._searcher.aggregate(Query.all_query(), asked)
+        return int(found["count"]["value"]), int(found["sum"]["value"] or 0)
 
-        It takes some hundredths of a second whatever the size of the library, and a fraction of a millisecond for each
-        document that has changed since the ranking was built anew. How rare a word is and what is known is not counted
-        anew for documents that are gone, so scores differ a little from those of a ranking built anew.
+    def _clause(self, wanted: Wanted) -> Query:
+        """Return the query for a word: the best of the terms that may stand for it counts, as rare as the commonest."""
+        weight = wanted.count * (_CORRECTED if wanted.corrected else 1) * self._rarity(wanted)
+        terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in wanted.terms]
+        return terms[0] if len(terms) == 1 else Query.disjunction_max_query(terms)
 
-        Args:
-            changed: documents that are new, or differ from those known with the same key.
-            order: the keys of all documents that shall be found, newest first; others are no longer found.
+    def _rarity(self, wanted: Wanted) -> float:
+        return min(map(self.vocabulary.idf, wanted.terms))
 
-        Raises:
-            ValueError: `order` has a key that is neither known nor among the changed.
-        """
-        wanted = frozenset(order)
-        later = self._later | {document.key: document for document in changed}
-        return Ranking((document for key, document in later.items() if key in wanted), self._base, order)
+    def _best(self, query: Query, count: int) -> tuple[list[_Candidate], int]:
+        """Return the `count` best templates in order, and how many there are in all."""
+        asked = count
+        while True:
+            result: Any = self._searcher.search(query, asked + 1)  # tantivy 0.27 does not declare `count`
+            hits: list[tuple[float, DocAddress]] = result.hits
+            # Equals of the last one may come before it: as many more are asked for.
+            if len(hits) <= asked or hits[count - 1][0] != hits[-1][0] or asked >= _MOST_TIES:
+                break
+            asked *= 4
+        addresses = [address for _, address in hits]
+        newest = self._searcher.fast_field_values("published", addresses)
+        ties = self._searcher.fast_field_values("tie", addresses)
+        found = [
+            _Candidate(address, score, int(published or 0), int(tie or 0))
+            for (score, address), published, tie in zip(hits, newest, ties, strict=True)
+        ]
+        return sorted(found, key=_Candidate.rank)[:count], result.count
 
-    def search(self, text: str, limit: int, accept: Collection[int] | None = None) -> Ranked:
-        """Return at most `limit` templates that have a word of the text, best first.
-
-        `accept` holds the positions that may be returned, None meaning all. A score is the share of what a template
-        could reach at most for this text, were every word found as typed, over and over, and its title just these.
-        """
-        wanted = interpret(text, self._vocabulary)
-        if not wanted or limit < 1:
-            return Ranked(())
-        clauses = [_clause(each) for each in wanted]
-        within = self._all if accept is None else accept
-        exact = accept is not None
-        best = self._postings.best(clauses, max(limit, _REORDERED), self._order, within, exact=exact)
-        ideal = sum(each.count * self._postings.ideal(each.terms) for each in wanted)
-        ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        return Ranked(tuple(self._hit(*each, ideal, wanted) for each in self._reordered(best, wanted)[:limit]))
-
-    def _reordered(self, best: list[tuple[int, float]], wanted: tuple[Wanted, ...]) -> list[tuple[int, float]]:
+    def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
         query = " ".join(each.options[0].word for each in wanted)
         asked = frozenset(term for each in wanted for term in each.terms)
         top = []
-        for slot, score in best[:_REORDERED]:
-            title = self._titles[slot]
+        for each in best[:_REORDERED]:
+            title = self._stored(each, "title")
             bonus = 1 + _TITLE_BONUS * title_likeness(query, title)
             bonus *= 1 + _TITLE_COVERED_BONUS * self._covered(title, asked)
-            top.append((slot, score * bonus))
-        return sorted(top, key=lambda item: (-item[1], self._order.positions[item[0]])) + best[_REORDERED:]
+            top.append(_Candidate(each.address, each.score * bonus, each.newest, each.tie))
+        return sorted(top, key=_Candidate.rank) + best[_REORDERED:]
 
-    def _covered(self, title: str, asked: Container[int]) -> float:
+    def _covered(self, title: str, asked: Collection[str]) -> float:
         """Return how much of a title is asked for, 0 to 1, each of its words counting by its idf."""
-        covered = total = 0.0
-        # Every word of a title is indexed, so [] never makes a term here.
-        for term in {self._terms[word] for word in title.split()} - self._terms.stops:
-            idf = self._postings.idf((term,))
-            total += idf
-            covered += idf if term in asked else 0.0
-        return covered / total if total else 0.0
+        idfs = {term: self.vocabulary.idf(term) for term in telling_terms(title)}
+        return sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
 
-    def _hit(self, slot: int, score: float, ideal: float, wanted: tuple[Wanted, ...]) -> Hit:
-        matched = []
-        for each in wanted:
-            found = next((option for option in each.options if self._postings.has(slot, option.term)), None)
-            if found is not None:
-                matched.append(Match(each.typed, found.word))
-        share = max(round(score / ideal, 6), _LEAST_SCORE)
-        return Hit(self._order.positions[slot], self._keys[slot], share, tuple(matched))
+    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[Wanted], ideal: float) -> Iterator[Hit]:
+        keys = [self._stored(each, "key") for each in page]
+        had = self._terms_had(keys, [term for each in wanted for term in each.terms])
+        for key, candidate in zip(keys, page, strict=True):
+            terms = had[candidate.place]
+            found = [next((option for option in each.options if option.term in terms), None) for each in wanted]
+            matched = [Match(each.typed, known.word) for each, known in zip(wanted, found, strict=True) if known]
+            share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE))
+            yield Hit(key, share, tuple(matched))
 
+    def _terms_had(self, keys: Sequence[str], terms: Sequence[str]) -> Mapping[tuple[int, int], set[str]]:
+        """Return which of some terms each of some templates has, by its place.
 
-def _index(documents: Iterable[Document], base: Index | None) -> Index:
-    """Index documents, after those of a base if given, which stays as it is."""
-    terms = Terms(base.terms if base else None)
-    keys = list(base.keys) if base else []
-    titles = list(base.titles) if base else []
-    builder = PostingsBuilder(terms, len(keys))
-    for document in documents:
-        builder.add(document.content, _other_fields(document))
-        keys.append(document.key)
-        titles.append(" ".join(words(document.title)[:_TITLE_WORDS]))
-    return Index(terms, builder.build(base.postings if base else None), keys, titles)
+        A query gives each term a power of two as its score, so that the score of a template says which ones it has.
+        """
+        had: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+        several = list(dict.fromkeys(terms))
+        these = (Occur.Must, unscored(any_of("key", keys)))
+        for start in range(0, len(several) if keys else 0, _BITS):
+            here = several[start : start + _BITS]
+            flags = [Query.const_score_query(term_query(term), 2.0**bit) for bit, term in enumerate(here)]
+            query = Query.boolean_query([these, *((Occur.Should, flag) for flag in flags)])
+            for score, address in self._searcher.search(query, len(keys), count=False).hits:
+                flagged = int(score)
+                place = address.segment_ord, address.doc
+                had[place].update(term for bit, term in enumerate(here) if flagged >> bit & 1)
+        return had
 
-
-def _order(keys: Sequence[str], order: Sequence[str]) -> Order:
-    """Return where each slot stands in an order of keys; a key's last slot is its own."""
-    last = {key: slot for slot, key in enumerate(keys)}
-    positions = [-1] * len(keys)
-    slots = []
-    for position, key in enumerate(order):
-        if key not in last:
-            raise ValueError(f"document {key!r} is in the order, but neither known nor changed")
-        positions[last[key]] = position
-        slots.append(last[key])
-    return Order(positions, slots)
-
-
-def _clause(wanted: Wanted) -> Clause:
-    return Clause(wanted.terms, wanted.count * (_CORRECTED if wanted.corrected else 1))
-
-
-def _other_fields(document: Document) -> Iterator[tuple[str, int]]:
-    yield document.title, TITLE_WEIGHT
-    yield document.labels, LABELS_WEIGHT
-    if not _opens(document.content, document.short_description):
-        yield document.short_description, SHORT_DESCRIPTION_WEIGHT
-    yield document.cells, CELLS_WEIGHT
-
-
-def _opens(content: str, short_description: str) -> bool:
-    """Tell whether a description is just the beginning of the content: its words shall not count twice."""
-    return content.lstrip().startswith(short_description.strip().rstrip(".… "))
+    def _stored(self, candidate: _Candidate, field: str) -> str:
+        return self._searcher.doc(candidate.address).get_first(field) or ""

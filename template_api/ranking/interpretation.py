@@ -16,7 +16,7 @@ MOST_CORRECTED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A word of the query: as typed, the known words that may stand for it (the best counts), how often it stood."""
+    """A word of the query: as typed, the known words that may stand for it (the best counts), how often."""
 
     typed: str
     options: tuple[Known, ...]
@@ -24,7 +24,7 @@ class Wanted:
     corrected: bool = False
 
     @property
-    def terms(self) -> tuple[int, ...]:
+    def terms(self) -> tuple[str, ...]:
         """The terms of the options, in their order."""
         return tuple(option.term for option in self.options)
 
@@ -38,7 +38,7 @@ def interpret(text: str, vocabulary: Vocabulary) -> tuple[Wanted, ...]:
     """
     typed = words(text)
     reader = _Reader([word for word in typed if word not in STOP_WORDS] or typed, vocabulary)
-    found: dict[tuple[int, ...], Wanted] = {}
+    found: dict[tuple[str, ...], Wanted] = {}
     for wanted in reader.read():
         before = found.get(wanted.terms)
         if before is None:

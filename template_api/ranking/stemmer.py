@@ -7,10 +7,12 @@ word, this one 0.4 us; indexing stems each word of a library once.
 """
 
 import threading
+from functools import lru_cache
 
 import Stemmer
 
 _SHORTEST = 3
+_REMEMBERED = 1 << 15  # stems, some 6 MB; 0.06 us for a word among them
 
 
 class _ThreadStemmer(threading.local):
@@ -23,6 +25,7 @@ class _ThreadStemmer(threading.local):
 _stemmer = _ThreadStemmer()
 
 
+@lru_cache(_REMEMBERED)
 def stem(word: str) -> str:
     """Return the stem of a folded word (lower case, no accents).
 

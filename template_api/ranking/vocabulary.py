@@ -1,14 +1,18 @@
 """The words that the library knows, and the known words meant by one that it does not know.
 
-Immutable once built; any thread may ask. *Word* is a folded word as it stands in a text, *term* the number of its stem.
+Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. Which words and terms
+there are and in how many templates is asked of the index; only the words to compare misspellings with are in memory.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import log
 from typing import Final
 
+from tantivy import Searcher
+
+from template_api.ranking.fields import term_field
 from template_api.ranking.fuzzy import within
 from template_api.ranking.stemmer import stem
 from template_api.ranking.tokens import STOP_WORDS
@@ -17,8 +21,11 @@ from template_api.ranking.tokens import STOP_WORDS
 _EDITS: Final = ((8, 2), (4, 1))
 _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
+_FORMS: Final = 5  # words compared for each completion: several are forms of one word
 _SHORTEST_PART: Final = 3
-_LAST_CHARACTER: Final = "\U0010ffff"
+
+Buckets = Mapping[tuple[str, int], tuple[str, ...]]
+"""Words by first letter and length, in alphabetical order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class Known:
     """A word of the library and its term."""
 
     word: str
-    term: int
+    term: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +47,72 @@ class Nearest:
 class Vocabulary:
     """The library's words.
 
-    `words` maps each word and `stems` each stem to its term, `frequency` counts the templates that have a term.
+    Args:
+        searcher: one state of the index.
+        buckets: its words and the stop words.
     """
 
-    def __init__(self, words: Mapping[str, int], stems: Mapping[str, int], frequency: Callable[[int], int]) -> None:
-        self._words = words
-        self._stems = stems
-        self._frequency = frequency
-        self._sorted = sorted(words)
-        self._first_letters = sorted({word[0] for word in self._sorted if word[0].isalpha()})
-        buckets: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-        for word in sorted(STOP_WORDS.union(self._sorted)):
-            buckets[word[0], len(word)].append(word)
-        self._buckets = dict(buckets)
+    def __init__(self, searcher: Searcher, buckets: Buckets) -> None:
+        self._searcher = searcher
+        self._buckets = buckets
+        self._first_letters = sorted({letter for letter, _ in buckets if letter.isalpha()})
+        self._size = searcher.num_docs
+        self._frequencies: dict[str, int] = {}
 
-    def term(self, word: str) -> int | None:
+    @classmethod
+    def of(cls, searcher: Searcher) -> "Vocabulary":
+        """Return the vocabulary of one state of the index; 0.1 s for 50,000 words."""
+        words = (word for word, _ in searcher.terms_with_prefix("words", ""))
+        return cls(searcher, _sorted_in(STOP_WORDS.union(words), {}))
+
+    def grown(self, searcher: Searcher, words: Collection[str]) -> "Vocabulary":
+        """Return the vocabulary of a later state of the index, which has these words beside those known."""
+        new = [word for word in words if not self.has(word) and word not in STOP_WORDS]
+        grown = Vocabulary(searcher, _sorted_in(new, self._buckets))
+        changed = set(map(stem, words))
+        known = self._frequencies.copy()  # requests add to it meanwhile
+        grown._frequencies = {term: count for term, count in known.items() if term not in changed}
+        return grown
+
+    def has(self, word: str) -> bool:
+        """Return whether a template has a word in just this form."""
+        return self._searcher.doc_freq("words", word) > 0
+
+    def term(self, word: str) -> str | None:
         """Return the term of a word, or None when no template has it in any form."""
-        term = self._words.get(word)
-        return self._stems.get(stem(word)) if term is None else term
+        term = stem(word)
+        return term if self.frequency(term) else None
+
+    def frequency(self, term: str) -> int:
+        """Return how many templates have a term; those that have left the library lately may be counted."""
+        known = self._frequencies.get(term)
+        if known is None:
+            known = self._searcher.doc_freq(term_field(term), term)
+            if known:  # what callers make up is not kept
+                self._frequencies[term] = known
+        return known
+
+    def idf(self, term: str) -> float:
+        """Return the inverse document frequency of a term, above 0."""
+        frequency = self._frequencies.get(term) or self.frequency(term)
+        return log(1 + (max(self._size, frequency) - frequency + 0.5) / (frequency + 0.5))
 
     def split(self, word: str) -> tuple[Known, ...]:
         """Return the two known words that an unknown one consists of, the commonest such pair; else nothing."""
         best: tuple[int, tuple[Known, ...]] = (0, ())
         for at in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
-            left, right = self._words.get(word[:at]), self._words.get(word[at:])
-            if left is not None and right is not None and STOP_WORDS.isdisjoint((word[:at], word[at:])):
-                rarer = min(self._frequency(left), self._frequency(right))
+            left, right = word[:at], word[at:]
+            if self.has(left) and self.has(right) and STOP_WORDS.isdisjoint((left, right)):
+                pair = tuple(Known(part, stem(part)) for part in (left, right))
+                rarer = min(self.frequency(part.term) for part in pair)
                 if rarer > best[0]:
-                    best = (rarer, (Known(word[:at], left), Known(word[at:], right)))
+                    best = (rarer, pair)
         return best[1]
 
     def completions(self, beginning: str) -> tuple[Known, ...]:
         """Return the commonest words with this beginning, at most ten, no two of one term."""
-        start, end = bisect_left(self._sorted, beginning), bisect_left(self._sorted, beginning + _LAST_CHARACTER)
-        return self._commonest((self._sorted[at] for at in range(start, end)), _COMPLETIONS)
+        begun = self._searcher.terms_with_prefix("words", beginning, limit=_COMPLETIONS * _FORMS)
+        return self._commonest(sorted(word for word, _ in begun), _COMPLETIONS)
 
     def nearest(self, word: str) -> Nearest:
         """Return the commonest of the words fewest edits from an unknown one, at most three, no two of one term.
@@ -105,15 +144,23 @@ class Vocabulary:
         changed = [word[1:], word[1] + word[0] + word[2:]]
         changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
         for near in changed:
-            if near[0] != word[0] and (near in self._words or near in STOP_WORDS):
+            if near[0] != word[0] and (near in STOP_WORDS or self.has(near)):
                 yield near
 
     def _commonest(self, words: Iterable[str], most: int) -> tuple[Known, ...]:
-        by_term: dict[int, str] = {}
+        by_term: dict[str, str] = {}
         for word in words:
-            by_term.setdefault(self._words[word], word)
-        terms = sorted(by_term, key=lambda term: (-self._frequency(term), by_term[term]))
+            by_term.setdefault(stem(word), word)
+        terms = sorted(by_term, key=lambda term: (-self.frequency(term), by_term[term]))
         return tuple(Known(by_term[term], term) for term in terms[:most])
+
+
+def _sorted_in(words: Iterable[str], buckets: Buckets) -> Buckets:
+    """Return buckets with further words, sharing those that stay as they are."""
+    added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+    for word in words:
+        added[word[0], len(word)].add(word)
+    return {**buckets, **{key: tuple(sorted(new.union(buckets.get(key, ())))) for key, new in added.items()}}
 
 
 def _digits(word: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
 from template_api.errors import SettingsError, StartError, TemplateApiError
-from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
+from template_api.library import TemplateLibrary, fill_empty_library, index_folder, listed_templates
 from template_api.serving.server import Server
 from template_api.serving.sockets import listening_socket
 from template_api.sources import Reading
@@ -104,8 +104,8 @@ def open_library(settings: Settings, report_busy: Callable[[], None] = lambda: N
         report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(report_busy))
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)
-    library = TemplateLibrary(settings.database_url)
-    if not len(library.current()):
+    library = TemplateLibrary(settings.database_url, index_folder(settings.database_url, settings.index_dir))
+    if library.is_empty():
         with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones count too
             if next(listed, None) is None:
                 log.warning("the library is empty; fill it with template-api import PATH")

@@ -2,6 +2,7 @@ import pytest
 
 from template_api.ranking import Document, Match, Ranking
 from template_api.ranking.interpretation import MOST_CORRECTED
+from tests.api.indexed import indexed
 
 CONTENTS = {
     "pump": "pump pumping controller",
@@ -19,7 +20,7 @@ CONTENTS = {
 
 @pytest.fixture(scope="module")
 def library() -> Ranking:
-    return Ranking(Document(key, "", "", "", content, "") for key, content in CONTENTS.items())
+    return indexed(Document(key, "", "", "", content, "") for key, content in CONTENTS.items())
 
 
 def keys(ranking: Ranking, text: str) -> list[str]:
@@ -68,55 +69,55 @@ def test_the_word_as_typed_and_as_found_are_told(library: Ranking) -> None:
 
 def test_words_run_together_are_parted_where_both_are_common() -> None:
     contents = ["thermo stat"] + ["therm ostat"] * 5 + ["thermos"] * 9
-    library = Ranking(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    library = indexed(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
     hits = library.search("thermostat x", 20).hits
     assert {match.found for hit in hits for match in hit.matched} == {"therm", "ostat"}
 
 
 def test_words_are_not_parted_into_stop_words() -> None:
-    library = Ranking([Document("a", "", "", "", "into the wards", ""), Document("b", "", "", "", "other", "")])
+    library = indexed([Document("a", "", "", "", "into the wards", ""), Document("b", "", "", "", "other", "")])
     assert keys(library, "intowards x") == []
 
 
 def test_the_commonest_of_equally_near_words_stand_for_one() -> None:
     contents = ["lampa"] + [f"lamp{letter}" for letter in "zyx"] * 2
-    library = Ranking(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    library = indexed(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
     found = {match.found for hit in library.search("lampq x1", 10).hits for match in hit.matched}
     assert found == {"lampx", "lampy", "lampz"}
 
 
 def test_a_wrong_first_letter_is_as_likely_as_another_edit() -> None:
-    library = Ranking(Document(word, "", "", "", word, "") for word in ("lamp", "camp", "demp"))
+    library = indexed(Document(word, "", "", "", word, "") for word in ("lamp", "camp", "demp"))
     assert sorted(keys(library, "damp x")) == ["camp", "demp", "lamp"]
 
 
 def test_a_wrong_first_letter_is_likelier_than_two_other_edits() -> None:
-    library = Ranking(Document(word, "", "", "", word, "") for word in ("barometer", "tarameder"))
+    library = indexed(Document(word, "", "", "", word, "") for word in ("barometer", "tarameder"))
     assert keys(library, "tarometer x") == ["barometer"]
 
 
 @pytest.mark.parametrize("slip", ["qmtt mqtt", "adta data", "jsno json", "opic topic"])
 def test_a_short_last_word_with_a_slip_finds_what_was_meant(slip: str) -> None:
-    library = Ranking(Document(word, "", "", "", word, "") for word in ("mqtt", "data", "json", "topic"))
+    library = indexed(Document(word, "", "", "", word, "") for word in ("mqtt", "data", "json", "topic"))
     typed, meant = slip.split()
     assert keys(library, typed) == [meant]
 
 
 def test_the_last_word_is_cut_off_or_misspelt() -> None:
     contents = ["field", "fielder", "file", "fill", "topic"]
-    library = Ranking(Document(word, "", "", "", word, "") for word in contents)
+    library = indexed(Document(word, "", "", "", word, "") for word in contents)
     assert sorted(keys(library, "topic fiel")) == ["field", "fielder", "file", "fill", "topic"]
     assert sorted(keys(library, "fiel topic")) == ["field", "file", "fill", "topic"], "only the last may be cut off"
 
 
 def test_words_two_edits_away_do_not_stand_beside_completions() -> None:
-    library = Ranking(Document(word, "", "", "", word, "") for word in ("temperament", "tenperats"))
+    library = indexed(Document(word, "", "", "", word, "") for word in ("temperament", "tenperats"))
     assert keys(library, "temperam") == ["temperament"]
     assert keys(library, "temperat") == ["tenperats"], "where nothing begins so, two edits count"
 
 
 def test_a_word_one_edit_away_is_meant_rather_than_two_run_together() -> None:
-    library = Ranking(Document(word, "", "", "", word, "") for word in ("data", "bass", "database"))
+    library = indexed(Document(word, "", "", "", word, "") for word in ("data", "bass", "database"))
     assert keys(library, "databass x") == ["database"]
 
 
@@ -131,13 +132,13 @@ def test_a_word_equally_near_to_several_finds_them_all(library: Ranking) -> None
 
 def test_at_most_three_words_stand_for_one() -> None:
     near = ["lamps", "lampa", "lampb", "lampc", "lampd"]
-    library = Ranking(Document(word, "", "", "", word, "") for word in near)
+    library = indexed(Document(word, "", "", "", word, "") for word in near)
     assert len(keys(library, "lampx y")) == 3
 
 
 def test_words_that_stand_for_one_share_the_rarity_of_the_commonest_and_the_best_counts() -> None:
     common = [Document(f"common{number}", "", "", "", "lampa", "") for number in range(8)]
-    library = Ranking(
+    library = indexed(
         [*common, Document("rare", "", "", "", "lampb", ""), Document("both", "", "", "", "lampa lampb", "")]
     )
     scores = {hit.key: hit.score for hit in library.search("lampx y", 10).hits}
@@ -173,7 +174,7 @@ def test_a_word_before_the_last_may_not_be_cut_off(library: Ranking) -> None:
 
 
 def test_the_word_as_typed_is_before_its_correction() -> None:
-    library = Ranking(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
+    library = indexed(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
     assert keys(library, "bridges webhok") == keys(library, "webhok bridges") == ["bridges", "webhook"]
     assert keys(library, "web hook bridges") == ["bridges", "webhook"]
 
@@ -183,13 +184,13 @@ def test_a_word_that_nothing_comes_near_is_ignored(library: Ranking) -> None:
 
 
 def test_a_word_misspelt_twice_counts_twice() -> None:
-    library = Ranking(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
+    library = indexed(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
     assert keys(library, "webhok bridges webhok") == ["webhook", "bridges"]
 
 
 def test_only_so_many_unknown_words_are_corrected() -> None:
     words = [f"{'abcdefghijklmnopqrstuvwxyz'[number % 26]}{'qvxzjkw'[number // 26] * 3}lamp" for number in range(50)]
-    library = Ranking(Document(word, "", "", "", word, "") for word in words)
+    library = indexed(Document(word, "", "", "", word, "") for word in words)
     misspelt = " ".join(word.replace("lamp", "lmap") for word in words)
     assert len(library.search(misspelt, 100).hits) == MOST_CORRECTED
 

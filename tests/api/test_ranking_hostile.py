@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from template_api.ranking import Document, Ranking
 from template_api.ranking.tokens import STOP_WORDS, words
+from tests.api.indexed import indexed
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DEARER = 20  # times the CPU time of as many ordinary words; measured: 5 at most
@@ -31,7 +32,9 @@ class Library:
         def text(count: int) -> str:
             return " ".join(source.choices(vocabulary, cum_weights=zipf, k=count))
 
-        self.ranking = Ranking(Document(str(number), *map(text, (5, 3, 10, 60, 20))) for number in range(size))
+        self.ranking = indexed(
+            Document(str(number), text(5), text(3), text(10), text(60), text(20)) for number in range(size)
+        )
         self.ordinary = self.cost(text(800)[:4000])
 
     def cost(self, text: str) -> float:
@@ -108,6 +111,6 @@ def test_any_text_is_answered(text: str) -> None:
 @given(text=st.text(st.characters(codec=None), max_size=200))
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_can_be_indexed_and_found_again(text: str) -> None:
-    ranking = Ranking([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
+    ranking = indexed([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
     found = "a" in {hit.key for hit in ranking.search(text, 10).hits}
     assert found == bool(words(text))

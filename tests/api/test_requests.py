@@ -375,7 +375,7 @@ class BrokenLibrary:
         """Do nothing, as tests ask for it before each request."""
 
     @property
-    def version(self) -> int:
+    def edition(self) -> tuple[int, int]:
         raise self._failure
 
     def check(self) -> None:

@@ -11,13 +11,14 @@ import random
 import resource
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from template_api.ranking import Document, Ranking
+from template_api.ranking import Document, Ranking, SearchIndex
 from template_api.ranking.tokens import STOP_WORDS
 
 VOCABULARY = 50_000
@@ -53,6 +54,7 @@ class Texts:
             short_description=" ".join(self.draw(20)),
             content=content,
             cells=" ".join(self.draw(size // 4)),
+            facets=(f"tenth:{number % 10}",),
         )
 
     def query(self, count: int, typos: int) -> str:
@@ -77,15 +79,32 @@ def documents(count: int, size: int) -> Iterator[Document]:
 def main(count: int, size: int) -> None:
     """Build, search, print."""
     made = list(documents(count, size))
-    before = resident()
-    began = perf_counter()
-    ranking = Ranking(made)
-    taken = perf_counter() - began
-    print(f"{count} templates of {size} words: built in {taken:.2f} s, {resident() - before:.0f} MiB")
-    order = [document.key for document in made]
-    began = perf_counter()
-    ranking.updated([replace(made[count // 2], title="Changed")], order)
-    print(f"  one template changed: {(perf_counter() - began) * 1000:.0f} ms")
+    with TemporaryDirectory() as folder:
+        before = resident()
+        index = SearchIndex(Path(folder))
+        index.lock()
+        began = perf_counter()
+        for document in made:
+            index.put(document)
+        index.commit("built")
+        taken = perf_counter() - began
+        print(f"{count} templates of {size} words: built in {taken:.2f} s, {resident() - before:.0f} MiB")
+        index.close()
+        before = resident()
+        began = perf_counter()
+        index = SearchIndex(Path(folder))
+        print(f"  opened again: {(perf_counter() - began) * 1000:.0f} ms, {resident() - before:.0f} MiB")
+        index.lock()
+        began = perf_counter()
+        index.put(replace(made[count // 2], title="Changed"))
+        index.commit("changed")
+        print(f"  one template changed: {(perf_counter() - began) * 1000:.0f} ms")
+        searches(index.ranking)
+        index.close()
+
+
+def searches(ranking: Ranking) -> None:
+    """Measure searches of several kinds."""
     texts = Texts(seed=8)
     measure("3 words, 1 typo", ranking, lambda: texts.query(3, 1))
     measure("3 words", ranking, lambda: texts.query(3, 0))
@@ -94,8 +113,9 @@ def main(count: int, size: int) -> None:
     measure("2,000 characters", ranking, lambda: texts.query(300, 3)[:2000], 20)
     measure("3 of the commonest words", ranking, lambda: " ".join(texts.random.sample(texts.content_words[:60], 3)))
     measure("only stop words", ranking, lambda: " ".join(texts.random.sample(sorted(STOP_WORDS), 150)), 20)
-    measure("3 words, filtered to a tenth", ranking, lambda: texts.query(3, 1), accept=frozenset(range(0, count, 10)))
+    measure("3 words, filtered to a tenth", ranking, lambda: texts.query(3, 1), filters=[["tenth:0"]])
     measure("4,000 characters unknown", ranking, lambda: unknown(texts.random), 20)
+    report("suggestions", timed(lambda text: ranking.suggest(text, 8), [texts.query(2, 0)[:-2] for _ in range(200)]))
 
 
 def unknown(source: random.Random) -> str:
@@ -104,15 +124,24 @@ def unknown(source: random.Random) -> str:
 
 
 def measure(
-    name: str, ranking: Ranking, query: Callable[[], str], times: int = 200, accept: frozenset[int] | None = None
+    name: str, ranking: Ranking, query: Callable[[], str], times: int = 200, filters: Sequence[Sequence[str]] = ()
 ) -> None:
     """Print the median and the 99th percentile of so many searches."""
+    report(name, timed(lambda text: ranking.search(text, 20, 0, filters), [query() for _ in range(times)]))
+
+
+def timed(act: Callable[[str], object], texts: Sequence[str]) -> list[float]:
+    """Return how many milliseconds the calls take, sorted."""
     taken = []
-    for text in [query() for _ in range(times)]:
+    for text in texts:
         began = perf_counter()
-        ranking.search(text, 20, accept)
+        act(text)
         taken.append((perf_counter() - began) * 1000)
-    taken.sort()
+    return sorted(taken)
+
+
+def report(name: str, taken: Sequence[float]) -> None:
+    """Print the median and the 99th percentile of sorted times."""
     print(f"  {name:30} p50 {statistics.median(taken):7.2f} ms   p99 {taken[len(taken) * 99 // 100]:7.2f} ms")
 
 

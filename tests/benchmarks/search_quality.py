@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from template_api.ranking import Document, Ranking
+from template_api.ranking import Document
+from tests.api.indexed import indexed
 
 
 def factory(documents: Sequence[Mapping[str, str]]) -> Callable[[str, int], list[str]]:
     """Index documents with the members id, title and body as templates; return a search for the ids of the best."""
-    ranking = Ranking(
+    ranking = indexed(
         Document(
             key=document["id"],
             title=document["title"] or document["body"][:60],

@@ -1,0 +1,172 @@
+"""What the index holds of a template, and the parts that queries over it are made of.
+
+Pure; any thread may call it. Queries are built from tantivy's query objects, never from its query syntax, so no text of
+a caller can change their shape. The weighted fields of a template count as one text, in which a title word occurs 3.5
+times: S. Robertson, H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple weighted fields", CIKM 2004.
+
+| field | holds |
+|---|---|
+| `key` | the template's key |
+| `text` | the stems of its words, each repeated by its weight; stop words are left out and add nothing to the length |
+| `stops` | its stop words, likewise, for queries that consist of nothing else |
+| `words` | its words as they occur, each once: what the vocabulary is read from |
+| `title` | the words of its title |
+| `facets` | what filters ask for |
+| `published`, `tie` | order among equals: the newest first, then by key |
+| `changed` | the library's version that it came with |
+| `state` | in one document that no query finds: how far the index is |
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Final
+
+from tantivy import Document as Entry
+from tantivy import Occur, Query, Schema, SchemaBuilder
+
+from template_api.ranking.stemmer import stem
+from template_api.ranking.tokens import STOP_WORDS, words
+
+FORMAT: Final = 1
+"""Raised when the fields or what they hold change: an index of another format is not opened."""
+
+STATE_KEY: Final = ":state"
+# What a word weighs, where one of the content weighs _CONTENT_WEIGHT, 2.
+_TITLE_WEIGHT: Final = 7
+_LABELS_WEIGHT: Final = 5
+_SHORT_DESCRIPTION_WEIGHT: Final = 3
+_CONTENT_WEIGHT: Final = 2
+_CELLS_WEIGHT: Final = 1
+# Comparing sixty titles stays quick, however long someone makes them.
+_TITLE_WORDS: Final = 50
+_FACET_LENGTH: Final = 200  # a longer one is no id or word that a template has; tantivy refuses 64 KiB
+_STOP_STEMS: Final = frozenset(map(stem, STOP_WORDS))
+_ALL_TOGETHER: Final = 32  # values of one filter; more are quicker looked up together
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A template as the ranking sees it; `labels` are the names of its tags, routes, category and broker version.
+
+    `published_at` (RFC 3339) orders equals, `facets` are what filters ask for, `changed` is the library's version that
+    the template came with.
+    """
+
+    key: str
+    title: str
+    labels: str
+    short_description: str
+    content: str
+    cells: str
+    published_at: str = ""
+    facets: tuple[str, ...] = ()
+    changed: int = 0
+
+
+@cache
+def schema() -> Schema:
+    """Return the index's schema."""
+    builder = SchemaBuilder()
+    builder.add_text_field("key", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("text", tokenizer_name="whitespace", index_option="freq")
+    builder.add_text_field("stops", tokenizer_name="whitespace", index_option="freq")
+    builder.add_text_field("words", tokenizer_name="whitespace", index_option="basic")
+    builder.add_text_field("title", stored=True, tokenizer_name="whitespace", index_option="basic")
+    builder.add_text_field("facets", tokenizer_name="raw", index_option="basic")
+    builder.add_integer_field("published", fast=True)
+    builder.add_integer_field("tie", fast=True)
+    builder.add_integer_field("changed", fast=True)
+    builder.add_text_field("state", stored=True, tokenizer_name="raw", index_option="basic")
+    return builder.build()
+
+
+def entry(document: Document) -> tuple[Entry, set[str]]:
+    """Return what the index keeps of a template, and the words that it has."""
+    weights: dict[str, int] = {}
+    found: set[str] = set()
+    for text, weight in _fields(document):
+        counted = Counter(words(text))
+        found.update(counted)
+        for word, count in counted.items():
+            term = stem(word)
+            weights[term] = weights.get(term, 0) + weight * count
+    # Half weights are rounded up: a word of the cells alone counts once.
+    repeated = {term: f"{term} " * ((weight + 1) // 2) for term, weight in weights.items()}
+    stops = repeated.keys() & _STOP_STEMS
+    kept = Entry(
+        key=document.key,
+        text="".join([text for term, text in repeated.items() if term not in stops]),
+        stops="".join([repeated[term] for term in stops]),
+        words=" ".join(found),
+        title=" ".join(words(document.title)[:_TITLE_WORDS]),
+        facets=list(document.facets),
+        published=_microseconds(document.published_at),
+        tie=int.from_bytes(document.key.encode()[:7].ljust(7, b"\0"), "big"),
+        changed=document.changed,
+    )
+    return kept, found
+
+
+def state_entry(state: str) -> Entry:
+    """Return the document that says how far the index is."""
+    return Entry(key=STATE_KEY, state=state)
+
+
+def telling_terms(title: str) -> dict[str, None]:
+    """Return the stems of a title's words in their order, each once, stop words aside."""
+    return dict.fromkeys(term for term in map(stem, title.split()) if term not in _STOP_STEMS)
+
+
+def term_field(term: str) -> str:
+    """Return the field that a stem is searched in."""
+    return "stops" if term in _STOP_STEMS else "text"
+
+
+def term_query(term: str) -> Query:
+    """Return the query for the templates that have a stem."""
+    return Query.term_query(schema(), term_field(term), term, "freq")
+
+
+def filtered(query: Query, filters: Iterable[Collection[str]]) -> Query:
+    """Return a query that finds, with the same scores, only what has one facet of each filter."""
+    passed = [(Occur.Must, unscored(any_of("facets", facets))) for facets in filters]
+    return Query.boolean_query([(Occur.Must, query), *passed]) if passed else query
+
+
+def any_of(field: str, values: Collection[str]) -> Query:
+    """Return the query for what has one of some values in a field."""
+    usable = [value for value in values if len(value) <= _FACET_LENGTH]
+    if len(usable) > _ALL_TOGETHER:
+        return Query.term_set_query(schema(), field, usable)
+    return either([Query.term_query(schema(), field, value, "basic") for value in usable])
+
+
+def either(queries: Iterable[Query]) -> Query:
+    """Return the query for what one of several finds; their scores add up."""
+    return Query.boolean_query([(Occur.Should, query) for query in queries])
+
+
+def unscored(query: Query) -> Query:
+    """Return a query that finds the same and adds nothing to the score."""
+    return Query.const_score_query(query, 0.0)
+
+
+def _fields(document: Document) -> Iterator[tuple[str, int]]:
+    yield document.content, _CONTENT_WEIGHT
+    yield document.title, _TITLE_WEIGHT
+    yield document.labels, _LABELS_WEIGHT
+    if not _opens(document.content, document.short_description):
+        yield document.short_description, _SHORT_DESCRIPTION_WEIGHT
+    yield document.cells, _CELLS_WEIGHT
+
+
+def _opens(content: str, short_description: str) -> bool:
+    """Return whether a description is just the beginning of the content: its words shall not count twice."""
+    return content.lstrip().startswith(short_description.strip().rstrip(".… "))
+
+
+def _microseconds(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0
