@@ -78,11 +78,11 @@ def _dropping_unread(deliveries: "deque[asyncio.Task[Any]]", end: amqtt_broker.S
     async def drop_and_end() -> None:
         unread = [delivery for delivery in deliveries if not delivery.done()]
         for delivery in unread:
+            deliveries.remove(delivery)  # first: amqtt, which may still forward, logs those that have ended
             delivery.cancel()
         if unread:
             ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)
             for delivery in ended:
-                deliveries.remove(delivery)
                 delivery.cancelled() or delivery.exception()  # else asyncio logs that nothing has asked for it
             log.warning("%d message(s) are dropped: their clients had not read them at the shutdown", len(unread))
         await end()

@@ -10,7 +10,7 @@ Its texts name the settings of a route (BASE_ADDRESS, CA_FILE), since those are 
 **Threads.** `send` blocks, and any number of client workers may call it at once; only the pool of idle connections and
 the cache of TLS contexts are shared, each under a lock. Host names are resolved on threads of their own.
 
-**Measured** (`tests/benchmarks/http_sender.py`, microseconds of CPU a call over a kept connection): half of urllib3's
+**Measured** (`tests/benchmarks/http_client.py`, microseconds of CPU a call over a kept connection): half of urllib3's
 pools. In client mode end to end: 3,000-4,800 messages/s against 2,100-2,300, and 113 against 402 us a message in the
 bridge process.
 

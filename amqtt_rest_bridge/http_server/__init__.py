@@ -10,7 +10,7 @@ The threads. Everything runs on the port's thread, except what is marked otherwi
 
 The measurement. Two shared cores, 16 connections, POST of 100 bytes: 51 us CPU a request with the application of
 server mode; 62 when that was a Falcon application behind WSGI; one that does nothing on plain waitress with four
-threads 121 (tests/benchmarks/http_listener.py). 500 callers that read none of their replies of 36 kB: no thread, and
+threads 121 (tests/benchmarks/http_server.py). 500 callers that read none of their replies of 36 kB: no thread, and
 28 MB, 43 MB over TLS; 61 and 78 MB when each that waited held a thread.
 
 What is waitress's (3.0.2): the parser of requests, the accepting socket, the trigger that wakes the loop.

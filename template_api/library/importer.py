@@ -126,7 +126,7 @@ class _Import:
 
     def _note(self, source: TemplateSource, id_: str) -> None:
         """Refuse a second template of the same id or slug in one import: each import would swap them."""
-        names = [("id", id_), *([("slug", source.slug)] if source.slug else [])]
+        names = [*([("slug", source.slug)] if source.slug else []), ("id", id_)]  # the slug is what its author wrote
         for kind, name in names:
             if (kind, name) in self._seen:
                 raise SourceError(source.where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")

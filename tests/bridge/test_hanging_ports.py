@@ -16,7 +16,7 @@ from amqtt_rest_bridge.processes import route_service
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
-from tests.bridge.http_listener_support import Raw, get
+from tests.bridge.http_server_support import Raw, get
 from tests.bridge.test_caller_feed import ROUTE, ask, bridge_of, status
 
 HANGING = """

@@ -38,36 +38,40 @@ def load_route(
     return loaded.routes[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "written", "value"),
-    [
-        ("BASE_ADDRESS", '"https://other/v1/"', "https://other/v1"),
-        ("ENABLE_CLIENT", '"TRUE"', True),
-        ("REQUEST_TIMEOUT", "'7'", 7),
-        ("DEFAULT_CONTENT_TYPE", '"text/plain"', "text/plain"),
-        ("ENABLE_SERVER", "true", True),
-        ("SERVER_PORT", "9", 9),
-        ("USE_SSL", '"false"', False),
-        ("IGNORE_CERT_ERRORS", '"true"', True),
-        ("ENABLE_CORS", '"true"', True),
-        ("CORS_ORIGINS", '" https://A:443 ,http://b:8000,*, null"', ("https://a", "http://b:8000", "*", "null")),
-        ("AUTHORIZATION", '"Bearer x"', "Bearer x"),
-        ("CA_FILE", f'"{CASES}/files/ca.pem"', f"{CASES}/files/ca.pem"),
-        ("CLIENT_CERT_FILE", f'"{CASES}/files/client.pem"', f"{CASES}/files/client.pem"),
-        ("RETRIES", "'0'", 0),
-    ],
-)
+CONFIG_ROWS = [
+    ("BASE_ADDRESS", '"https://other/v1/"', "https://other/v1"),
+    ("ENABLE_CLIENT", '"TRUE"', True),
+    ("REQUEST_TIMEOUT", "'7'", 7),
+    ("DEFAULT_CONTENT_TYPE", '"text/plain"', "text/plain"),
+    ("ENABLE_SERVER", "true", True),
+    ("SERVER_PORT", "9", 9),
+    ("USE_SSL", '"false"', False),
+    ("IGNORE_CERT_ERRORS", '"true"', True),
+    ("ENABLE_CORS", '"true"', True),
+    ("CORS_ORIGINS", '" https://A:443 ,http://b:8000,*, null"', ("https://a", "http://b:8000", "*", "null")),
+    ("AUTHORIZATION", '"Bearer x"', "Bearer x"),
+    ("CA_FILE", f'"{CASES}/files/ca.pem"', f"{CASES}/files/ca.pem"),
+    ("CLIENT_CERT_FILE", f'"{CASES}/files/client.pem"', f"{CASES}/files/client.pem"),
+    ("RETRIES", "'0'", 0),
+]
+TOGETHER = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
+FILES = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
+
+
+@pytest.mark.parametrize(("name", "written", "value"), CONFIG_ROWS)
 def test_setting_of_config_reaches_the_model(name: str, written: str, value: object) -> None:
     route = load_route(CONFIG | {name: written}, CLIENT_EVENT, SERVER_EVENT, {})
     assert getattr(route.config, name.lower()) == value
 
 
 def test_settings_of_config_that_go_together_reach_the_model() -> None:
-    pairs = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
-    files = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
-    written = {name: f'"{value}"' for name, value in (pairs | files).items()}
+    written = {name: f'"{value}"' for name, value in (TOGETHER | FILES).items()}
     config = load_route(CONFIG | written, CLIENT_EVENT, SERVER_EVENT, {}).config
-    assert {name: getattr(config, name.lower()) for name in pairs | files} == pairs | files
+    assert {name: getattr(config, name.lower()) for name in TOGETHER | FILES} == TOGETHER | FILES
+
+
+def test_every_setting_of_config_has_a_row_here() -> None:
+    assert {name for name, *_ in CONFIG_ROWS} | TOGETHER.keys() | FILES.keys() == PARAMETERS[BlockKind.CONFIG].keys()
 
 
 @pytest.mark.parametrize(

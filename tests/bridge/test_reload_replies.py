@@ -10,7 +10,7 @@ import pytest
 from amqtt_rest_bridge.routing.watching import Watching
 from tests.bridge.broker_process import eventually
 from tests.bridge.host import SECONDS, Client
-from tests.bridge.http_listener_support import Raw, error_code_of, get, post
+from tests.bridge.http_server_support import Raw, error_code_of, get, post
 from tests.bridge.launcher_support import accepts
 from tests.bridge.reload_support import Reloading, server_route
 

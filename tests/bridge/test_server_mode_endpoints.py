@@ -10,7 +10,7 @@ from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable
 from amqtt_rest_bridge.bridge.server.refusals import RefusedError
 from amqtt_rest_bridge.errors import ConfigurationError
-from tests.bridge.http_listener_support import get, post, served
+from tests.bridge.http_server_support import get, post, served
 from tests.bridge.server_mode_support import REQUEST_ID, FakeBroker, Port, error_code, event, payload, port, route
 
 

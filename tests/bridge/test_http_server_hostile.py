@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.http_server import Limits
 from amqtt_rest_bridge.model import Publication
-from tests.bridge.http_listener_support import (
+from tests.bridge.http_server_support import (
     PATIENCE,
     Raw,
     certificate,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, RequestParser, raw_limit
-from tests.bridge.http_listener_support import Raw, Served, get, post, served
+from tests.bridge.http_server_support import Raw, Served, get, post, served
 
 CHUNKED = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNKED += b"2\r\nab\r\n1;x=y\r\nc\r\n0\r\nT: x\r\n\r\n"

@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_server import Limits, TlsFiles
-from tests.bridge.http_listener_support import Raw, certificate, get, post, served
+from tests.bridge.http_server_support import Raw, certificate, get, post, served
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge.http_server import Limits
-from tests.bridge.http_listener_support import Raw, error_code_of, eventually, post, served
+from tests.bridge.http_server_support import Raw, error_code_of, eventually, post, served
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -57,7 +57,7 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypa
 OUT_OF_DESCRIPTORS = """
 import resource, sys
 from amqtt_rest_bridge.http_server import Limits
-from tests.bridge.http_listener_support import served
+from tests.bridge.http_server_support import served
 with served(limits=Limits(connections=1000)) as hooks:
     print(hooks.port, flush=True)
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.http_server import Limits, TlsFiles
-from tests.bridge.http_listener_support import Raw, Served, error_code_of, eventually, get, post, served
+from tests.bridge.http_server_support import Raw, Served, error_code_of, eventually, get, post, served
 
 PAYLOAD = b'"' + b"x" * 36_000 + b'"'
 BURST = 585  # requests in one write of 16 kB
@@ -125,8 +125,8 @@ def test_an_endless_line_between_chunks_is_refused(rest: bytes) -> None:
 SERVE = """
 import sys
 from collections import deque
-from tests.bridge.http_listener_support import eventually
-from tests.bridge.test_http_listener_unread import port, resident_mb, stalled
+from tests.bridge.http_server_support import eventually
+from tests.bridge.test_http_server_unread import port, resident_mb, stalled
 with port(tls=sys.argv[1] == "tls") as (hooks, _):
     for kept in ("published", "counted", "log"):
         setattr(hooks.outlet, kept, deque(maxlen=1))

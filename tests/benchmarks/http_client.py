@@ -1,6 +1,6 @@
 """CPU of one client-mode call in this process, the sender against a raw socket, urllib3 and http.client in one run.
 
-`python -m tests.benchmarks.http_sender [CALLS]` prints microseconds a call (medians of 7 turns) and their ratio to the
+`python -m tests.benchmarks.http_client [CALLS]` prints microseconds a call (medians of 7 turns) and their ratio to the
 raw socket's. The server is a process of its own, on 127.0.0.1, over kept connections; payloads have 100 bytes.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.http_listener_support import served
+from tests.bridge.http_server_support import served
 from tests.bridge.server_mode_support import event, route
 
 # What each page tries; `call` gives the status, the body and what a page can read of the headers, or the error's name.

@@ -8,7 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
-from tests.bridge.http_listener_support import get, post, served
+from tests.bridge.http_server_support import get, post, served
 
 ENTRY = AccessEntry(1_769_860_800.123, "id", "127.0.0.1", "GET", "/x", 200, None, {}, 0, 2, 0.0015)
 

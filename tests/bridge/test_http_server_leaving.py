@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bridge.http_listener_support import Raw, Served, error_code_of, eventually, post, served
+from tests.bridge.http_server_support import Raw, Served, error_code_of, eventually, post, served
 
 
 def close(raw: Raw) -> None:

@@ -1,6 +1,6 @@
 """Server mode's HTTP side alone: our server and application beside a Falcon app on plain waitress that does nothing.
 
-`python -m tests.benchmarks.http_listener` (needs wrk and openssl) prints the table. Ours does all it does in a bridge
+`python -m tests.benchmarks.http_server` (needs wrk and openssl) prints the table. Ours does all it does in a bridge
 process, with an engine that hands each publication to another process over a socket pair, as the link does.
 """
 
@@ -109,7 +109,7 @@ def _nothing(req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
 def serving(kind: str, *files: str) -> Iterator[tuple[int, int]]:
     """Run `serve` in a process; gives its port and process id."""
     port = free_port()
-    with process("-m", "tests.benchmarks.http_listener", "serve", kind, str(port), *files) as running:
+    with process("-m", "tests.benchmarks.http_server", "serve", kind, str(port), *files) as running:
         await_port(port, running)
         yield port, running.pid
 

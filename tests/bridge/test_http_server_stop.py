@@ -8,7 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import HttpServer
-from tests.bridge.http_listener_support import PATIENCE, Raw, eventually, hook_route, listening_socket, post, served
+from tests.bridge.http_server_support import PATIENCE, Raw, eventually, hook_route, listening_socket, post, served
 from tests.bridge.server_mode_support import FakeBroker
 
 
