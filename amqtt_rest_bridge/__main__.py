@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from amqtt_rest_bridge.cli import check, dry_run, status
+from amqtt_rest_bridge.cli.install import command as install
 from amqtt_rest_bridge.cli.serve import command as serve
 from amqtt_rest_bridge.errors import BridgeError
 
@@ -39,6 +40,7 @@ def _application() -> typer.Typer:
     for name, module, run, summary in (
         ("check", check, check.run, "report what is wrong with route files"),
         ("try", dry_run, dry_run.run, "show what a message would send"),
+        ("install", install, install.run, "fetch the routes of a published template"),
         ("serve", serve, serve.run, "run the broker with its plugins"),
         ("status", status, status.run, "show how the routes of a running broker are doing"),
     ):

@@ -70,7 +70,14 @@ def load(
         secrets_dir: The folder that GET SECRET reads.
         parsed: Texts that need not be parsed again.
     """
-    loader = _Loader(Environment(environment, secrets_dir), parsed or ParsedTexts())
+    return load_within(sources, Environment(environment, secrets_dir), parsed)
+
+
+def load_within(
+    sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None
+) -> LoadResult:
+    """Read route definitions as `load`, where GET reads an environment of the caller."""
+    loader = _Loader(environment, parsed or ParsedTexts())
     for source in sources:
         loader.read(source)
     loader.finish()

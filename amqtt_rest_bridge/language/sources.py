@@ -6,7 +6,7 @@ The language's only reading of the machine it runs on; blocks while it reads.
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
@@ -49,7 +49,7 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{_where(path, error)}")
         else:
-            sources += _read_content(str(path), content)
+            sources += of_content(str(path), content)
     if unreadable:
         raise ConfigurationError("; ".join(f"cannot read {item}" for item in unreadable))
     return tuple(sources)
@@ -93,7 +93,8 @@ def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Sou
                 yield item
 
 
-def _read_content(path: str, content: bytes) -> Iterator[Source]:
+def of_content(path: str, content: bytes) -> Iterator[Source]:
+    """Yield the texts of a route file or notebook, which its name tells apart; reads nothing."""
     if len(content) > MAX_FILE_BYTES:
         yield _faulty(path, Severity.ERROR, f"the file is larger than {MAX_FILE_BYTES} bytes")
         return
@@ -217,6 +218,38 @@ class Environment:
             return Path(path).is_file()
         except OSError:  # a name that is too long for the file system
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingEnvironment(Environment):
+    """An environment that records what is read of it: names to why they are not available, None where they are."""
+
+    variables: dict[str, NotAvailableError | None] = field(default_factory=dict)
+    secrets: dict[str, NotAvailableError | None] = field(default_factory=dict)
+
+    def variable(self, name: str) -> str:
+        """Return and record a variable, as `Environment.variable`."""
+        return self._recorded(self.variables, name, Environment.variable)
+
+    def secret(self, name: str) -> str:
+        """Read and record a secret, as `Environment.secret`."""
+        return self._recorded(self.secrets, name, Environment.secret)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Return the messages of the faults that report what is not available."""
+        return frozenset(str(error) for error in (*self.variables.values(), *self.secrets.values()) if error)
+
+    def _recorded(
+        self, record: dict[str, NotAvailableError | None], name: str, read: Callable[[Environment, str], str]
+    ) -> str:
+        try:
+            value = read(self, name)
+        except NotAvailableError as error:
+            record[name] = error
+            raise
+        record[name] = None
+        return value
 
 
 def _way_out(error: OSError | UnicodeDecodeError) -> str:

@@ -1,0 +1,183 @@
+"""The client of a template library: fetches one published template over HTTP. The one door for requests.
+
+What comes is from another machine: it is bounded in time and size, and checked before it is returned. The request runs
+on a thread of its own, so that a server that drips, or a resolver that does not answer, ends with its deadline.
+"""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import requests
+from requests.adapters import HTTPAdapter, Retry
+
+from amqtt_rest_bridge.cli.install.errors import InstallError
+from amqtt_rest_bridge.errors import ConfigurationError, on_one_line, visible
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+TOTAL_SECONDS: Final = 60.0
+_CONNECT_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 15.0
+_MOST_REDIRECTS: Final = 5
+_CHUNK: Final = 65_536
+_RETRIES: Final = Retry(
+    total=3, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504), allowed_methods=("GET",), raise_on_status=False
+)
+_SHOWN: Final = 300
+_OTHER_ADDRESS: Final = "name the address of a template library with --from"
+# The first that fits; requests derives some of its errors from others.
+_FAILURES: Final = (
+    (requests.exceptions.ProxyError, "the proxy does not work", "correct HTTP_PROXY, HTTPS_PROXY or NO_PROXY"),
+    (
+        requests.exceptions.SSLError,
+        "its certificate cannot be verified",
+        "REQUESTS_CA_BUNDLE names a file of authorities to trust",
+    ),
+    (requests.exceptions.Timeout, "it does not answer in time", "try again later"),
+    (requests.exceptions.TooManyRedirects, f"it redirects more than {_MOST_REDIRECTS} times", _OTHER_ADDRESS),
+    (requests.exceptions.ConnectionError, "it cannot be reached", f"start it, or {_OTHER_ADDRESS}"),
+    (requests.exceptions.RequestException, "the exchange with it fails", "try again later"),
+)
+
+
+class Notebook(msgspec.Struct, frozen=True):
+    """A notebook of a template: its name as the library has it, and the latest cells."""
+
+    filename: str
+    cells: list[dict[str, Any]]
+
+
+class Template(msgspec.Struct, frozen=True):
+    """What is used of a template; other members are skipped."""
+
+    title: str
+    notebooks: list[Notebook]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    template: Template
+
+
+class _Reason(msgspec.Struct, frozen=True):
+    message: str
+    hint: str = ""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    status: int
+    content: bytes
+
+
+class Library:
+    """A template library at the address of its API.
+
+    Args:
+        address: An http or https URL; may hold a path and credentials.
+        user_agent: The User-Agent of requests.
+
+    Raises:
+        ConfigurationError: the address cannot be used.
+    """
+
+    def __init__(self, address: str, user_agent: str) -> None:
+        self._address = address.rstrip("/")
+        self._user_agent = user_agent
+        self.name = _without_credentials(address)
+
+    def template(self, id_or_slug: str) -> Template:
+        """Return a published template. Blocks for at most 60 s.
+
+        Raises:
+            ConfigurationError: the slug cannot be one.
+            InstallError: there is none, or the library cannot be asked, or what it answers is not a template.
+        """
+        # Dots alone would be another path of the API.
+        if not id_or_slug.strip(".") or not id_or_slug.isprintable() or "/" in id_or_slug or "\\" in id_or_slug:
+            raise ConfigurationError(f"{visible(id_or_slug)!r} is not the slug or id of a template")
+        received = self._received(f"{self._address}/api/templates/{quote(id_or_slug, safe='')}")
+        if received.status != requests.codes.ok:
+            raise self._refusal(received)
+        try:
+            return msgspec.json.decode(received.content, type=_Answer).template
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            message = f"{self.name} answers with something that is not a template: {on_one_line(str(error), _SHOWN)}"
+            raise InstallError(message, _OTHER_ADDRESS) from error
+
+    def _received(self, url: str) -> _Received:
+        future: Future[_Received] = Future()
+        threading.Thread(target=self._ask, args=(url, future), name="install", daemon=True).start()
+        try:
+            return future.result(TOTAL_SECONDS)
+        except TimeoutError as error:
+            raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:.0f} s", "try again later") from error
+        except requests.RequestException as error:
+            reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
+            cause = _cause(error)
+            raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
+
+    def _ask(self, url: str, future: Future[_Received]) -> None:
+        try:
+            future.set_result(self._get(url))
+        except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits
+            future.set_exception(error)
+
+    def _get(self, url: str) -> _Received:
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        with requests.Session() as session:
+            session.max_redirects = _MOST_REDIRECTS
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, HTTPAdapter(max_retries=_RETRIES))
+            timeout = (_CONNECT_SECONDS, _READ_SECONDS)
+            with session.get(url, headers=headers, timeout=timeout, stream=True) as response:
+                if url.startswith("https:") and any(not each.url.startswith("https:") for each in _asked(response)):
+                    raise InstallError(f"{self.name} redirects from https to http", _OTHER_ADDRESS)
+                content = bytearray()
+                for chunk in response.iter_content(_CHUNK):
+                    content += chunk
+                    if len(content) > MAX_BYTES:
+                        raise InstallError(f"{self.name} answers with more than {MAX_BYTES} bytes", _OTHER_ADDRESS)
+                return _Received(response.status_code, bytes(content))
+
+    def _refusal(self, received: _Received) -> InstallError:
+        """Return what the error body of the API says, or the status alone."""
+        try:
+            reason = msgspec.json.decode(received.content, type=_Refusal).error
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            reason = _Reason("", _OTHER_ADDRESS if received.status == requests.codes.not_found else "try again later")
+        message = f"{self.name} answers with status {received.status}"
+        if reason.message:
+            message += f": {on_one_line(reason.message, _SHOWN)}"
+        return InstallError(message, on_one_line(reason.hint, _SHOWN))
+
+
+def _asked(response: requests.Response) -> list[requests.Response]:
+    return [*response.history, response]
+
+
+def _without_credentials(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment or not address.isprintable() or " " in address:
+        raise ConfigurationError("--from must be an address such as https://library.example")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+
+def _cause(error: BaseException) -> str:
+    """Return what the operating system or TLS says at the bottom of a chain of exceptions, "" when nothing."""
+    found, seen = "", error.__context__
+    while seen is not None:
+        if isinstance(seen, OSError) and not isinstance(seen, requests.RequestException) and seen.args:
+            found = getattr(seen, "verify_message", "") or seen.strerror or str(seen)
+        seen = seen.__cause__ or seen.__context__
+    return on_one_line(found, _SHOWN)
