@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,6 +30,10 @@ from template_api.config import (
 )
 from template_api.errors import SettingsError, TemplateApiError
 from template_api.records import Status
+
+if TYPE_CHECKING:
+    from template_api.library import Report
+    from template_api.sources import Reading
 
 _DESCRIPTION = "Serve a library of notebook templates over HTTP, and manage its content."
 _EPILOG = """\
@@ -58,6 +62,10 @@ _IMPORT_EPILOG = """\
 A template is a folder with template.yaml (title, slug, summary, category, difficulty, tags, status, ...), README.md
 (its content) and any number of *.lotnb notebooks. A .jsonl file holds one template a line, with the same keys plus
 content and notebooks: [{filename, is_primary, cells}].
+
+Several PATHs are one import: --prune hides what none of them holds. An import waits for another one that runs.
+--json prints {added, changed, unchanged, failed, pruned, dry_run, faults: [{where, reason}], warnings}, and hidden
+with --prune.
 
 Each template is one transaction. One that cannot be read is reported with its file and line; the others are
 imported.
@@ -188,8 +196,10 @@ def _serve(
 
 
 def _import(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="folder (searched at any depth) or .jsonl file")],
-    prune: Annotated[bool, typer.Option("--prune", help="hide the templates that PATH does not hold")] = False,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="folder (searched at any depth) or .jsonl file")],
+    prune: Annotated[bool, typer.Option("--prune", help="hide the templates that no PATH holds")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="report what would be done, and change nothing")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the report as one JSON object")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar, no summary, only what is wrong")] = False,
     database_url: DatabaseUrl = None,
 ) -> int:
@@ -197,13 +207,35 @@ def _import(
     from template_api.progress import Progress
 
     url = _settings(database_url=database_url).database_url
+    readings: list[Reading] = []
+
+    def observe(reading: "Reading") -> None:
+        progress.show(reading)
+        if as_json and (reading.faults or reading.warnings):
+            readings.append(reading)
+
     with Progress(sys.stderr, quiet=quiet) as progress:
-        report = import_templates(url, path, prune=prune, observe=progress.show)
-    if not quiet:
-        print(report)
+        report = import_templates(
+            url, paths, prune=prune, dry_run=dry_run, observe=observe, on_wait=progress.show_waiting
+        )
+    if as_json:
+        print(json.dumps(_report_members(report, readings, dry_run), ensure_ascii=False))
+    elif not quiet:
+        print(f"{report}{'; nothing was changed (dry run)' if dry_run else ''}")
     if not report.pruned:
         print("template-api: nothing was pruned, because a template failed", file=sys.stderr)
     return 1 if report.failed else 0
+
+
+def _report_members(report: "Report", readings: Sequence["Reading"], dry_run: bool) -> dict[str, Any]:
+    """Return the report of an import as JSON: counts, faults and warnings in the order of the templates."""
+    return {
+        **{str(outcome): count for outcome, count in report.counts.items()},
+        "pruned": report.pruned,
+        "dry_run": dry_run,
+        "faults": [{"where": fault.where, "reason": fault.reason} for each in readings for fault in each.faults],
+        "warnings": [warning for each in readings for warning in each.warnings],
+    }
 
 
 def _state_command(status: Status) -> Callable[..., int]:

@@ -32,6 +32,10 @@ class Progress:
     def __exit__(self, *_exception: object) -> None:
         self._bar.stop()
 
+    def show_waiting(self) -> None:
+        """Report that another import runs, which this one waits for."""
+        self._console.print("another import into this library is running; waiting until it has ended")
+
     def show(self, reading: Reading) -> None:
         """Report one template that was read."""
         for warning in reading.warnings:

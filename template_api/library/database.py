@@ -21,16 +21,24 @@ _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
 
 
-def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int, tuple[str, ...]] = UPGRADES) -> Engine:
+def open_database(
+    url: str,
+    schema: int = SCHEMA_VERSION,
+    upgrades: Mapping[int, tuple[str, ...]] = UPGRADES,
+    *,
+    as_it_is: bool = False,
+) -> Engine:
     """Open the library's database; make its tables when it has none, upgrade them when they are of an older version.
 
     Args:
         url: a SQLAlchemy URL, `sqlite:///path` or `postgresql+psycopg://user:password@host/database`.
         schema: the schema version to lead to.
         upgrades: the statements that lead from each older version to the next.
+        as_it_is: neither make nor upgrade tables.
 
     Raises:
-        StartError: the URL cannot be used, or the database was written by a newer version of this software.
+        StartError: the URL cannot be used, the database was written by a newer version of this software, or it would
+            have to be changed and must not.
         DatabaseUnavailableError: the database does not answer.
     """
     engine = _engine(parsed_url(url))
@@ -38,7 +46,7 @@ def open_database(url: str, schema: int = SCHEMA_VERSION, upgrades: Mapping[int,
         with translated(engine), writing(engine) as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
-            _bring_to(connection, schema, upgrades)
+            _bring_to(connection, schema, upgrades, as_it_is=as_it_is)
     except TemplateApiError:
         engine.dispose()
         raise
@@ -100,17 +108,26 @@ def _check_writable(file: Path) -> None:
             )
 
 
+def is_missing(url: str) -> bool:
+    """Return whether a URL names an SQLite file that does not exist.
+
+    Raises:
+        StartError: the URL cannot be used.
+    """
+    parsed = parsed_url(url)
+    return parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists()
+
+
 def require_database(url: str) -> None:
     """Refuse an SQLite file that does not exist, for commands that have nothing to do in an empty library.
 
     Raises:
         StartError: there is no such file, or the URL cannot be used.
     """
-    parsed = parsed_url(url)
-    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+    if is_missing(url):
         raise StartError(
-            f"there is no library: {parsed.database} does not exist (working directory {Path.cwd()}); fill one with "
-            "template-api import PATH, or name another with --database-url"
+            f"there is no library: {parsed_url(url).database} does not exist (working directory {Path.cwd()}); fill "
+            "one with template-api import PATH, or name another with --database-url"
         )
 
 
@@ -146,11 +163,13 @@ def _prepared_sqlite(engine: Engine) -> Engine:
     return engine
 
 
-def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[str, ...]]) -> None:
+def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[str, ...]], *, as_it_is: bool) -> None:
     library = tables()["library"]
     found = None
     if sa.inspect(connection).has_table(library.name):
         found = connection.execute(sa.select(library.c.schema_version)).scalar()
+    if as_it_is and (found is None or found < schema):
+        raise StartError(f"the database has no tables of schema version {schema}; a dry run does not make them")
     if found is None:
         Table.metadata.create_all(connection)
         row = {"id": 1, "schema_version": schema, "version": 1, "is_filling": False, "identity": str(uuid.uuid4())}

@@ -3,14 +3,18 @@
 A killed import leaves whole templates only, and the next import continues from there. Blocks on files and the database.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from template_api.errors import SourceError
-from template_api.library.database import open_database, translated, writing
+from template_api.library.database import is_missing, open_database, translated, writing
+from template_api.library.import_lock import import_lock
 from template_api.library.tables import tables
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
 from template_api.records import Status
@@ -21,27 +25,40 @@ _GONE = "gone"  # the source_status of a template that a pruning import did not 
 
 
 def import_templates(
-    database_url: str, path: Path, *, prune: bool = False, observe: Callable[[Reading], None] = lambda _reading: None
+    database_url: str,
+    path: Path | Sequence[Path],
+    *,
+    prune: bool = False,
+    dry_run: bool = False,
+    observe: Callable[[Reading], None] = lambda _reading: None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Import a folder of templates or a `.jsonl` file into a library.
+    """Import folders of templates or `.jsonl` files into a library. Waits until no other import into it runs.
 
     Args:
         database_url: the library.
-        path: what is read.
+        path: what is read, one path or several.
         prune: hide the templates that are not in `path` (any more); left out when a template failed.
+        dry_run: change nothing; each transaction is rolled back, so the report is that of an import.
         observe: called with each template that was read, the faults of one that failed, and the import's progress.
+        on_wait: called once when there is another import to wait for.
 
     Raises:
-        StartError: `path` cannot be read or holds no template, or the database cannot be used.
+        StartError: a path cannot be read or holds no template, or the database cannot be used.
         DatabaseUnavailableError: the database went away; what was imported until then stays.
     """
-    readings = read_templates(path)
-    engine = open_database(database_url)
-    try:
-        with translated(engine), engine.execution_options(writes=True).connect() as connection:
-            return _Import(connection).run(readings, prune, observe)
-    finally:
-        engine.dispose()
+    readings = [read_templates(each) for each in ([path] if isinstance(path, Path) else path)]
+    with ExitStack() as opened:
+        if dry_run and is_missing(database_url):
+            engine = open_database(f"sqlite:///{opened.enter_context(TemporaryDirectory())}/empty.db")
+        else:
+            engine = open_database(database_url, as_it_is=dry_run)
+        opened.callback(engine.dispose)
+        opened.enter_context(translated(engine))
+        if not dry_run:
+            opened.enter_context(import_lock(engine, on_wait))
+        connection = opened.enter_context(engine.execution_options(writes=True).connect())
+        return _Import(connection, dry_run=dry_run).run(chain.from_iterable(readings), prune, observe)
 
 
 def fill_empty_library(
@@ -75,9 +92,10 @@ def fill_empty_library(
 class _Import:
     """Run one import over one connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, dry_run: bool) -> None:
         self._connection = connection
-        self._writer = TemplateWriter(connection)
+        self._dry_run = dry_run
+        self._writer = TemplateWriter(connection, dry_run=dry_run)
         self._seen: dict[tuple[str, str], str] = {}
         if connection.dialect.name == "postgresql":
             # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
@@ -139,7 +157,7 @@ class _Import:
             for id_, (_, source_status) in self._known.items()
             if ("id", id_) not in self._seen and source_status != _GONE
         ]
-        for id_ in gone:
+        for id_ in gone if not self._dry_run else ():
             with self._connection.begin():
                 version = next_version(self._connection)
                 values = {"status": Status.HIDDEN.value, "source_status": _GONE, "changed": version}

@@ -53,9 +53,11 @@ class TemplateWriter:
 
     Args:
         connection: with the execution option `writes`; no transaction is open.
+        dry_run: roll each transaction back.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, dry_run: bool = False) -> None:
+        self._dry_run = dry_run
         self._connection = connection
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
         templates = tables()["templates"]
@@ -93,6 +95,9 @@ class TemplateWriter:
             self._link("template_tags", id_, "tag_id", facets["tags"])
             self._link("template_routes", id_, "route_id", facets["routes"])
             _store_notebooks(connection, id_, source.notebooks, is_new=row is None)
+            if self._dry_run:
+                transaction.rollback()
+                self.forget_names()
         return Outcome.ADDED if row is None else Outcome.CHANGED
 
     def _values(self, source: TemplateSource, row: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,6 +1,8 @@
 """The command line: import, list, publish, hide, draft, and its help."""
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,9 +43,64 @@ def test_import_reports_what_is_wrong_and_ends_with_1(library: Path, capsys: pyt
     printed = capsys.readouterr()
     assert printed.out == "2 added, 0 changed, 0 unchanged, 1 failed\n"
     assert printed.err == (
-        f"{library}:3: error: title is required\n"
-        "template-api: nothing was pruned, because a template failed\n"
+        f"{library}:3: error: title is required\ntemplate-api: nothing was pruned, because a template failed\n"
     )
+
+
+def test_several_paths_are_one_import(
+    library: Path, tmp_path: Path, make_template: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps(make_template("three")) + "\n")
+    assert main(["import", str(library), str(other)]) == 0
+    assert capsys.readouterr().out == "3 added, 0 changed, 0 unchanged, 0 failed\n"
+    assert main(["import", "--prune", str(other), str(library)]) == 0
+    assert capsys.readouterr().out == "0 added, 0 changed, 3 unchanged, 0 failed\n"
+    assert main(["import", "--prune", str(other)]) == 0
+    assert capsys.readouterr().out == "0 added, 0 changed, 1 unchanged, 0 failed, 2 hidden\n"
+    assert main(["import", str(other), str(other)]) == 1, "a template comes twice"
+
+
+def test_a_dry_run_reports_and_changes_nothing(
+    library: Path, tmp_path: Path, make_template: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "--dry-run", str(library)]) == 0
+    assert capsys.readouterr().out == "2 added, 0 changed, 0 unchanged, 0 failed; nothing was changed (dry run)\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["library.jsonl"]
+    main(["import", "--quiet", str(library)])
+    main(["list", "--json"])
+    before = capsys.readouterr().out
+    library.write_text(
+        "".join(json.dumps(make_template(slug, title="New", tags=["x"])) + "\n" for slug in ("one", "three", "four"))
+    )
+    assert main(["import", "--dry-run", "--prune", str(library)]) == 0
+    expected = "2 added, 1 changed, 0 unchanged, 0 failed, 1 hidden"
+    assert capsys.readouterr().out == f"{expected}; nothing was changed (dry run)\n"
+    main(["list", "--json"])
+    assert capsys.readouterr().out == before
+    assert main(["import", "--prune", str(library)]) == 0
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_a_dry_run_upgrades_no_database(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "--quiet", str(library)])
+    with contextlib.closing(sqlite3.connect(tmp_path / "library.db")) as database, database:
+        database.execute("UPDATE library SET schema_version = 2")
+    assert main(["import", "--dry-run", str(library)]) == 1
+    assert "a dry run does not make them" in capsys.readouterr().err
+
+
+def test_the_report_of_an_import_is_json_on_request(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library.write_text(library.read_text() + '{"slug": "three"}\n{"slug": "four", "title": "T", "tag": []}\n')
+    assert main(["import", "--json", "--prune", str(library)]) == 1
+    report = json.loads(capsys.readouterr().out)
+    [warning] = report.pop("warnings")
+    assert "tag" in warning
+    [fault] = report.pop("faults")
+    assert fault["where"] == f"{library}:3"
+    assert "title" in fault["reason"]
+    counts = {"added": 3, "changed": 0, "unchanged": 0, "failed": 1, "hidden": 0}
+    assert report == {**counts, "pruned": False, "dry_run": False}
 
 
 def test_import_of_nothing_ends_with_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

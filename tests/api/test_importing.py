@@ -4,7 +4,9 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -480,3 +482,29 @@ def test_a_first_import_that_never_began_is_not_taken_up_over_another_library(
     file.write_text(json.dumps(make_template("sample")))
     assert fill_empty_library(store.url, file) is None
     assert statuses(store.url) == {"by-hand": "published"}
+
+
+def test_of_two_imports_the_second_waits(store: "Store", make_template: Make, tmp_path: Path) -> None:
+    """The first one stops in the middle until the second has said that it waits."""
+    files = [tmp_path / f"{name}.jsonl" for name in ("first", "second")]
+    for file in files:
+        file.write_text("".join(json.dumps(make_template(f"{file.stem}-{n}")) + "\n" for n in range(3)))
+    waits, order = threading.Event(), []
+    begun = threading.Event()
+
+    def pause(_reading: Reading) -> None:
+        begun.set()
+        assert waits.wait(60)
+        order.append("first")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(import_templates, store.url, files[0], observe=pause)
+        assert begun.wait(60)
+        second = pool.submit(
+            import_templates, store.url, files[1], observe=lambda _: order.append("second"), on_wait=waits.set
+        )
+        assert str(first.result()) == str(second.result()) == "3 added, 0 changed, 0 unchanged, 0 failed"
+    assert order == ["first"] * 3 + ["second"] * 3
+    waited: list[None] = []
+    import_templates(store.url, files, on_wait=lambda: waited.append(None))
+    assert waited == [], "the lock was released"
