@@ -6,7 +6,7 @@ from typing import Any
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
-from amqtt_rest_bridge.placeholders import MessageValues
+from amqtt_rest_bridge.placeholders import MessageValues, ResultValues
 from amqtt_rest_bridge.placeholders import rfc3339 as rfc3339  # the form of every time that the bridge publishes
 
 
@@ -40,16 +40,30 @@ def failure_payload(
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
-def failure_topic(event: ClientEvent, message: Message) -> str | None:
+def result_values(message: Message, response: HttpResponse) -> MessageValues:
+    """Return the values that PAYLOAD and DESTINATION_TOPIC are filled with."""
+    return ResultValues(
+        message.topic,
+        message.payload,
+        message.timestamp,
+        status=response.status,
+        headers=response.headers,
+        body=response.body,
+    )
+
+
+def failure_topic(event: ClientEvent, message: Message, response: HttpResponse | None = None) -> str | None:
     """Return the topic of a failure: ERROR_TOPIC, else DESTINATION_TOPIC, else None: log and status alone have it.
 
-    None too when this message cannot fill DESTINATION_TOPIC.
+    None too when this message, with the response if there was one, cannot fill DESTINATION_TOPIC.
     """
     if event.error_topic is not None:
         return event.error_topic
     if event.destination_topic is None:
         return None
     try:
+        if response is not None:
+            return event.destination_topic.fill(result_values(message, response))
         return event.destination_topic.fill(MessageValues(message.topic, message.payload, message.timestamp))
     except CallError:
         return None

@@ -84,7 +84,10 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """A message on `source_topic` (a topic filter) sends a request; its result goes to `destination_topic`."""
+    """A message on `source_topic` (a topic filter) sends a request; its result goes to `destination_topic`.
+
+    `payload` and `destination_topic` may hold placeholders of the response.
+    """
 
     name: str
     source_topic: str
@@ -98,6 +101,7 @@ class ClientEvent:
     retain: bool = False
     ordered: bool = False
     signature: Signature | None = None
+    payload: PlaceholderText | None = None
 
 
 @dataclass(frozen=True, slots=True)

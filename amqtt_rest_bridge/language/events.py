@@ -58,6 +58,16 @@ def read_signature(block: TypedBlock) -> Signature | None:
     return Signature(secret, block.values.get("SIGNATURE_HEADER", default))
 
 
+def read_content_type(block: TypedBlock) -> str:
+    """Read RESPONSE_CONTENT_TYPE: the type of what PAYLOAD makes of a response, or RESPONSE of a request."""
+    name = "RESPONSE_CONTENT_TYPE"
+    text: str = block.values.get(name, PARAMETERS[BlockKind.EVENT][name].default or "")
+    if not forms.is_media_type(text):
+        message = f'{name} "{block.texts[name].shown}" is no media type'
+        block.error(name, message, "as in application/json or text/plain; charset=utf-8")
+    return text
+
+
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 
 
@@ -71,11 +81,14 @@ def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent |
     endpoint = read_setting(block, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
     body = read_setting(block, "BODY", place_of(_content_type(block, config)), Mode.CLIENT)
     _warn_of_unknown_type(block, headers, body)
-    destination = read_setting(block, "DESTINATION_TOPIC", Place.TOPIC, Mode.CLIENT)
+    destination = read_setting(block, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
+    payload = read_setting(block, "PAYLOAD", place_of(read_content_type(block)), Mode.RESULT)
+    _check_result(block)
     signature = read_signature(block)
     if body is not None and values.get("METHOD") == Method.GET:
         block.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
-    for name, template in (("ENDPOINT", endpoint), ("BODY", body), ("DESTINATION_TOPIC", destination)):
+    filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload}
+    for name, template in filled.items():
         if template is not None:
             _check_levels(block, name, template)
     _warn_of_loops(block, destination)
@@ -94,7 +107,17 @@ def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent |
         retain=values.get("RETAIN", False),
         ordered=values.get("ORDERED", False),
         signature=signature,
+        payload=payload,
     )
+
+
+def _check_result(block: TypedBlock) -> None:
+    """Report settings of the result that contradict each other or have no effect."""
+    if block.has("PAYLOAD") and block.values.get("RESPONSE_FORMAT") == ResponseFormat.ENVELOPE:
+        block.error("PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form")
+    for name, needed in (("PAYLOAD", "DESTINATION_TOPIC"), ("RESPONSE_CONTENT_TYPE", "PAYLOAD")):
+        if name in block.values and needed not in block:
+            block.warning(name, f"{name} has no effect without {needed}")
 
 
 def _content_type(block: TypedBlock, config: RestApiConfig) -> str:

@@ -166,7 +166,12 @@ _EVENT = (
         "ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other", extension=True
     ),
     Parameter(
-        "PAYLOAD", Kind.TEMPLATE, None, _S, "what is published instead of the request's body", extension=True
+        "PAYLOAD", Kind.TEMPLATE, None, _B,
+        "what is published instead of the body: of the response (client), of the request (server)", extension=True,
+    ),
+    Parameter(
+        "RESPONSE_CONTENT_TYPE", _TEXT, "application/json", _B,
+        "decides how placeholders are escaped in PAYLOAD (client)", extension=True,
     ),
     Parameter(
         "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, None, _S,

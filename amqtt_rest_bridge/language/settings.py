@@ -7,7 +7,7 @@ here too. There is one converter for each kind of parameter.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language import forms
@@ -50,7 +50,7 @@ class Value:
     @property
     def brought_in(self) -> frozenset[str]:
         """Return the texts that came from outside."""
-        return frozenset(part.text for part in self.parts if isinstance(part, Fixed) and part.text)
+        return frozenset(part.text for part in self.parts if _is_from_outside(part) and part.text)
 
     @property
     def shown(self) -> str:
@@ -74,7 +74,7 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
         try:
             for part in _parts(piece, environment):
                 parts.append(part)
-                if isinstance(part, Fixed) and (part.label.startswith("{secret.") or is_credential(part.label)):
+                if _is_from_outside(part) and (part.label.startswith("{secret.") or is_credential(part.label)):
                     secrets.add(part.text)
         except NotAvailableError as error:
             report.error(piece.offset, str(error), error.hint)
@@ -88,16 +88,27 @@ def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
         return
     raw = piece.text[1:-1] if piece.is_string else piece.text
     end = 0
-    for start, stop, what, name in constants(raw):
+    for start, stop, constant in constants(raw):
         yield _unescape(raw[end:start])
-        yield _fixed(what, name, environment, escaped=True)
+        default = None if constant.default is None else _unescape(constant.default)
+        yield _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
         end = stop
     yield _unescape(raw[end:])
 
 
-def _fixed(what: str, name: str, environment: Environment, *, escaped: bool) -> Fixed:
-    text = environment.secret(name) if what == "secret" else environment.variable(name)
+def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
+    try:
+        text = environment.secret(name) if what == "secret" else environment.variable(name)
+    except NotAvailableError:
+        if default is None:
+            raise
+        return Fixed(default, f"{{{what}.{name}|{default}}}", escaped)
     return Fixed(text, f"{{{what}.{name}}}", escaped)
+
+
+def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
+    """Return whether a part is the value of a variable or secret, not its default."""
+    return isinstance(part, Fixed) and "|" not in part.label
 
 
 def _unescape(raw: str) -> str:

@@ -13,6 +13,7 @@ from amqtt_rest_bridge.placeholders import (
     LoneBackslashError,
     Mode,
     Place,
+    Placeholder,
     PlaceholderKind,
     PlaceholderText,
     Suspect,
@@ -24,8 +25,10 @@ from amqtt_rest_bridge.placeholders import (
 from amqtt_rest_bridge.topics import check_topic_name
 
 _BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
+_CLIENT_SYNONYMS = {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"}
 _SYNONYMS = {
-    Mode.CLIENT: {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"},
+    Mode.CLIENT: _CLIENT_SYNONYMS,
+    Mode.RESULT: _CLIENT_SYNONYMS,
     Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
 }
 _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
@@ -80,8 +83,8 @@ def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> N
 
 
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
-    """Warn when the body is not JSON with any values of its placeholders."""
-    sample = "".join([piece if isinstance(piece, str) else "x" if piece.quoted else "0" for piece in template.pieces])
+    """Warn when the body is not JSON with any values of its placeholders, or with their defaults."""
+    sample = "".join([piece if isinstance(piece, str) else _json_sample(piece) for piece in template.pieces])
     lines = [line for line in sample.split("\n") if line.strip()]
     try:
         if sample and not (len(lines) > 1 and all(map(_is_json, lines))):  # one a line, as application/x-ndjson has it
@@ -90,6 +93,10 @@ def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, rep
         reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
         hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
         report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
+
+
+def _json_sample(placeholder: Placeholder) -> str:
+    return "x" if placeholder.quoted else "0" if placeholder.default is None else placeholder.default
 
 
 def _is_json(text: str) -> bool:
@@ -130,7 +137,10 @@ def _explain(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | Non
     """Return message and hint for a text that is not a placeholder, None when it may be meant as text."""
     name = suspect.name.strip()
     written = suspect.written.replace(suspect.name, name)
-    other = Mode.SERVER if mode is Mode.CLIENT else Mode.CLIENT
+    if mode is Mode.CLIENT and name.startswith("response.") and recognise(name, Mode.RESULT):
+        message = f"{written} stays as text: the request is sent before there is a response"
+        return message, "PAYLOAD and DESTINATION_TOPIC may hold it"
+    other = Mode.CLIENT if mode is Mode.SERVER else Mode.SERVER
     there = recognise(name, other)
     if there is not None:
         own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
@@ -144,10 +154,10 @@ def _explain(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | Non
     if written[0] == "$" and name.isupper():
         return message, f"{{env.{name}}} is an environment variable"
     if suspect.written != f"{{{suspect.name}}}":
-        return message, f"did you mean {{{'value' if mode is Mode.CLIENT else 'body'}.json.{name}}}?"
+        return message, f"did you mean {{{'body' if mode is Mode.SERVER else 'value'}.json.{name}}}?"
     if place is Place.JSON or (place in _BODIES and name != suspect.name):
         return None  # JSON, and GraphQL with its spaces, may hold any words in braces; the others hardly do
-    if mode is Mode.CLIENT:
+    if mode is not Mode.SERVER:
         return message, f"{{value.json.{name}}} is a field of the payload"
     return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
 
@@ -166,7 +176,7 @@ def _meant(name: str, mode: Mode) -> str | None:
     if len(parts) > 1 and parts[0] in known:
         first = known[parts[0]]
         if first.root == "payload":
-            if closest(parts[1], ["csv"]) and mode is Mode.CLIENT:
+            if closest(parts[1], ["csv"]) and mode is not Mode.SERVER:
                 return f"{parts[0]}.csv.{parts[2] if parts[2:] and parts[2].isdecimal() else 0}"
             tail = parts[2:] if closest(parts[1], ["json"]) else parts[1:]
             return ".".join([parts[0], "json", *tail])

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.placeholders.text import (
     parse,
     suspects,
 )
-from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, Values, rfc3339
+from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, ResultValues, Values, rfc3339
 
 __all__ = [
     "PLACEHOLDERS",
@@ -30,6 +30,7 @@ __all__ = [
     "PlaceholderKind",
     "PlaceholderText",
     "RequestValues",
+    "ResultValues",
     "Suspect",
     "Values",
     "constants",

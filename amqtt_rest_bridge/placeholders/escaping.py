@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, json_string, to_json
-from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
+from amqtt_rest_bridge.placeholders.names import RAWS, Placeholder
 
 
 class Place(StrEnum):
@@ -96,7 +96,7 @@ def escape_in_json(placeholder: Placeholder, value: JsonValue) -> str:
     if placeholder.quoted:
         return json_string(as_text(placeholder, value))[1:-1]
     text = as_text(placeholder, value)
-    if isinstance(value, str) and not isinstance(value, JsonNumber) and placeholder.root != RAW:
+    if isinstance(value, str) and not isinstance(value, JsonNumber) and placeholder.root not in RAWS:
         return json_string(text)
     return text
 

@@ -6,14 +6,20 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """Which placeholders a text may hold: those of a message or those of a request."""
+    """Which placeholders a text may hold: those of a message, of a request, or of a message and its response."""
 
     CLIENT = "client"
     SERVER = "server"
+    RESULT = "result"
 
 
 RAW = "payload"
 """Root of `{payload}`, `{value}` and `{body}`: the bytes as they came."""
+
+RAW_RESPONSE = "response.body"
+"""Root of `{response.body}`: the bytes of the response."""
+
+RAWS = (RAW, RAW_RESPONSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class PlaceholderKind:
     alone: bool = True
 
 
-_CLIENT, _SERVER, _BOTH = (Mode.CLIENT,), (Mode.SERVER,), (Mode.CLIENT, Mode.SERVER)
+_CLIENT, _SERVER, _BOTH = (Mode.CLIENT, Mode.RESULT), (Mode.SERVER,), tuple(Mode)
+_RESULT = (Mode.RESULT,)
 
 PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
     PlaceholderKind(
@@ -84,6 +91,21 @@ PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
         ("{request_id}",), ("request_id",), "request_id", _SERVER, "a UUID that is different for every request",
     ),
     PlaceholderKind(
+        ("{response.body}",), ("response.body",), RAW_RESPONSE, _RESULT,
+        "the body of the response; as the whole PAYLOAD, byte for byte",
+    ),
+    PlaceholderKind(
+        ("{response.json}", "{response.json.a.b.0}"), ("response.json",), "response.json", _RESULT,
+        "the JSON of the response's body, serialised compactly, or one field of it", r".+",
+    ),
+    PlaceholderKind(
+        ("{response.status}",), ("response.status",), "response.status", _RESULT, "the status of the response",
+    ),
+    PlaceholderKind(
+        ("{response.header.x}",), ("response.header",), "response.header", _RESULT,
+        "the header x of the response, in any case; repeated ones are joined by `, `", r".+", alone=False,
+    ),
+    PlaceholderKind(
         ("{timestamp}",), ("timestamp",), "timestamp", _BOTH,
         "when the broker received the message or request: RFC 3339 in UTC, as `2026-01-31T12:00:00.123Z`",
     ),
@@ -112,22 +134,26 @@ AT_LOAD = ("env", "secret")
 class Placeholder:
     """One placeholder in a text: `name` as written, `root` and `argument` what it means.
 
-    `quoted`: it is inside a JSON string literal; `argument` of a `{header.x}` is in lower case.
+    `quoted`: it is inside a JSON string literal; `argument` of a `{header.x}` is in lower case. `default` is the text
+    of `{name|text}`, which takes the place of a value that is missing or null; None without one.
     """
 
     name: str
     root: str
     argument: str = ""
     quoted: bool = False
+    default: str | None = None
 
 
-def recognise(name: str, mode: Mode) -> Placeholder | None:
+def recognise(text: str, mode: Mode) -> Placeholder | None:
     """Return the placeholder that a text between braces is in this mode, None when it is none."""
+    name, bar, default = text.partition("|")
     for kind in PLACEHOLDERS:
         if mode in kind.modes:
             argument = _argument(kind, name)
             if argument is not None:
-                return Placeholder(name, kind.root, argument.lower() if kind.root == "header" else argument)
+                argument = argument.lower() if kind.root.endswith("header") else argument
+                return Placeholder(name, kind.root, argument, default=default if bar else None)
     return None
 
 

@@ -1,14 +1,15 @@
 """Texts with placeholders: parsed once at load into pieces, joined for every message or request. Pure."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from amqtt_rest_bridge import topics
 from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
 from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
-from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAW, Mode, Placeholder, recognise
-from amqtt_rest_bridge.placeholders.values import Values
+from amqtt_rest_bridge.placeholders.json_values import JsonValue
+from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAWS, Mode, Placeholder, recognise
+from amqtt_rest_bridge.placeholders.values import Values, default_of
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
 _SUSPECT = re.compile(r"(?P<dollar>\$?)(?P<open>\{\{?)(?P<name>[^{}\"\x00-\x1f]{1,256})(?P<close>\}\}?)")
@@ -42,6 +43,7 @@ class PlaceholderText:
     source: str
     place: Place
     pieces: tuple[str | Placeholder, ...] = field(repr=False)
+    has_defaults: bool = field(default=False, repr=False)
 
     @property
     def is_constant(self) -> bool:
@@ -50,8 +52,13 @@ class PlaceholderText:
 
     @property
     def is_raw(self) -> bool:
-        """Return whether it is `{payload}`, `{value}` or `{body}` alone, which stays byte for byte."""
+        """Return whether it is `{payload}`, `{value}`, `{body}` or `{response.body}` alone: byte for byte."""
         return len(self.pieces) == 1 and _is_raw(self.pieces[0])
+
+    @property
+    def needs_response(self) -> bool:
+        """Return whether it can be filled only once there is a response."""
+        return any(isinstance(piece, Placeholder) and piece.root.startswith("response.") for piece in self.pieces)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,8 +71,8 @@ class PlaceholderText:
         Raises:
             CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, one is not allowed here.
         """
-        escape = ESCAPES[self.place]
-        text = "".join([piece if isinstance(piece, str) else escape(piece, values.get(piece)) for piece in self.pieces])
+        escape, get = ESCAPES[self.place], values.get_or_default if self.has_defaults else values.get
+        text = "".join([piece if isinstance(piece, str) else escape(piece, get(piece)) for piece in self.pieces])
         if not self.is_constant:
             if self.place is Place.ENDPOINT:
                 self._check_segments(text)
@@ -81,12 +88,13 @@ class PlaceholderText:
         """
         if self.place is not Place.TEXT and not self.is_raw:
             return self.fill(values).encode()
-        return b"".join([self._piece_bytes(piece, values) for piece in self.pieces])
+        get = values.get_or_default if self.has_defaults else values.get
+        return b"".join([self._piece_bytes(piece, values, get) for piece in self.pieces])
 
-    def _piece_bytes(self, piece: str | Placeholder, values: Values) -> bytes:
+    def _piece_bytes(self, piece: str | Placeholder, values: Values, get: Callable[[Placeholder], JsonValue]) -> bytes:
         if isinstance(piece, str):
             return piece.encode()
-        return values.payload if _is_raw(piece) else ESCAPES[self.place](piece, values.get(piece)).encode()
+        return values.raw(piece) if _is_raw(piece) else ESCAPES[self.place](piece, get(piece)).encode()
 
     def _check_segments(self, text: str) -> None:
         """Refuse a filled `.` or `..` segment, which would climb out of the path (RFC 3986 section 5.2.4)."""
@@ -119,7 +127,7 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
     `text` may come in parts: each str is searched for placeholders, each `Fixed` is not.
 
     Raises:
-        CallError: `invalid_value`, a `Fixed` is not allowed in this place.
+        CallError: `invalid_value`, a `Fixed` or the default of a placeholder is not allowed in this place.
         LoneBackslashError: in JSON, a value could end the string around it.
     """
     parts = (text,) if isinstance(text, str) else text
@@ -128,7 +136,9 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
     for piece in _pieces(parts, mode):
         if isinstance(piece, Placeholder):
             quoted = strings.enter_value(f"{{{piece.name}}}")
-            pieces.append(Placeholder(piece.name, piece.root, piece.argument, quoted))
+            pieces.append(placeholder := replace(piece, quoted=quoted))
+            if (default := default_of(placeholder)) is not None:
+                ESCAPES[place](placeholder, default)
             continue
         if isinstance(piece, Fixed) and piece.escaped:
             literal = _escaped(piece, place, quoted=strings.enter_value(piece.label))
@@ -141,7 +151,8 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
         elif literal:
             pieces.append(literal)
     source = "".join([part if isinstance(part, str) else part.label for part in parts])
-    return PlaceholderText(source, place, tuple(pieces))
+    has_defaults = any(isinstance(piece, Placeholder) and piece.default is not None for piece in pieces)
+    return PlaceholderText(source, place, tuple(pieces), has_defaults)
 
 
 def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | Placeholder]:
@@ -188,17 +199,17 @@ def _escaped(piece: Fixed, place: Place, *, quoted: bool) -> str:
     return ESCAPES[place](Placeholder(piece.label.strip("{}"), "", quoted=quoted), piece.text)
 
 
-def constants(text: str) -> Iterator[tuple[int, int, str, str]]:
-    """Find `{env.X}` and `{secret.X}`: where each begins and ends, "env" or "secret", and its X."""
+def constants(text: str) -> Iterator[tuple[int, int, Placeholder]]:
+    """Find `{env.X}` and `{secret.X}`: where each begins and ends, and what it is."""
     for match in _BRACES.finditer(text):
         placeholder = recognise(match[1], Mode.CLIENT)
         if placeholder is not None and placeholder.root in AT_LOAD:
-            yield match.start(), match.end(), placeholder.root, placeholder.argument
+            yield match.start(), match.end(), placeholder
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Something that looks like a misspelt placeholder: `written` at `offset` of its text, `name` in its braces."""
+    """Something that looks like a misspelt placeholder: `written` at `offset`, `name` in its braces; no default."""
 
     offset: int
     written: str
@@ -211,7 +222,7 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
     Those are `${name}`, `{{name}}` and `{name[0]}`.
     """
     for match in _SUSPECT.finditer(text):
-        name = match["name"]
+        name = match["name"].partition("|")[0]
         doubled = match["open"] == "{{" and match["close"] == "}}"
         known = recognise(name, mode) is not None
         foreign = doubled or bool(match["dollar"]) or "[" in name
@@ -224,7 +235,7 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
 
 
 def _is_raw(piece: str | Placeholder) -> bool:
-    return isinstance(piece, Placeholder) and piece.root == RAW
+    return isinstance(piece, Placeholder) and piece.root in RAWS
 
 
 def dot_segments(path: str) -> int:

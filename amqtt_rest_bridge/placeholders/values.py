@@ -1,12 +1,12 @@
 """Values of placeholders: a message or a request, each part parsed at most once, when it is needed. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
-from amqtt_rest_bridge.placeholders.names import RAW, Placeholder
+from amqtt_rest_bridge.placeholders.names import RAW, RAW_RESPONSE, Placeholder
 
 MAX_FIELDS = 10_000
 """Fields that are read of a record: a placeholder counts up to 9999."""
@@ -20,14 +20,13 @@ def rfc3339(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
 
 
-def _unresolved(placeholder: Placeholder, reason: str, hint: str) -> CallError:
-    return CallError(
-        FailureCode.PLACEHOLDER_UNRESOLVED, f"{{{placeholder.name}}} has no value: {reason}", hint, unsent=True
-    )
+def default_of(placeholder: Placeholder) -> JsonValue:
+    """Return the default of a placeholder, None without one: inserted as it is outside of JSON strings, as a number."""
+    return None if placeholder.default is None else JsonNumber(placeholder.default)
 
 
 class Values:
-    """Base of both kinds: a payload with a time. For one thread: it caches what it parsed."""
+    """Base of all kinds: a payload with a time. For one thread: it caches what it parsed."""
 
     __slots__ = ("_json", "_text", "_timestamp", "payload")
     _noun = "payload"
@@ -53,15 +52,37 @@ class Values:
             return self._time(root)
         return self._own(placeholder)
 
+    def get_or_default(self, placeholder: Placeholder) -> JsonValue:
+        """Return the value of a placeholder, its default where the value is missing or null.
+
+        Raises:
+            CallError: `placeholder_unresolved`, it has neither.
+        """
+        try:
+            value = self.get(placeholder)
+        except CallError:
+            if placeholder.default is None:
+                raise
+            value = None
+        return default_of(placeholder) if value is None else value
+
+    def raw(self, placeholder: Placeholder) -> bytes:  # noqa: ARG002  # there is one kind of bytes, but of a result
+        """Return the bytes of `{payload}`, `{value}`, `{body}` or `{response.body}`."""
+        return self.payload
+
     def _own(self, placeholder: Placeholder) -> JsonValue:
         raise NotImplementedError
+
+    def _unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+        message = f"{{{placeholder.name}}} has no value: {reason}"
+        return CallError(FailureCode.PLACEHOLDER_UNRESOLVED, message, hint, unsent=True)
 
     def _as_text(self, placeholder: Placeholder) -> str:
         if self._text is None:
             try:
                 self._text = self.payload.decode()
             except UnicodeDecodeError as error:
-                raise _unresolved(
+                raise self._unresolved(
                     placeholder,
                     f"the {self._noun} is not UTF-8 text",
                     "Binary data can only be the whole body, or part of one that is neither JSON nor a form.",
@@ -73,14 +94,15 @@ class Values:
             try:
                 self._json = (from_json(self._as_text(placeholder)),)
             except ValueError as error:
-                raise _unresolved(placeholder, f"the {self._noun} is not JSON", f"Send a JSON {self._noun}.") from error
+                reason, hint = f"the {self._noun} is not JSON", f"Send a JSON {self._noun}."
+                raise self._unresolved(placeholder, reason, hint) from error
         (value,) = self._json
         if not placeholder.argument:
             return value
         try:
             return look_up(value, placeholder.argument)
         except LookupError as error:
-            raise _unresolved(
+            raise self._unresolved(
                 placeholder,
                 f"the {self._noun} has no field {placeholder.argument}",
                 "Send that field, or correct the name in the route; names are case-sensitive.",
@@ -108,10 +130,12 @@ class MessageValues(Values):
             return self._topic
         if placeholder.root == "csv":
             return self._csv_field(placeholder)
+        if placeholder.root != "level":
+            raise self._unresolved(placeholder, "there is no response", "See why the server did not answer.")
         levels = self._topic.split("/")
         number = int(placeholder.argument)
         if number > len(levels):
-            raise _unresolved(
+            raise self._unresolved(
                 placeholder, f"the topic has only {len(levels)} levels", "Use a lower number or a longer topic."
             )
         return levels[number - 1]
@@ -121,15 +145,70 @@ class MessageValues(Values):
             try:
                 self._csv = first_record(self._as_text(placeholder))
             except ValueError as error:
-                raise _unresolved(placeholder, f"the payload is not CSV: {error}", "Send CSV (RFC 4180).") from error
+                reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
+                raise self._unresolved(placeholder, reason, hint) from error
         number = int(placeholder.argument)
         if number >= len(self._csv):
-            raise _unresolved(
+            raise self._unresolved(
                 placeholder,
                 f"the payload's first record has {len(self._csv)} field(s)",
                 "Send that field, or use a lower number; fields are counted from 0.",
             )
         return self._csv[number]
+
+
+class ResultValues(MessageValues):
+    """The values of a message and of the response to its request; repeated `headers` are joined."""
+
+    __slots__ = ("_headers", "_response", "_status")
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        timestamp: float,
+        *,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        body: bytes,
+    ) -> None:
+        super().__init__(topic, payload, timestamp)
+        self._status = status
+        self._headers = headers
+        self._response = _ResponseBody(body, timestamp)
+
+    def raw(self, placeholder: Placeholder) -> bytes:
+        """Return the bytes of the payload or of the response."""
+        return self._response.payload if placeholder.root == RAW_RESPONSE else self.payload
+
+    def _own(self, placeholder: Placeholder) -> JsonValue:
+        root = placeholder.root
+        if root == RAW_RESPONSE:
+            return self._response._as_text(placeholder)
+        if root == "response.json":
+            return self._response._field(placeholder)
+        if root == "response.status":
+            return JsonNumber(self._status)
+        if root == "response.header":
+            return self._header(placeholder)
+        return super()._own(placeholder)
+
+    def _header(self, placeholder: Placeholder) -> str:
+        found = [value for name, value in self._headers if name.lower() == placeholder.argument]
+        if not found:
+            raise self._response._unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
+        return ", ".join(found)
+
+
+class _ResponseBody(Values):
+    """The body of a response: the request has been sent by the time that it lacks a value."""
+
+    _noun = "response"
+
+    def _unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+        message = f"{{{placeholder.name}}} has no value: {reason}"
+        hint = f"See what the server sends, and correct the route, or write a default: {{{placeholder.name}|text}}"
+        return CallError(FailureCode.PLACEHOLDER_UNRESOLVED, message, hint)
 
 
 class RequestValues(Values):
@@ -169,10 +248,9 @@ class RequestValues(Values):
             return self._given(placeholder, self._path_parameters.get(name), f"path parameter {name}")
         return {"method": self._method, "path": self._path, "request_id": self._request_id}[root]
 
-    @staticmethod
-    def _given(placeholder: Placeholder, value: str | None, what: str) -> str:
+    def _given(self, placeholder: Placeholder, value: str | None, what: str) -> str:
         if value is None:
-            raise _unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
+            raise self._unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
         return value
 
 

@@ -96,7 +96,7 @@ def whole_call(prepared: PreparedEvent, event: ClientEvent, sender: HttpClient) 
         built = prepared.build(MESSAGE)
         response = sender.send(built.request)
         assert results.failure_of(built.request, response) is None
-        return results.result(event, built.destination, response)
+        return prepared.result(MESSAGE, built.destination, response)
 
     return call
 

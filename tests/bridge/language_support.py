@@ -7,7 +7,7 @@ from typing import Any
 
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.placeholders import PlaceholderText
+from amqtt_rest_bridge.placeholders import Placeholder, PlaceholderText
 
 CASES = Path(__file__).parent / "cases"
 
@@ -69,7 +69,7 @@ def plain(value: object) -> Any:
     A text with placeholders is its place and its pieces, with ⟨name⟩ for each placeholder.
     """
     if isinstance(value, PlaceholderText):
-        pieces = [piece if isinstance(piece, str) else f"⟨{piece.name}⟩" for piece in value.pieces]
+        pieces = [piece if isinstance(piece, str) else _shown(piece) for piece in value.pieces]
         return f"{value.place}: {''.join(pieces)}"
     if is_dataclass(value) and not isinstance(value, type):
         return {
@@ -82,6 +82,11 @@ def plain(value: object) -> Any:
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     return value
+
+
+def _shown(placeholder: Placeholder) -> str:
+    default = "" if placeholder.default is None else f"|{placeholder.default}"
+    return f"⟨{placeholder.name}{default}⟩"
 
 
 def _is_default(field: Any, value: object) -> bool:

@@ -8,7 +8,7 @@ prints them; a test compares amqtt_rest_bridge/README.md with them.
 from collections.abc import Iterable
 
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
-from amqtt_rest_bridge.placeholders import PLACEHOLDERS
+from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 
 _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
 
@@ -24,10 +24,16 @@ def setting_table(kind: BlockKind) -> str:
 def placeholder_table() -> str:
     """Make the table of placeholders."""
     rows = (
-        (", ".join(f"`{written}`" for written in kind.written), " and ".join(kind.modes), kind.meaning)
+        (", ".join(f"`{written}`" for written in kind.written), _modes(kind.modes), kind.meaning)
         for kind in PLACEHOLDERS
     )
     return _table(("Placeholder", "Mode", "Replaced by"), rows)
+
+
+def _modes(modes: tuple[Mode, ...]) -> str:
+    if modes == (Mode.RESULT,):
+        return "client: PAYLOAD, DESTINATION_TOPIC"
+    return " and ".join(mode for mode in modes if mode is not Mode.RESULT)
 
 
 def _name(row: Parameter) -> str:

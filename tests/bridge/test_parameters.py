@@ -22,7 +22,7 @@ from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from .language_support import CASES, load_text
 
 CONFIG = {"BASE_ADDRESS": '"http://h"', "ENABLE_CLIENT": '"true"', "ENABLE_SERVER": '"true"'}
-CLIENT_EVENT = {"SOURCE_TOPIC": '"in"', "METHOD": '"POST"', "ENDPOINT": '"/x"'}
+CLIENT_EVENT = {"SOURCE_TOPIC": '"in"', "METHOD": '"POST"', "ENDPOINT": '"/x"', "DESTINATION_TOPIC": '"out"'}
 SERVER_EVENT = {"METHOD": '"POST"', "ENDPOINT": '"/x/{id}"', "DESTINATION_TOPIC": '"d"'}
 
 
@@ -91,6 +91,12 @@ def test_every_setting_of_config_has_a_row_here() -> None:
         ({"RETAIN": '"true"'}, "retain", True),
         ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
         ({"ORDERED": '"true"'}, "ordered", True),
+        ({"PAYLOAD": "'{response.json.a}'"}, "payload", parse("{response.json.a}", Place.JSON, Mode.RESULT)),
+        (
+            {"PAYLOAD": "'{response.json.a}'", "RESPONSE_CONTENT_TYPE": '"text/plain"'},
+            "payload",
+            parse("{response.json.a}", Place.TEXT, Mode.RESULT),
+        ),
         ({"SIGNATURE_SECRET": '"s"'}, "signature", Signature("s")),
         ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
     ],
@@ -135,7 +141,11 @@ MODELS: dict[str, Any] = {
     field.name.upper(): field.default
     for model in (ServerEvent, ClientEvent, RouteConfig, RestApiConfig)
     for field in fields(model)
-} | {"SIGNATURE_SECRET": None, "SIGNATURE_HEADER": "X-Hub-Signature-256"}
+} | {
+    "SIGNATURE_SECRET": None,
+    "SIGNATURE_HEADER": "X-Hub-Signature-256",
+    "RESPONSE_CONTENT_TYPE": "application/json",
+}
 NEEDED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
 
 

@@ -10,6 +10,7 @@ from amqtt_rest_bridge.placeholders import (
     LoneBackslashError,
     Mode,
     Place,
+    Placeholder,
     PlaceholderText,
     Suspect,
     Values,
@@ -151,9 +152,9 @@ def test_every_documented_placeholder_is_recognised_in_its_modes_only() -> None:
 
 
 def test_constants_are_found_with_their_place() -> None:
-    assert list(constants("a{env.X}{secret.y-z}{payload}{env.}{env.a b}")) == [
-        (1, 8, "env", "X"),
-        (8, 20, "secret", "y-z"),
+    assert list(constants("a{env.X}{secret.y-z|d}{payload}{env.}{env.a b}")) == [
+        (1, 8, Placeholder("env.X", "env", "X")),
+        (8, 22, Placeholder("secret.y-z", "secret", "y-z", default="d")),
     ]
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from amqtt_rest_bridge.bridge.client.results import result_of
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
 from amqtt_rest_bridge.model import (
@@ -45,7 +46,10 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuiltRequest:
-    """A request ready to be sent and the topic of its result; `destination` None publishes no result."""
+    """A request ready to be sent and the topic of its result.
+
+    `destination` is None where no result is published, or where the topic holds values of the response.
+    """
 
     request: HttpRequest
     destination: str | None
@@ -54,7 +58,8 @@ class BuiltRequest:
 class PreparedEvent:
     """A client event of a route, with everything that no message changes computed once.
 
-    Immutable, so that any number of workers may call `build` at once. `label` names route and event in the log.
+    Immutable, so that any number of workers may call `build` at once. `label` names route and event in the log,
+    `result` makes the publication of a response.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
@@ -71,7 +76,9 @@ class PreparedEvent:
         source = event.endpoint.source
         self._slashes = len(source) - len(source.lstrip("/"))
         self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
-        self._destination = _Text(event.destination_topic) if event.destination_topic else None
+        destination = event.destination_topic
+        self._destination = None if destination is None or destination.needs_response else _Text(destination)
+        self.result = result_of(event)
         self._body = event.body
         self._signature = event.signature
         self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY

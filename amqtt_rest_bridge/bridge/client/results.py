@@ -1,10 +1,11 @@
 """Results of calls: from a response or a failure to the publication. Pure; client workers run it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic
+from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http_client import describe_status, redirect_refused
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -14,6 +15,7 @@ from amqtt_rest_bridge.model import (
     Publication,
     ResponseFormat,
 )
+from amqtt_rest_bridge.placeholders import PlaceholderText
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -41,12 +43,41 @@ def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None
     return redirect_refused(request, response)
 
 
-def result(event: ClientEvent, destination: str | None, response: HttpResponse) -> Publication | None:
-    """Return what a successful response publishes, or None when the event has no DESTINATION_TOPIC."""
-    if destination is None:
-        return None
-    payload = response.body if event.response_format is ResponseFormat.BODY else envelope(response)
-    return Publication(destination, payload, event.retain)
+Result = Callable[[Message, str | None, HttpResponse], Publication | None]
+"""Return what a successful response to the request of a message publishes on a topic."""
+
+
+def result_of(event: ClientEvent) -> Result:
+    """Return what makes an event's results; it raises `CallError` where the response lacks a value of PAYLOAD."""
+    topic, payload = event.destination_topic, event.payload
+    if topic is not None and (payload is not None or topic.needs_response):
+        return _MappedResult(topic, payload, event).publication
+
+    def plain(_: Message, destination: str | None, response: HttpResponse) -> Publication | None:
+        if destination is None:
+            return None
+        return Publication(destination, _payload(event, response), event.retain)
+
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class _MappedResult:
+    """A result whose topic or payload holds values of the response."""
+
+    topic: PlaceholderText
+    payload: PlaceholderText | None
+    event: ClientEvent
+
+    def publication(self, message: Message, destination: str | None, response: HttpResponse) -> Publication:
+        values = result_values(message, response)
+        topic = self.topic.fill(values) if destination is None else destination
+        payload = _payload(self.event, response) if self.payload is None else self.payload.fill_bytes(values)
+        return Publication(topic, payload, self.event.retain)
+
+
+def _payload(event: ClientEvent, response: HttpResponse) -> bytes:
+    return response.body if event.response_format is ResponseFormat.BODY else envelope(response)
 
 
 def envelope(response: HttpResponse) -> bytes:
@@ -73,7 +104,7 @@ def failure(
 
     Decision: a failure is not retained, even with RETAIN: the last good value stays.
     """
-    topic = failure_topic(event, message)
+    topic = failure_topic(event, message, response)
     if topic is None:
         return None
     payload = failure_payload(route, event.name, message.topic, message.timestamp, error, response)

@@ -123,7 +123,7 @@ class RouteRunner:
             response = self._sender.send(built.request)
             failure = results.failure_of(built.request, response)
             if failure is None:
-                self._succeed(call, response, results.result(event.event, built.destination, response))
+                self._succeed(call, response, event.result(call.message, built.destination, response))
                 return
         except CallError as error:
             failure = error
