@@ -6,7 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from amqtt_rest_bridge.errors import Position
-from amqtt_rest_bridge.placeholders import PlaceholderText
+from amqtt_rest_bridge.placeholders import Condition, PlaceholderText
 
 
 class Method(StrEnum):
@@ -102,6 +102,7 @@ class ClientEvent:
     ordered: bool = False
     signature: Signature | None = None
     payload: PlaceholderText | None = None
+    when: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class ServerEvent:
     source_topic: str | None = None
     retain: bool = False
     signature: Signature | None = None
+    when: Condition | None = None
 
     @property
     def read_filter(self) -> str | None:

@@ -32,6 +32,7 @@ from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import (
+    SKIPPED,
     Calls,
     CreditReturn,
     DispatchedCall,
@@ -59,7 +60,7 @@ log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer those who wait for a reply
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
-_OWN_ERRORS: Final = frozenset({"internal_error", "overloaded", "reply_timeout"})
+_COUNTED: Final = frozenset({"internal_error", "overloaded", "reply_timeout", SKIPPED})
 
 
 class Makers(Protocol):
@@ -271,10 +272,12 @@ class _Answers:
             if self._has_lines:
                 before = self._lines.get(served)
                 self._lines[served] = (1 if before is None else before[0] + 1, status, code)
-            if code is not None and code not in _OWN_ERRORS:
+            if code is not None and code not in _COUNTED:
                 return
             counts = self._counts.get(served.route, _NO_ANSWERS)
-            if code is None:
+            if code == SKIPPED:
+                counts = replace(counts, skipped=counts.skipped + 1)
+            elif code is None:
                 counts = replace(counts, answered=counts.answered + 1)
             else:
                 counts = replace(counts, failed=counts.failed + 1, code=str(code), message=message or "")

@@ -14,14 +14,15 @@ from typing import Annotated
 import typer
 
 from amqtt_rest_bridge.bridge.client.http_options import client_options
-from amqtt_rest_bridge.bridge.client.requests import build_request
+from amqtt_rest_bridge.bridge.client.requests import SkippedError, build_request
 from amqtt_rest_bridge.bridge.client.results import failure_of
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
 from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.masking import is_credential, mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
+from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 MAX_BYTES = 262_144
@@ -118,12 +119,32 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
         if failure is None:
             print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
             return True
+    except SkippedError:
+        print(f"# skipped: {mask(why_skipped(event.when, message), secrets)}\n")
+        return True
     except CallError as failed:
         failure = failed
     where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
     print(f"# fails with {failure.code}: {mask(failure.message, secrets)}")
     print(f"# hint: {failure.hint}\n# the failure would go to {mask(where, route.secrets)}\n")
     return False
+
+
+def why_skipped(condition: Condition | None, message: Message) -> str:
+    """Tell why WHEN is false for a message, with the values of its placeholders."""
+    if condition is None:
+        return "it has no WHEN"
+    values = MessageValues(message.topic, message.payload, message.timestamp)
+    told = ", ".join([f"{{{one.name}}} {_shown_value(one, values)}" for one in dict.fromkeys(condition.placeholders)])
+    return f"WHEN {on_one_line(condition.source, 1000)} is false: {told or 'it holds no placeholder'}"
+
+
+def _shown_value(placeholder: Placeholder, values: MessageValues) -> str:
+    try:
+        value = values.get_or_default(placeholder)
+    except CallError as failed:
+        return f"is missing ({failed.message.partition(': ')[2]})"
+    return f"is {on_one_line(to_json(value))}"
 
 
 def _key(route: Route, *, send: bool) -> str | None:

@@ -26,6 +26,7 @@ _NUMBERS: Final = (
     ("FAILED", "messages", "failed"),
     ("RETRIED", "messages", "retried"),
     ("REFUSED", "messages", "refused"),
+    ("SKIPPED", "messages", "skipped"),
     ("QUEUED", "messages", "queued"),
     ("IN FLIGHT", "messages", "in_flight"),
     ("P50 MS", "latency_ms", "p50"),

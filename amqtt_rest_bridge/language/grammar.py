@@ -117,12 +117,49 @@ class Tree:
     definitions: tuple[RouteNode | OtherNode, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A term of a condition: `kind` is the rule that it follows, "missing" for what is not a value."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a condition: AND, OR, NOT, EXISTS, IN, LIKE, =, ..., "lone" (one term), "(" (never closed)."""
+
+    name: str
+    operands: "tuple[Operation | Term, ...]"
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionTree:
+    """The text of a WHEN setting; `leftover` is what follows the last term that can be read."""
+
+    root: Operation
+    leftover: Term
+
+
+def parse_condition(text: str, compiled: bytes = b"") -> ConditionTree:
+    """Parse a condition; raises `RecursionError` for hundreds of parentheses in each other."""
+    tree: ConditionTree = _parse(text, compiled, start="condition")
+    return tree
+
+
 def parse(text: str, compiled: bytes = b"") -> Tree:
     """Parse a text of the route language; `compiled` is what `compiled_grammar` returned in another process, if any."""
+    tree: Tree = _parse(text, compiled)
+    return tree
+
+
+def _parse(text: str, compiled: bytes, **settings: Any) -> Any:
     # The line break: the grammar's DEFINE begins with one. TatSu's memory of what it tried costs a fifth of the time,
     # and no rule of ours is tried twice in one place but at a fault.
-    tree: Tree = _model(compiled).parse("\n" + text, tokenizercls=_Text, semantics=_Nodes(), memoization=False)
-    return tree
+    nodes = _Nodes()
+    return _model(compiled).parse("\n" + text, tokenizercls=_Text, semantics=nodes, memoization=False, **settings)
 
 
 @cache
@@ -238,6 +275,51 @@ class _Nodes:
         return Piece(ast["text"], _offset(ast))
 
     bare_name = junk = route_name = title = string
+
+    def condition(self, ast: Any) -> ConditionTree:
+        return ConditionTree(ast["test"], ast["leftover"])
+
+    def either(self, ast: Any) -> Operation:
+        return _joined("OR", ast)
+
+    def both(self, ast: Any) -> Operation:
+        return _joined("AND", ast)
+
+    def negation(self, ast: Any) -> Operation:
+        return Operation("NOT", (ast["of"],), _offset(ast))
+
+    def group(self, ast: Any) -> Operation:
+        inner: Operation = ast["of"]
+        return inner if ast["end"] else Operation("(", (inner,), _offset(ast))
+
+    def existence(self, ast: Any) -> Operation:
+        return Operation("EXISTS", (ast["of"],), _offset(ast))
+
+    def membership(self, ast: Any) -> Operation:
+        return _negated(ast, Operation("IN", (ast["of"], *ast["items"]), _offset(ast)))
+
+    def likeness(self, ast: Any) -> Operation:
+        return _negated(ast, Operation("LIKE", (ast["of"], ast["pattern"]), _offset(ast)))
+
+    def comparison(self, ast: Any) -> Operation:
+        return Operation(ast["operator"], (ast["left"], ast["right"]), _offset(ast))
+
+    def lone(self, ast: Any) -> Operation:
+        return Operation("lone", (ast["of"],), _offset(ast))
+
+    def placeholder(self, ast: Any) -> Term:
+        return Term(ast.parseinfo.rule, ast["text"], _offset(ast))
+
+    number = quoted = constant = missing = leftover = placeholder
+
+
+def _joined(name: str, operations: Any) -> Operation:
+    first: Operation = operations[0]
+    return first if len(operations) == 1 else Operation(name, tuple(operations), first.offset)
+
+
+def _negated(ast: Any, operation: Operation) -> Operation:
+    return Operation("NOT", (operation,), operation.offset) if ast["negated"] else operation
 
 
 def _offset(ast: Any) -> int:

@@ -14,7 +14,9 @@ from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Blocks
 from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, ParsedTexts
-from amqtt_rest_bridge.language.events import mode_of, read_client_event, read_server_event
+from amqtt_rest_bridge.language.events.client import read_client_event
+from amqtt_rest_bridge.language.events.common import mode_of
+from amqtt_rest_bridge.language.events.server import read_server_event
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.report import Report, in_order
 from amqtt_rest_bridge.language.settings import TypedBlock

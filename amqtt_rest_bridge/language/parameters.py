@@ -37,6 +37,7 @@ class Kind(StrEnum):
     HEADER_VALUE = "header value"
     HEADERS = "ADD lines below it"
     FILE = "PEM file"
+    CONDITION = "condition"
 
 
 class Applies(StrEnum):
@@ -154,6 +155,12 @@ _EVENT = (
         "client: path to call, appended to BASE_ADDRESS; server: path to expose, `{name}` segments allowed",
     ),
     Parameter("BODY", Kind.TEMPLATE, None, _C, "body of the request"),
+    Parameter(
+        "WHEN", Kind.CONDITION, None, _B,
+        "client: a message for which it is false sends nothing; server: a request for which it is false publishes "
+        "nothing and is answered 200 `{\"status\": \"ignored\"}`",
+        extension=True,
+    ),
     Parameter("HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order"),
     Parameter(
         "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,

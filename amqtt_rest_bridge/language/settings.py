@@ -89,11 +89,11 @@ def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
     raw = piece.text[1:-1] if piece.is_string else piece.text
     end = 0
     for start, stop, constant in constants(raw):
-        yield _unescape(raw[end:start])
-        default = None if constant.default is None else _unescape(constant.default)
+        yield unescape(raw[end:start])
+        default = None if constant.default is None else unescape(constant.default)
         yield _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
         end = stop
-    yield _unescape(raw[end:])
+    yield unescape(raw[end:])
 
 
 def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
@@ -111,7 +111,7 @@ def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
     return isinstance(part, Fixed) and "|" not in part.label
 
 
-def _unescape(raw: str) -> str:
+def unescape(raw: str) -> str:
     """Resolve escapes; a line break in a string is LF, also in a file with CRLF."""
     if "\\" in raw:
         raw = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), raw)
@@ -194,9 +194,12 @@ def _convert(parameter: Parameter, value: Value) -> object:
     return converter(parameter, value) if converter else value.text
 
 
+_FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
+
+
 def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
     """Refuse placeholders of messages where nothing fills them; a password may hold any braces."""
-    if parameter.kind in (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE) or (parameter.secret and parameter.kind is Kind.STRING):
+    if parameter.kind in _FILLED or (parameter.secret and parameter.kind is Kind.STRING):
         return
     names = parse(value.parts, Place.TEXT, Mode.CLIENT).names
     if names:

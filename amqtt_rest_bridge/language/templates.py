@@ -113,11 +113,16 @@ def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) ->
         if piece.source:
             continue
         for suspect in suspects(piece.text, mode):
-            warning = _explain_foreign(suspect, mode) or _explain(suspect, place, mode)
+            warning = explain(suspect, place, mode)
             if warning is not None:
                 report.warning(piece.offset + suspect.offset, *warning)
                 found = True
     return found
+
+
+def explain(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
+    return _explain_foreign(suspect, mode) or _explain(suspect, place, mode)
 
 
 def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:

@@ -26,6 +26,10 @@ INITIAL_CREDITS: Final = 512
 """Credits of a bridge process that starts: some 8 MiB of publications on their way to the broker at most."""
 
 
+SKIPPED: Final = "skipped"
+"""Code of a call, or of a request of server mode, for which WHEN is false: it has ended, and nothing was sent."""
+
+
 def credits_for(payload: bytes) -> int:
     """Return the credits of a publication: one, and one more for every 16 KiB of payload."""
     return 1 + len(payload) // 16384
@@ -48,7 +52,7 @@ class DispatchedCall(Struct, frozen=True, array_like=True):
 
 
 class CallResult(Struct, frozen=True, array_like=True):
-    """The end of a call: `code` is None for a success, else a `FailureCode` that `message` explains.
+    """The end of a call: `code` is None for a success, `SKIPPED`, or a `FailureCode` that `message` explains.
 
     `status` is the HTTP status, None without a response. `seconds` have passed since the bridge process received the
     call. `publication` is the result or the failure payload, None when the event names no topic for it.
@@ -73,13 +77,14 @@ class RouteAnswers(Struct, frozen=True, array_like=True):
     """Requests that a route has answered since the last report.
 
     `failed` are those that the route could not serve, the last of them with `code` and `message`; a caller's mistake
-    counts as neither.
+    counts as neither. `skipped` are those for which WHEN is false.
     """
 
     answered: int
     failed: int
     code: str
     message: str
+    skipped: int = 0
 
 
 class EventAnswers(Struct, frozen=True, array_like=True):

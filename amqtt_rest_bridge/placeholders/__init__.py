@@ -4,7 +4,22 @@
 for each place, `matching` finds which filters a topic can match. A value never changes the shape of the text around it.
 """
 
+from amqtt_rest_bridge.placeholders.conditions import (
+    Combination,
+    Comparison,
+    Condition,
+    Existence,
+    Likeness,
+    Literal,
+    Membership,
+    Negation,
+    Operand,
+    Predicate,
+    Test,
+    predicate,
+)
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of
+from amqtt_rest_bridge.placeholders.json_values import JsonNumber, to_json
 from amqtt_rest_bridge.placeholders.matching import may_match, pattern
 from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import (
@@ -21,17 +36,29 @@ from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, 
 
 __all__ = [
     "PLACEHOLDERS",
+    "Combination",
+    "Comparison",
+    "Condition",
+    "Existence",
     "Fixed",
+    "JsonNumber",
+    "Likeness",
+    "Literal",
     "LoneBackslashError",
+    "Membership",
     "MessageValues",
     "Mode",
+    "Negation",
+    "Operand",
     "Place",
     "Placeholder",
     "PlaceholderKind",
     "PlaceholderText",
+    "Predicate",
     "RequestValues",
     "ResultValues",
     "Suspect",
+    "Test",
     "Values",
     "constants",
     "dot_segments",
@@ -39,7 +66,9 @@ __all__ = [
     "parse",
     "pattern",
     "place_of",
+    "predicate",
     "recognise",
     "rfc3339",
     "suspects",
+    "to_json",
 ]

@@ -14,7 +14,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import bridge_restarted, disk_full, overloaded, too_many_hops
-from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.routing.calls import (
     NO_DELIVERY,
@@ -201,6 +201,9 @@ class Dispatcher:
                 logging.INFO, listening.name, "%s answered %d in %.0f ms",
                 listening.request, result.status, 1000 * result.seconds, topic=call.message.topic,
             )  # fmt: skip
+        elif result.code == SKIPPED:
+            changed = False
+            statistics.skip()
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
         if changed:

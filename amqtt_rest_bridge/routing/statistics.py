@@ -25,7 +25,7 @@ class RouteStatistics:
         self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
-        self.total = self.succeeded = self.failed = self.retried = self.refused = 0
+        self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
         self._failed_tries = 0  # of calls that are tried until they succeed
         self._recent: deque[bool] = deque(maxlen=_RECENT)
         self._recent_errors = 0
@@ -89,6 +89,11 @@ class RouteStatistics:
         self._well(now)
         return self.health != before
 
+    def skip(self) -> None:
+        """Note an admitted call that has ended because WHEN is false; it says nothing about the server."""
+        self.outstanding -= 1
+        self.skipped += 1
+
     def served(self, answers: RouteAnswers, now: float) -> bool:
         """Count requests of server mode; return whether the health changed.
 
@@ -96,7 +101,8 @@ class RouteStatistics:
         bridge process reports as `failed` only what the route itself could not do.
         """
         before = self.health
-        self.total += answers.answered + answers.failed
+        self.total += answers.answered + answers.failed + answers.skipped
+        self.skipped += answers.skipped
         self.succeeded += answers.answered
         self.failed += answers.failed
         for _ in range(min(answers.failed, _RECENT)):
@@ -170,6 +176,7 @@ class RouteStatistics:
                 "failed": self.failed,
                 "retried": self.retried,
                 "refused": self.refused,
+                "skipped": self.skipped,
                 "queued": self.outstanding - in_flight + self.outside,
                 "in_flight": in_flight,
             },

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.placeholders import Placeholder, PlaceholderText
+from amqtt_rest_bridge.placeholders import Condition, Placeholder, PlaceholderText
 
 CASES = Path(__file__).parent / "cases"
 
@@ -71,6 +71,8 @@ def plain(value: object) -> Any:
     if isinstance(value, PlaceholderText):
         pieces = [piece if isinstance(piece, str) else _shown(piece) for piece in value.pieces]
         return f"{value.place}: {''.join(pieces)}"
+    if isinstance(value, Condition):
+        return value.source
     if is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name))

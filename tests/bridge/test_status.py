@@ -61,6 +61,7 @@ def test_the_status_counts_every_message() -> None:
         "failed": 1,
         "retried": 1,
         "refused": 1,
+        "skipped": 0,
         "queued": 1,
         "in_flight": 2,
     }

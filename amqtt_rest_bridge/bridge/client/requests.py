@@ -9,7 +9,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.bridge.client.results import result_of
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
+from amqtt_rest_bridge.errors import BridgeError, CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -21,7 +21,7 @@ from amqtt_rest_bridge.model import (
     Route,
     Signature,
 )
-from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of, predicate
 
 _PROJECT = "amqtt-rest-bridge"
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
@@ -53,6 +53,10 @@ class BuiltRequest:
 
     request: HttpRequest
     destination: str | None
+
+
+class SkippedError(BridgeError):
+    """WHEN is false for a message: it sends no request."""
 
 
 class PreparedEvent:
@@ -91,6 +95,7 @@ class PreparedEvent:
         if all(text.constant is not None for _, text in own):
             self._headers = (*leading, *((name, text.constant or "") for name, text in own), *trailing)
         self._leading, self._own, self._trailing = leading, own, trailing
+        self._is_wanted = None if event.when is None else predicate(event.when)
         self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
 
     def build(self, message: Message, *, idempotency_key: str | None = None) -> BuiltRequest:
@@ -100,8 +105,11 @@ class PreparedEvent:
 
         Raises:
             CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
+            SkippedError: WHEN is false.
         """
         values = MessageValues(message.topic, message.payload, message.timestamp)
+        if self._is_wanted is not None and not self._is_wanted(values):
+            raise SkippedError
         url = self._base + printable(self._path(values).partition("#")[0])
         body = None if self._body is None else self._fill_body(self._body, values)
         headers = self._headers

@@ -16,13 +16,13 @@ from typing import Final
 
 from amqtt_rest_bridge.bridge.client import results, retries
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, SkippedError
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.link.frames import CallResult, DispatchedCall, Returned, TryFailed, Waiting
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute, Publication
 from amqtt_rest_bridge.topics import loggable
 
@@ -125,6 +125,9 @@ class RouteRunner:
             if failure is None:
                 self._succeed(call, response, event.result(call.message, built.destination, response))
                 return
+        except SkippedError:
+            self._end(call, None, SKIPPED, "", None)
+            return
         except CallError as error:
             failure = error
         if self._policy.applies(event.event.method, call.tries, failure, response):
@@ -134,7 +137,7 @@ class RouteRunner:
 
     def _succeed(self, call: _OpenCall, response: HttpResponse, publication: Publication | None) -> None:
         log.debug("%s: %d on %s", call.event.label, response.status, loggable(call.message.topic))
-        self._end(call, response.status, None, publication)
+        self._end(call, response.status, None, "", publication)
 
     def _retry(self, call: _OpenCall, failure: CallError, response: HttpResponse | None) -> None:
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
@@ -158,12 +161,12 @@ class RouteRunner:
             failure.message,
         )
         publication = results.failure(self.name, call.event.event, call.message, failure, response)
-        self._end(call, None if response is None else response.status, failure, publication)
+        status = None if response is None else response.status
+        self._end(call, status, failure.code.value, failure.message, publication)
 
     def _end(
-        self, call: _OpenCall, status: int | None, failure: CallError | None, publication: Publication | None
+        self, call: _OpenCall, status: int | None, code: str | None, message: str, publication: Publication | None
     ) -> None:
-        code, message = (None, "") if failure is None else (failure.code.value, failure.message)
         seconds = time.perf_counter() - call.started
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = seconds > _SLOW_SECONDS or not self._pool.backlog

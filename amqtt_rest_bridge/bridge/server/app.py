@@ -15,19 +15,21 @@ from typing import Final
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Served, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError, error
+from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, error
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.bridge.server.responders import Steps, responder_for
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.refusals import internal_error
+from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import Route, ServerEvent
 
 log = logging.getLogger(__name__)
 
 _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
+_IGNORED: Final = Response("200 OK", (("Content-Type", "application/json"),), b'{"status": "ignored"}')
 
 
 class RouteApplication:
@@ -128,10 +130,14 @@ class _Endpoint:
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
 
     def failed(self, request: EventRequest, failure: Exception) -> Response:
-        """Count and return the answer to a request that was refused, or on which our own code failed.
+        """Count and return the answer to a request that was refused or ignored, or on which our own code failed.
 
         The log has the cause of the latter, the response has not.
         """
+        if isinstance(failure, IgnoredError):
+            self._broker.answered(self._served, _IGNORED.status, SKIPPED, None)
+            headers = (*request.answer_headers, *_IGNORED.headers)
+            return Response(_IGNORED.status, headers, _IGNORED.body, None, self._labels)
         if isinstance(failure, RefusedError):
             refusal, message = failure.refusal, failure.refusal.message
         else:

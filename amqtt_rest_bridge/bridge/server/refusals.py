@@ -27,6 +27,10 @@ class RefusedError(BridgeError):
         self.refusal = refusal
 
 
+class IgnoredError(BridgeError):
+    """WHEN is false for a request: it is answered, and publishes nothing."""
+
+
 def error(code: str, message: str, hint: str, headers: Headers = ()) -> RefusedError:
     """Return the error with a code of `STATUS_LINES`; `headers` go with its answer."""
     return RefusedError(Refusal(code, STATUS_LINES[code], message, hint, headers))

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ShuttingDownError
 from amqtt_rest_bridge.bridge.payloads import TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.callers import check_signature
 from amqtt_rest_bridge.bridge.server.refusals import (
+    IgnoredError,
     RefusedError,
     error,
     invalid_request,
@@ -24,7 +25,7 @@ from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
-from amqtt_rest_bridge.placeholders import PlaceholderText, Values
+from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
 _JSON: Final = (("Content-Type", "application/json"),)
@@ -40,9 +41,19 @@ def responder_for(
     if event.destination_topic is None:
         return _Reading(event, event.source_topic or "", broker, max_body_bytes).respond
     publishing = _Publishing(event, event.destination_topic, broker, max_body_bytes)
-    if event.reply_topic is None:
-        return publishing.respond
-    return _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
+    respond: Respond = publishing.respond
+    if event.reply_topic is not None:
+        respond = _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
+    return respond if event.when is None else _on_condition(respond, event, predicate(event.when), max_body_bytes)
+
+
+def _on_condition(respond: Respond, event: ServerEvent, is_wanted: Predicate, limit: int) -> Respond:
+    def respond_or_ignore(request: EventRequest) -> Response | Steps:
+        if not is_wanted(request.values(_signed_body(event, request, limit))):
+            raise IgnoredError
+        return respond(request)
+
+    return respond_or_ignore
 
 
 def _signed_body(event: ServerEvent, request: EventRequest, limit: int) -> bytes:

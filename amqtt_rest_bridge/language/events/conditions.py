@@ -1,0 +1,234 @@
+"""WHEN settings to conditions: escapes of the file, placeholders, and the types that a comparison can have. Pure.
+
+A fault has the line and column of the term that it concerns.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.language.forms import FormError
+from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, parse_condition
+from amqtt_rest_bridge.language.settings import TypedBlock, Value, unescape
+from amqtt_rest_bridge.language.templates import explain
+from amqtt_rest_bridge.placeholders import (
+    Combination,
+    Comparison,
+    Condition,
+    Existence,
+    Fixed,
+    JsonNumber,
+    Likeness,
+    Literal,
+    Membership,
+    Mode,
+    Negation,
+    Operand,
+    Place,
+    Placeholder,
+    Suspect,
+    Test,
+    recognise,
+)
+
+_NAME: Final = "WHEN"
+_CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
+_CONSTANTS: Final = {"true": True, "false": False, "null": None}
+_ANY_TYPE: Final = ("json",)
+_NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
+
+
+def read_condition(block: TypedBlock, mode: Mode) -> Condition | None:
+    """Read WHEN; None when it is missing or at fault."""
+    value = block.texts.get(_NAME)
+    if value is None or _NAME in block.failed:
+        return None
+    try:
+        return _Reader(value, mode).read()
+    except _AtError as fault:
+        block.failed.add(_NAME)
+        block.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
+        return None
+
+
+class _AtError(FormError):
+    """A fault of the term at `offset` of the file."""
+
+    def __init__(self, offset: int, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """An operand with the name of its JSON type, None where only the message tells."""
+
+    operand: Operand
+    type: str | None
+    term: Term
+
+
+class _Reader:
+    """Turn the tree of one condition into tests; raises `_AtError` at the first term that is wrong."""
+
+    def __init__(self, value: Value, mode: Mode) -> None:
+        self._value = value
+        self._mode = mode
+        self._fixed = {part.label: part.text for part in value.parts if isinstance(part, Fixed)}
+        self._offsets: list[int] = []  # in the file, of each character of the condition
+
+    def read(self) -> Condition:
+        piece = self._value.pieces[0]
+        if len(self._value.pieces) > 1 or not piece.is_string:
+            hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
+            raise _AtError(piece.offset, "is not one string", hint)
+        found = list(_CHARACTER.finditer(piece.text[1:-1]))
+        self._offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
+        source = "".join([unescape(one[0]) for one in found])
+        try:
+            tree = parse_condition(source)
+            self._check_shape(tree)
+            return Condition(source, self._test(tree.root))
+        except RecursionError:
+            raise _AtError(piece.offset, "is nested too deeply", "write fewer parentheses") from None
+
+    def _fault(self, term: Term | Operation, message: str, hint: str | None = None) -> _AtError:
+        return _AtError(self._offsets[min(term.offset, len(self._offsets) - 1)], message, hint)
+
+    def _check_shape(self, tree: ConditionTree) -> None:
+        """Refuse what follows the last term; what is wrong before it is a better reason."""
+        if tree.leftover.text:
+            if not _is_unfinished(tree.root):
+                self._test(tree.root)
+            text = tree.leftover.text.strip()
+            hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+            raise self._fault(tree.leftover, f"{_shown(text)} cannot follow here", _operator_hint(text) or hint)
+
+    def _test(self, node: Operation | Term) -> Test:
+        if isinstance(node, Term):
+            raise self._fault(node, f"{_shown(node.text)} is not a condition")
+        match node.name:
+            case "AND" | "OR":
+                return Combination(node.name == "AND", tuple(self._test(one) for one in node.operands))
+            case "NOT":
+                return Negation(self._test(node.operands[0]))
+            case "(":
+                raise self._fault(node, "this ( is never closed", "write ) where it ends")
+            case "lone":
+                raise self._lone(node.operands[0])
+            case "EXISTS":
+                return self._existence(node.operands[0])
+            case "LIKE":
+                return self._likeness(node)
+        return self._comparison(node)
+
+    def _comparison(self, node: Operation) -> Test:
+        left, *others = [self._operand(one) for one in node.operands]
+        is_membership = node.name == "IN"
+        for other in others:
+            self._check_types(left, "=" if is_membership else node.name, other)
+        if is_membership:
+            return Membership(left.operand, tuple(other.operand for other in others))
+        return Comparison(left.operand, node.name, others[0].operand)
+
+    def _lone(self, node: Operation | Term) -> _AtError:
+        operand = self._operand(node)
+        text = operand.term.text
+        hint = f"write {text} = true, or EXISTS {text}" if isinstance(operand.operand, Placeholder) else None
+        return self._fault(node, f"{_shown(text)} alone is not a condition", hint)
+
+    def _existence(self, node: Operation | Term) -> Existence:
+        operand = self._operand(node).operand
+        if not isinstance(operand, Placeholder):
+            raise self._fault(node, "EXISTS asks for a placeholder of the message", "as in EXISTS {value.json.test}")
+        if operand.default is not None:
+            raise self._fault(node, "a placeholder with a default always exists", f"write EXISTS {{{operand.name}}}")
+        return Existence(operand)
+
+    def _likeness(self, node: Operation) -> Likeness:
+        operand, pattern = self._operand(node.operands[0]), self._operand(node.operands[1])
+        if not isinstance(pattern.operand, Literal) or pattern.type != "text":
+            raise self._fault(node.operands[1], "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
+        if operand.type not in (None, "text"):
+            message = f"{operand.term.text} is {_article(operand.type)}, and LIKE compares texts"
+            raise self._fault(node.operands[0], message)
+        return Likeness(operand.operand, str(pattern.operand.value))
+
+    def _operand(self, node: Operation | Term) -> _Typed:
+        if isinstance(node, Operation):
+            raise self._fault(node, "a value is needed here, not a condition")
+        match node.kind:
+            case "placeholder":
+                return self._placeholder(node)
+            case "number":
+                return _Typed(Literal(JsonNumber(node.text)), "number", node)
+            case "quoted":
+                return _Typed(Literal(node.text[1:-1]), "text", node)
+            case "constant":
+                value = _CONSTANTS[node.text.lower()]
+                return _Typed(Literal(value), "null" if value is None else "boolean", node)
+        if not node.text:
+            hint = "a placeholder, a number, a text in quotes, true, false or null"
+            raise self._fault(node, "a value is missing here", hint)
+        hint = "close the quote" if node.text[0] in "'\"" else f"a text is written in quotes: '{node.text}'"
+        raise self._fault(node, f"{_shown(node.text)} is not a value", hint)
+
+    def _placeholder(self, term: Term) -> _Typed:
+        name = term.text[1:-1]
+        if (constant := self._fixed.get(term.text)) is not None:
+            return _Typed(Literal(constant), "text", term)
+        found = recognise(name, self._mode)
+        if found is None:
+            reason = explain(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
+            _, hint = reason or ("", None)
+            raise self._fault(term, f"{term.text} is not a placeholder", hint)
+        if found.root in _ANY_TYPE:
+            return _Typed(found, None, term)
+        return _Typed(found, "number" if found.root in _NUMBERS else "text", term)
+
+    def _check_types(self, left: _Typed, name: str, right: _Typed) -> None:
+        """Refuse what can never be true, whatever the message holds."""
+        if name not in ("=", "!="):
+            for one in (left, right):
+                if one.type in ("boolean", "null"):
+                    raise self._fault(one.term, f"{one.term.text} has no order", "compare it with = or !=")
+        if left.type is not None and right.type is not None and left.type != right.type:
+            message = f"{left.term.text} is {_article(left.type)}, {right.term.text} is {_article(right.type)}"
+            raise self._fault(right.term, f"{message}: they never compare", _type_hint(left, right))
+
+
+def _is_unfinished(node: Operation) -> bool:
+    """Return whether what follows is the rest of a term that could not be read as a whole."""
+    last = node.operands[-1]
+    if isinstance(last, Operation):
+        return _is_unfinished(last)
+    return node.name == "lone" or (last.kind == "missing" and not last.text)
+
+
+def _operator_hint(text: str) -> str | None:
+    for wrong, right in (("==", "="), ("<>", "!="), ("=", "="), (">", "!="), ("&&", "AND"), ("||", "OR")):
+        if text.startswith(wrong):
+            return f"write {right}"
+    if text.upper().startswith("IN"):
+        return "as in IN ('a', 'b')"
+    return None
+
+
+def _type_hint(left: _Typed, right: _Typed) -> str | None:
+    types = {left.type: left, right.type: right}
+    placeholder = left.operand if isinstance(left.operand, Placeholder) else right.operand
+    if "null" in types and isinstance(placeholder, Placeholder):
+        return f"it is missing or a text, never null: write NOT EXISTS {{{placeholder.name}}}"
+    if isinstance(placeholder, Placeholder) and placeholder.root == "payload":
+        return f"{{{placeholder.name}.json}} is the payload as JSON" if placeholder.name != "body" else "{body.json}"
+    if "number" in types and "text" in types and isinstance(types["number"].operand, Literal):
+        return f"compare with a text: '{types['number'].term.text}'"
+    return None
+
+
+def _article(type_name: str | None) -> str:
+    return "null" if type_name == "null" else f"a {type_name}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
