@@ -66,12 +66,13 @@ class RestApiConfig:
 class RouteConfig:
     """The ROUTE_CONFIG block: how many messages may be queued and in flight, and what happens to one too many.
 
-    `overload_timeout` is in milliseconds.
+    `overload_timeout` is in milliseconds. `rate_limit` is the seconds from one request to the next, None for no limit.
     """
 
     overload_capacity: int = 10_000
     overload_policy: OverloadPolicy = OverloadPolicy.BALANCED
     overload_timeout: int = 0
+    rate_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class Signature:
 class ClientEvent:
     """A message on `source_topic` (a topic filter) sends a request; its result goes to `destination_topic`.
 
-    `payload` and `destination_topic` may hold placeholders of the response.
+    `payload` and `destination_topic` may hold placeholders of the response. `every` is the seconds from one run to the
+    next; an event that only runs so has its `schedule_topic` as `source_topic`. `retry_on` are statuses.
     """
 
     name: str
@@ -103,6 +105,8 @@ class ClientEvent:
     signature: Signature | None = None
     payload: PlaceholderText | None = None
     when: Condition | None = None
+    every: int | None = None
+    retry_on: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

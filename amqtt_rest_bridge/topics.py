@@ -18,6 +18,11 @@ MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
 
 
+def schedule_topic(route: str, event: str) -> str:
+    """Return the topic of the messages that an event's own schedule (EVERY) makes."""
+    return f"$schedule/{route}/{event}"
+
+
 def check_topic_name(text: str) -> str | None:
     """Return why `text` cannot be a topic name (what a message is published to), or None if it can."""
     if "+" in text or "#" in text:

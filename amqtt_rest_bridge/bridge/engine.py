@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, Served, ShuttingDownError, Wake
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
+from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
@@ -89,6 +90,7 @@ class Engine:
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
+        self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
         self._answers = _Answers()
         self._watch = PortWatch(link.send)
@@ -195,6 +197,8 @@ class Engine:
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)
             runners |= dict.fromkeys(numbered.numbers, runner)
+        names = {runner.name for runner in runners.values()}
+        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
         gone = set(self._runners.values()) - set(runners.values())
         self._runners, self._by_route = runners, {runner.name: runner for runner in runners.values()}
         for runner in gone:
@@ -205,12 +209,22 @@ class Engine:
         self._link.send(Ready())
 
     def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
-        name = numbered.route.name
+        name, pace = numbered.route.name, self._pace_of(numbered.route)
         sender = self._makers.sender(numbered.route.config, settings)
         context = RouteContext(
-            self._outbox, self._timers, self._threads, self._ordered, lambda: self._by_route.get(name)
+            self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name)
         )
         return RouteRunner(numbered, settings, sender, context)
+
+    def _pace_of(self, route: Route) -> Pace | None:
+        """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
+        seconds = route.route_config.rate_limit
+        pace = self._paces.get(route.name)
+        if pace is None and seconds is not None:
+            pace = self._paces[route.name] = Pace(self._timers)
+        if pace is not None:
+            pace.change(seconds or 0.0)
+        return None if seconds is None else pace
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)

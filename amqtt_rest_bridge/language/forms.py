@@ -152,6 +152,54 @@ def _read_origin(origin: str) -> str:
     return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([1-9][0-9]{0,6})\s*([smhd])", re.IGNORECASE)
+_RATE = re.compile(r"([1-9][0-9]{0,5})\s*/\s*([smhd])", re.IGNORECASE)
+_STATUSES = re.compile(r"([45][0-9]{2})(?:\s*-\s*([45][0-9]{2}))?")
+
+
+def read_duration(text: str) -> int:
+    """Return the seconds of a duration such as `15m`.
+
+    Raises:
+        FormError: it is not one, or longer than a year.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise FormError(f'"{text}" is not a duration', "write 30s, 15m, 6h or 1d")
+    seconds = int(found[1]) * _UNITS[found[2].lower()]
+    if seconds > 366 * _UNITS["d"]:
+        raise FormError(f'"{text}" is longer than a year')
+    return seconds
+
+
+def read_rate(text: str) -> float:
+    """Return the seconds from one request to the next at a rate such as `5/s`.
+
+    Raises:
+        FormError: it is not one.
+    """
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise FormError(f'"{text}" is not a rate', "write 5/s, 100/m, 1000/h or 5000/d")
+    return _UNITS[found[2].lower()] / int(found[1])
+
+
+def read_statuses(text: str) -> tuple[int, ...]:
+    """Return the statuses of a list such as `500, 502-504`, sorted.
+
+    Raises:
+        FormError: an item is neither a status from 400 to 599 nor a range of them.
+    """
+    statuses: set[int] = set()
+    for item in text.split(","):
+        found = _STATUSES.fullmatch(item.strip())
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise FormError(f'holds "{item.strip()}"', "write statuses from 400 to 599 and ranges: 500, 502-504")
+        statuses.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(statuses))
+
+
 def is_token(text: str) -> bool:
     """Return whether a text can name a header (RFC 9110 section 5.1)."""
     return _TOKEN.fullmatch(text) is not None

@@ -155,7 +155,7 @@ class _Loader:
         events = [TypedBlock(block, report, self._environment) for block in blocks.events]
         for event in events:
             secrets |= event.secrets
-            built = _build_event(event, config) if config is not None else None
+            built = _build_event(event, config, definition.name or "") if config is not None else None
             if isinstance(built, ClientEvent):
                 client_events.append(built)
                 self._events.append(_Placed.of(built, definition, event, report))
@@ -196,11 +196,11 @@ class _Loader:
             report.error(offset, message, f"the first is in {path}:{first.line}:{first.column}")
 
 
-def _build_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | ServerEvent | None:
+def _build_event(block: TypedBlock, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
     mode = mode_of(block, config)
     if mode is None:
         return None
-    return read_client_event(block, config) if mode is Mode.CLIENT else read_server_event(block, config)
+    return read_client_event(block, config, route) if mode is Mode.CLIENT else read_server_event(block, config)
 
 
 def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:

@@ -38,6 +38,9 @@ class Kind(StrEnum):
     HEADERS = "ADD lines below it"
     FILE = "PEM file"
     CONDITION = "condition"
+    DURATION = "a number with s, m, h or d, at least 1s"
+    RATE = "a number of requests per s, m, h or d, as in 5/s"
+    STATUSES = "statuses from 400 to 599, as in 500, 502-504"
 
 
 class Applies(StrEnum):
@@ -161,6 +164,16 @@ _EVENT = (
         "nothing and is answered 200 `{\"status\": \"ignored\"}`",
         extension=True,
     ),
+    Parameter(
+        "EVERY", Kind.DURATION, None, _C,
+        "also run at this interval, with an empty payload and the topic `$schedule/<route>/<event>`; without "
+        "SOURCE_TOPIC only so",
+        extension=True,
+    ),
+    Parameter(
+        "RETRY_ON", Kind.STATUSES, None, _C,
+        "retry these statuses too, for any method", extension=True,
+    ),
     Parameter("HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order"),
     Parameter(
         "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,
@@ -211,6 +224,10 @@ _ROUTE_CONFIG = (
         "OVERLOAD_TIMEOUT", _INT, "0", _C,
         "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY more may wait",
         low=0, high=3_600_000, extension=True,
+    ),
+    Parameter(
+        "RATE_LIMIT", Kind.RATE, None, _C,
+        "requests are spaced evenly, so that the server sees no more than this; they wait in the queue", extension=True,
     ),
 )  # fmt: skip
 

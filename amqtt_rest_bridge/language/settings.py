@@ -283,4 +283,7 @@ _CONVERTERS: dict[Kind, Callable[[Parameter, Value], object]] = {
     Kind.HEADER_NAME: _header_name,
     Kind.HEADER_VALUE: _header_value,
     Kind.FILE: _file,
+    Kind.DURATION: lambda _, value: forms.read_duration(value.text),
+    Kind.RATE: lambda _, value: forms.read_rate(value.text),
+    Kind.STATUSES: lambda _, value: forms.read_statuses(value.text),
 }

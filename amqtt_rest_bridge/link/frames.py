@@ -182,10 +182,11 @@ class Publish(Struct, frozen=True, array_like=True, tag=23):
 
 
 class Waiting(Struct, frozen=True, array_like=True, tag=24):
-    """A call begins (`change` is 1) to wait for its next try, or that try is due (-1)."""
+    """A call begins (`change` is 1) to wait for its next try, or without `for_try` for its turn; it is due (-1)."""
 
     call: int
     change: int
+    for_try: bool = True
 
 
 class Served(Struct, frozen=True, array_like=True, tag=25):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
@@ -73,7 +74,8 @@ class Values:
     def _own(self, placeholder: Placeholder) -> JsonValue:
         raise NotImplementedError
 
-    def _unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+    def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+        """Return the error for a placeholder without a value."""
         message = f"{{{placeholder.name}}} has no value: {reason}"
         return CallError(FailureCode.PLACEHOLDER_UNRESOLVED, message, hint, unsent=True)
 
@@ -82,7 +84,7 @@ class Values:
             try:
                 self._text = self.payload.decode()
             except UnicodeDecodeError as error:
-                raise self._unresolved(
+                raise self.unresolved(
                     placeholder,
                     f"the {self._noun} is not UTF-8 text",
                     "Binary data can only be the whole body, or part of one that is neither JSON nor a form.",
@@ -95,14 +97,14 @@ class Values:
                 self._json = (from_json(self._as_text(placeholder)),)
             except ValueError as error:
                 reason, hint = f"the {self._noun} is not JSON", f"Send a JSON {self._noun}."
-                raise self._unresolved(placeholder, reason, hint) from error
+                raise self.unresolved(placeholder, reason, hint) from error
         (value,) = self._json
         if not placeholder.argument:
             return value
         try:
             return look_up(value, placeholder.argument)
         except LookupError as error:
-            raise self._unresolved(
+            raise self.unresolved(
                 placeholder,
                 f"the {self._noun} has no field {placeholder.argument}",
                 "Send that field, or correct the name in the route; names are case-sensitive.",
@@ -131,11 +133,11 @@ class MessageValues(Values):
         if placeholder.root == "csv":
             return self._csv_field(placeholder)
         if placeholder.root != "level":
-            raise self._unresolved(placeholder, "there is no response", "See why the server did not answer.")
+            raise self.unresolved(placeholder, "there is no response", "See why the server did not answer.")
         levels = self._topic.split("/")
         number = int(placeholder.argument)
         if number > len(levels):
-            raise self._unresolved(
+            raise self.unresolved(
                 placeholder, f"the topic has only {len(levels)} levels", "Use a lower number or a longer topic."
             )
         return levels[number - 1]
@@ -146,15 +148,18 @@ class MessageValues(Values):
                 self._csv = first_record(self._as_text(placeholder))
             except ValueError as error:
                 reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
-                raise self._unresolved(placeholder, reason, hint) from error
+                raise self.unresolved(placeholder, reason, hint) from error
         number = int(placeholder.argument)
         if number >= len(self._csv):
-            raise self._unresolved(
+            raise self.unresolved(
                 placeholder,
                 f"the payload's first record has {len(self._csv)} field(s)",
                 "Send that field, or use a lower number; fields are counted from 0.",
             )
         return self._csv[number]
+
+
+_OF_RESPONSE = {RAW_RESPONSE: RAW, "response.json": "json"}
 
 
 class ResultValues(MessageValues):
@@ -183,10 +188,8 @@ class ResultValues(MessageValues):
 
     def _own(self, placeholder: Placeholder) -> JsonValue:
         root = placeholder.root
-        if root == RAW_RESPONSE:
-            return self._response._as_text(placeholder)
-        if root == "response.json":
-            return self._response._field(placeholder)
+        if root in _OF_RESPONSE:
+            return self._response.get(replace(placeholder, root=_OF_RESPONSE[root]))
         if root == "response.status":
             return JsonNumber(self._status)
         if root == "response.header":
@@ -196,7 +199,7 @@ class ResultValues(MessageValues):
     def _header(self, placeholder: Placeholder) -> str:
         found = [value for name, value in self._headers if name.lower() == placeholder.argument]
         if not found:
-            raise self._response._unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
+            raise self._response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
         return ", ".join(found)
 
 
@@ -205,7 +208,8 @@ class _ResponseBody(Values):
 
     _noun = "response"
 
-    def _unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+    def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+        """Return the error for a placeholder without a value."""
         message = f"{{{placeholder.name}}} has no value: {reason}"
         hint = f"See what the server sends, and correct the route, or write a default: {{{placeholder.name}|text}}"
         return CallError(FailureCode.PLACEHOLDER_UNRESOLVED, message, hint)
@@ -250,7 +254,7 @@ class RequestValues(Values):
 
     def _given(self, placeholder: Placeholder, value: str | None, what: str) -> str:
         if value is None:
-            raise self._unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
+            raise self.unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
         return value
 
 

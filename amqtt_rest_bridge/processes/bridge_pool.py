@@ -112,13 +112,17 @@ class BridgePool:
         """Send a call to the least busy bridge; those of an ORDERED event to the same one for each topic.
 
         While that one is being started again they wait for it: an earlier one may still be with no other.
+
+        Decision: the calls of a route with a RATE_LIMIT go to one bridge process, which alone can keep to it.
         """
         if self._due.items and not self._due.working:
             self._due.items.append(call)
             return
         bridges = self._bridges
-        if call.listening.event.ordered and len(bridges) > 1:
-            key = (call.listening.route, call.listening.event.name, call.message.topic)
+        if call.listening.is_bound and len(bridges) > 1:
+            key: tuple[str, ...] = (call.listening.route,)
+            if not call.listening.is_paced:
+                key = (*call.listening.name, call.message.topic)
             bridges = [bridges[hash(key) % len(bridges)]]
         ready = [bridge for bridge in bridges if bridge.ready]
         if not ready or self._stopping:

@@ -266,9 +266,9 @@ class BridgeProcess:
                     self._server.publish(publication, self._release_credits)
             case Served():
                 self._server.served(frame)
-            case Waiting(call_id, change):
+            case Waiting(call_id, change, for_try):
                 call = self.calls[call_id]
-                call.reports.waiting(call, change)
+                call.reports.waiting(call, change, for_try=for_try)
             case TryFailed(call_id, code, message):
                 call = self.calls[call_id]
                 call.reports.try_failed(call, code, message)

@@ -33,6 +33,7 @@ from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, status_topic
@@ -66,6 +67,7 @@ class Parts:
     supervisor: Supervisor
     pool: BridgePool
     dispatcher: Dispatcher
+    schedule: Schedule
 
 
 def assemble(
@@ -76,6 +78,7 @@ def assemble(
     *,
     store: Store | None = None,
     topic: Callable[[str], str] = status_topic,
+    leads: Callable[[], bool] = lambda: True,
 ) -> Parts:
     """Construct the parts that messages pass; nothing is started.
 
@@ -86,6 +89,7 @@ def assemble(
         loop: The event loop, which may not run yet.
         store: Keeps the calls of lossless routes; None where there are none.
         topic: Returns the status topic of a route.
+        leads: Returns whether this process runs the events that have an interval; for the lowest of several workers.
     """
     processes = max(1, settings.processes)
     spawn = spawn_process if settings.processes else thread_spawner(code.run)
@@ -98,7 +102,8 @@ def assemble(
         pool, publisher, server, statistics, settings.workers * processes,
         store=store, on_health=reporter.health_changed, quiet=quiet_log,
     )  # fmt: skip
-    return Parts(publisher, quiet_log, reporter, Supervisor(reporter.report_broken), pool, dispatcher)
+    supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
+    return Parts(publisher, quiet_log, reporter, supervisor, pool, dispatcher, schedule)
 
 
 class RouteService:
@@ -180,6 +185,7 @@ class RouteService:
         keep, settings = self._parts.supervisor.keep, self._settings
         for name, work in self._tasks.items():
             keep(name, work)
+        keep("schedule", self._parts.schedule.run)
         self._reloader.listen_to_sighup(asyncio.get_running_loop())
         keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
         if settings.status_seconds:
@@ -192,6 +198,7 @@ class RouteService:
     async def drain(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""
         self._sockets.close()
+        self._parts.schedule.replace(())
         left = await self._parts.pool.stop(GRACE_SECONDS)
         self._parts.quiet_log.flush()
         for route, count in self._parts.dispatcher.abandon().items():
@@ -244,6 +251,7 @@ class RouteService:
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
 
     def _dispatch_to(self, routes: Sequence[Route]) -> None:
+        self._parts.schedule.replace(self._numbered)
         self._parts.dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
 
     def _log_ports(self, ports: Iterable[int]) -> None:

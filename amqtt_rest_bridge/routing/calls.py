@@ -64,7 +64,10 @@ NO_DELIVERY = NoDelivery()
 
 @dataclass(slots=True, eq=False)
 class Listening:
-    """A client event in the index, with what the loop needs of its route."""
+    """A client event in the index, with what the loop needs of its route.
+
+    `is_paced`: its route has a RATE_LIMIT; `is_bound`: which bridge process runs its calls matters.
+    """
 
     number: int
     route: str
@@ -73,6 +76,8 @@ class Listening:
     lossless: bool
     name: EventName
     request: str  # for the log
+    is_paced: bool = False
+    is_bound: bool = False
 
 
 class CallReports(Protocol):
@@ -87,8 +92,8 @@ class CallReports(Protocol):
     def replay(self, call: "Call") -> None:
         """Dispatch a call that has not ended once more."""
 
-    def waiting(self, call: "Call", change: int) -> None:
-        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
+    def waiting(self, call: "Call", change: int, *, for_try: bool = True) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
 
     def try_failed(self, call: "Call", code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""

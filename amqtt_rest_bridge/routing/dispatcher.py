@@ -153,6 +153,14 @@ class Dispatcher:
             self._server.reply_dropped(message)
         self._bridges.flush()
 
+    def run(self, name: EventName, message: Message, delivery: Delivery) -> None:
+        """Dispatch a message that the schedule of an event made, to it alone; `delivery` is held for its call."""
+        listening = self.table.named(name)
+        if listening is not None:
+            delivery.hold()
+            self._admit(Offered(listening, message, 0, delivery))
+            self._bridges.flush()
+
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
         """Accept a retained message that reaches no subscriber now: read events answer with it.
 
@@ -230,11 +238,11 @@ class Dispatcher:
         """Forget the messages that wait for room, at the broker's end; return how many they were, by route."""
         return Counter(offered.listening.route for offered in self._room.empty())
 
-    def waiting(self, call: Call, change: int) -> None:
-        """Note that a call begins (+1) or ceases (-1) to wait for its next try; what is so already changes nothing."""
+    def waiting(self, call: Call, change: int, *, for_try: bool = True) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait; see `CallReports`. A repetition changes nothing."""
         if call.waits != (change > 0):
             call.waits = change > 0
-            call.listening.statistics.wait(change)
+            call.listening.statistics.wait(change, for_try=for_try)
 
     def try_failed(self, call: Call, code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""

@@ -7,7 +7,7 @@ from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.routing.quiet_log import described
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.watching import Watched
-from amqtt_rest_bridge.topics import TopicIndex
+from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 
 
 class RouteTable:
@@ -44,13 +44,19 @@ class RouteTable:
             lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
             for number, event in zip(numbered.numbers, route.client_events, strict=True):
                 name, request = (route.name, event.name), described(route, event)
-                listening = Listening(number, route.name, event, statistics, lossless, name, request)
+                is_paced = route.route_config.rate_limit is not None
+                is_bound = is_paced or event.ordered
+                listening = Listening(
+                    number, route.name, event, statistics, lossless, name, request, is_paced, is_bound
+                )
                 entries.append((event.source_topic, listening))
         self.statistics.clear()
         self.statistics.update(present)
         self._by_name = {listening.name: listening for _, listening in entries}
-        self._index = TopicIndex([*entries, *watched])
-        self._lossless = TopicIndex([entry for entry in entries if entry[1].lossless])
+        # An event that has only a schedule is run by that alone, whatever is published on its topic.
+        listened = [entry for entry in entries if entry[0] != schedule_topic(*entry[1].name)]
+        self._index = TopicIndex([*listened, *watched])
+        self._lossless = TopicIndex([entry for entry in listened if entry[1].lossless])
 
     def find(self, topic: str) -> tuple[Listening | Watched, ...]:
         """Return everything that listens to a topic."""

@@ -74,10 +74,10 @@ class RouteStatistics:
         self.total -= 1
         self.outstanding -= 1
 
-    def wait(self, change: int) -> None:
-        """Note that a call begins (+1) or ceases (-1) to wait for its next try."""
+    def wait(self, change: int, *, for_try: bool = True) -> None:
+        """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
         self.waiting += change
-        if change > 0:
+        if change > 0 and for_try:
             self.retried += 1
 
     def success(self, seconds: float, now: float) -> bool:

@@ -82,7 +82,8 @@ def test_what_is_not_in_the_payload_is_missing(payload: bytes) -> None:
 EVERYTHING = predicate(
     condition(
         "({value.json.a} < 3 OR {value.json.a} >= 3.5 OR {value.json.a} = {value.json}"
-        " OR {value.json.a} LIKE \"%a_%b%\" OR {value.json.a} IN (1, null, {payload}) OR {value.json.a.0} = true OR {payload.csv.1} > \"x\""
+        " OR {value.json.a} LIKE \"%a_%b%\" OR {value.json.a} IN (1, null, {payload}) OR {value.json.a.0} = true"
+        " OR {payload.csv.1} > \"x\""
         " OR {value.json.a|1e400} != {value.json.a|[]} OR {topic.1} LIKE \"_%\") AND NOT EXISTS {value.json.b}"
     )
 )

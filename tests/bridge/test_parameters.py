@@ -91,6 +91,8 @@ def test_every_setting_of_config_has_a_row_here() -> None:
         ({"RETAIN": '"true"'}, "retain", True),
         ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
         ({"ORDERED": '"true"'}, "ordered", True),
+        ({"EVERY": '"15m"'}, "every", 900),
+        ({"RETRY_ON": '"500, 502-504"'}, "retry_on", (500, 502, 503, 504)),
         ({"PAYLOAD": "'{response.json.a}'"}, "payload", parse("{response.json.a}", Place.JSON, Mode.RESULT)),
         (
             {"PAYLOAD": "'{response.json.a}'", "RESPONSE_CONTENT_TYPE": '"text/plain"'},
@@ -131,9 +133,11 @@ def test_source_topic_makes_a_get_of_server_mode_read() -> None:
 
 
 def test_settings_of_route_config_reach_the_model() -> None:
-    written = {"OVERLOAD_CAPACITY": "'5'", "OVERLOAD_POLICY": "REALTIME", "OVERLOAD_TIMEOUT": "250"}
+    written = {
+        "OVERLOAD_CAPACITY": "'5'", "OVERLOAD_POLICY": "REALTIME", "OVERLOAD_TIMEOUT": "250", "RATE_LIMIT": "5/s"
+    }  # fmt: skip
     route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT, written)
-    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250)
+    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250, 0.2)
 
 
 ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]

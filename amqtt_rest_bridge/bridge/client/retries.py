@@ -14,7 +14,7 @@ from typing import Final
 
 from amqtt_rest_bridge.bridge.client.results import header
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import HttpResponse, Method, OverloadPolicy, Route
+from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Method, OverloadPolicy, Route
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,14 @@ class RetryPolicy:
     retries: int
     lossless: bool
 
-    def applies(self, method: Method, tries: int, failure: CallError, response: HttpResponse | None) -> bool:
+    def applies(self, event: ClientEvent, tries: int, failure: CallError, response: HttpResponse | None) -> bool:
         """Return whether a call that was tried `tries` times and ended with `failure` is tried again."""
+        if not self.lossless and tries > self.retries:
+            return False
+        if response is not None and response.status in event.retry_on:
+            return True
         outcome = failure if response is None else response
-        return is_retryable(method, outcome, lossless=self.lossless) and (self.lossless or tries <= self.retries)
+        return is_retryable(event.method, outcome, lossless=self.lossless)
 
 
 def policy_of(route: Route) -> RetryPolicy:

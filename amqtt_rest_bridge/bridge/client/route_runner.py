@@ -16,6 +16,7 @@ from typing import Final
 
 from amqtt_rest_bridge.bridge.client import results, retries
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
+from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, SkippedError
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
@@ -33,12 +34,16 @@ _SLOW_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """What a route's runner uses of its engine; `successor` returns the runner of the route's present definition."""
+    """What a route's runner uses of its engine.
+
+    `pace` spaces the requests of a route with a RATE_LIMIT; `successor` returns the runner of its present definition.
+    """
 
     outbox: Outbox
     timers: Timers
     threads: ThreadBudget
     ordered: KeyedQueue[Callable[[], None]]
+    pace: Pace | None
     successor: Callable[[], "RouteRunner | None"]
 
 
@@ -78,6 +83,7 @@ class RouteRunner:
         self._sender = sender
         self._context = context
         self._outbox = context.outbox
+        self._pace = context.pace
         self._events = {
             number: PreparedEvent(route, event, max_body_bytes=settings.max_body_bytes)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
@@ -106,6 +112,10 @@ class RouteRunner:
             start = functools.partial(self._start, call)
             if call.order_key is None or self._context.ordered.enter(call.order_key, start):
                 ready.append(call)
+        if self._pace is not None:
+            for call in ready:
+                self._start(call)
+            return False
         return bool(ready) and self._pool.queue(ready)
 
     def _run(self, call: _OpenCall) -> None:
@@ -130,7 +140,7 @@ class RouteRunner:
             return
         except CallError as error:
             failure = error
-        if self._policy.applies(event.event.method, call.tries, failure, response):
+        if self._policy.applies(event.event, call.tries, failure, response):
             self._retry(call, failure, response)
         else:
             self._fail(call, failure, response)
@@ -182,7 +192,18 @@ class RouteRunner:
             self._open -= 1
 
     def _start(self, call: _OpenCall) -> None:
+        """Queue a call; first let it wait for its turn where its route has a RATE_LIMIT."""
+        if self._stopping:
+            return
+        if self._pace is None:
+            self._pool.submit((call,))
+        else:
+            self._outbox.send(Waiting(call.id, 1, for_try=False))
+            self._pace.enter(functools.partial(self._take_turn, call))
+
+    def _take_turn(self, call: _OpenCall) -> None:
         if not self._stopping:
+            self._outbox.send(Waiting(call.id, -1))
             self._pool.submit((call,))
 
     # A retry that is due.

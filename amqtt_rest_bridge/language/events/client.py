@@ -13,16 +13,20 @@ from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.language.templates import read_template
 from amqtt_rest_bridge.model import ClientEvent, Method, ResponseFormat, RestApiConfig
 from amqtt_rest_bridge.placeholders import Condition, Mode, Place, PlaceholderText, may_match, pattern, place_of
+from amqtt_rest_bridge.topics import schedule_topic
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 
 
-def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent | None:
-    """Check and build a client event; None when something it needs is missing or at fault."""
+def read_client_event(block: TypedBlock, config: RestApiConfig, route: str) -> ClientEvent | None:
+    """Check and build a client event of a route; None when something it needs is missing or at fault."""
     values = block.values
     warn_of_unused(block, Mode.CLIENT)
+    if "EVERY" in values and "SOURCE_TOPIC" not in block:
+        values["SOURCE_TOPIC"] = schedule_topic(route, block.block.name)
     hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
-    complete = require(block, Mode.CLIENT, {"SOURCE_TOPIC": hint, "METHOD": None, "ENDPOINT": None})
+    source = {} if "EVERY" in block else {"SOURCE_TOPIC": hint}
+    complete = require(block, Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
     headers = _read_headers(block)
     endpoint = read_setting(block, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
     body = read_setting(block, "BODY", place_of(_content_type(block, config)), Mode.CLIENT)
@@ -39,7 +43,7 @@ def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent |
         if template is not None:
             _check_levels(block, name, template)
     _warn_of_loops(block, destination)
-    if not complete or endpoint is None:
+    if not complete or endpoint is None or "SOURCE_TOPIC" not in values:
         return None
     return ClientEvent(
         name=block.block.name,
@@ -56,6 +60,8 @@ def read_client_event(block: TypedBlock, config: RestApiConfig) -> ClientEvent |
         signature=signature,
         payload=payload,
         when=when,
+        every=values.get("EVERY"),
+        retry_on=values.get("RETRY_ON", ()),
     )
 
 

@@ -11,7 +11,7 @@ from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText
 def mode_of(block: TypedBlock, config: RestApiConfig) -> Mode | None:
     """Return the mode in which an event runs, None when its route has neither."""
     if config.enable_client and config.enable_server:
-        return Mode.CLIENT if "SOURCE_TOPIC" in block else Mode.SERVER
+        return Mode.CLIENT if "SOURCE_TOPIC" in block or "EVERY" in block else Mode.SERVER
     if config.enable_client:
         return Mode.CLIENT
     return Mode.SERVER if config.enable_server else None
