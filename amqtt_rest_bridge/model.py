@@ -27,6 +27,15 @@ class OverloadPolicy(StrEnum):
     LOSSLESS = "lossless"
 
 
+class SignatureScheme(StrEnum):
+    """How a signed request says what was signed, and when."""
+
+    HMAC = "hmac"
+    SLACK = "slack"
+    STRIPE = "stripe"
+    STANDARD_WEBHOOKS = "standard-webhooks"
+
+
 class ResponseFormat(StrEnum):
     """What a client event publishes for a response: its body alone, or the JSON envelope."""
 
@@ -60,6 +69,8 @@ class RestApiConfig:
     retries: int = 3
     server_username: str | None = field(default=None, repr=False)
     server_password: str | None = field(default=None, repr=False)
+    server_token: tuple[str, ...] = field(default=(), repr=False)
+    server_token_header: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +88,14 @@ class RouteConfig:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """HMAC-SHA256 over a body: checked in server mode, made in client mode (SIGNATURE_SECRET, SIGNATURE_HEADER)."""
+    """HMAC-SHA256 over a body: checked in server mode, made in client mode (SIGNATURE_SECRET, SIGNATURE_HEADER).
+
+    The schemes beside `hmac` sign a timestamp too, have headers of their own, and exist in server mode alone.
+    """
 
     secret: str = field(repr=False)
     header: str = "X-Hub-Signature-256"
+    scheme: SignatureScheme = SignatureScheme.HMAC
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +129,8 @@ class ServerEvent:
     """A request to `endpoint` with `method` is published to `destination_topic`.
 
     `endpoint` begins with `/` and may hold `{name}` segments. A read event has `source_topic` (a topic filter) and no
-    `destination_topic`: it answers with the latest payload seen there.
+    `destination_topic`: it answers with the latest payload seen there. `response` is the body of the answer once the
+    request is published, None for the usual one.
     """
 
     name: str
@@ -127,6 +143,9 @@ class ServerEvent:
     retain: bool = False
     signature: Signature | None = None
     when: Condition | None = None
+    response: PlaceholderText | None = None
+    response_status: int = 200
+    response_content_type: str = "application/json"
 
     @property
     def read_filter(self) -> str | None:

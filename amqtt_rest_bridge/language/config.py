@@ -87,6 +87,7 @@ def _check_texts(block: TypedBlock) -> None:
     for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD"):
         if name in block.texts and forms.has_control(block.texts[name].text):
             block.error(name, f"{name} holds a control character, which a header cannot carry")
+    block.secrets.update(block.values.get("SERVER_TOKEN", ()))
     for name in ("USERNAME", "SERVER_USERNAME"):
         if ":" in block.values.get(name, ""):  # RFC 7617 section 2
             block.error(name, f"{name} holds a colon, which ends the user name in Basic credentials")
@@ -100,7 +101,7 @@ def _check_credentials(block: TypedBlock, *, client: bool, server: bool) -> None
     if block.has("AUTHORIZATION") and block.has("USERNAME") and client:
         message = "AUTHORIZATION and USERNAME are both set"
         block.error("AUTHORIZATION", message, "a request has one Authorization header")
-    if client and server and block.has("USERNAME") and "SERVER_USERNAME" not in block:
+    if client and server and block.has("USERNAME") and not {"SERVER_USERNAME", "SERVER_TOKEN"} & set(block.values):
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
         message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
         block.warning("USERNAME", message, hint)
@@ -131,8 +132,10 @@ def _check_tls(block: TypedBlock) -> None:
 
 
 def _check_server(block: TypedBlock, *, server: bool) -> None:
+    if block.has("SERVER_TOKEN_HEADER") and "SERVER_TOKEN" not in block:
+        block.error("SERVER_TOKEN_HEADER", "SERVER_TOKEN_HEADER is set without SERVER_TOKEN")
     if not server:
-        for name in ("ENABLE_CORS", "SERVER_USERNAME"):
+        for name in ("ENABLE_CORS", "SERVER_USERNAME", "SERVER_TOKEN"):
             if block.values.get(name):
                 block.warning(name, f"{name} has no effect: ENABLE_SERVER is not true")
     elif "CORS_ORIGINS" in block.values and not block.values.get("ENABLE_CORS"):

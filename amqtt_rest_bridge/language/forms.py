@@ -200,6 +200,20 @@ def read_statuses(text: str) -> tuple[int, ...]:
     return tuple(sorted(statuses))
 
 
+def read_tokens(text: str) -> tuple[str, ...]:
+    """Split a comma-separated list of bearer tokens; what is wrong is said without the text, which is secret.
+
+    Raises:
+        FormError: one is empty, or holds what a header cannot carry as one word.
+    """
+    tokens = tuple(item.strip() for item in text.split(","))
+    if not all(tokens):
+        raise FormError("holds an empty token", "callers would be let in without one")
+    if any(re.search(r"[^\x21-\x7e]", token) for token in tokens):
+        raise FormError("holds a token with spaces or letters beyond ASCII", "openssl rand -hex 32 makes one")
+    return tokens
+
+
 def is_token(text: str) -> bool:
     """Return whether a text can name a header (RFC 9110 section 5.1)."""
     return _TOKEN.fullmatch(text) is not None
@@ -208,6 +222,11 @@ def is_token(text: str) -> bool:
 def is_media_type(text: str) -> bool:
     """Return whether a text can be a Content-Type (RFC 9110 section 8.3.1)."""
     return _MEDIA_TYPE.fullmatch(text) is not None
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text is Base64 (RFC 4648 section 4) of at least one byte."""
+    return re.fullmatch(r"(?=.)(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", text) is not None
 
 
 def has_control(text: str) -> bool:

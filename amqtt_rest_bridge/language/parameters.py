@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from amqtt_rest_bridge.model import Method, OverloadPolicy, ResponseFormat
+from amqtt_rest_bridge.model import Method, OverloadPolicy, ResponseFormat, SignatureScheme
 
 
 class BlockKind(StrEnum):
@@ -38,6 +38,7 @@ class Kind(StrEnum):
     HEADERS = "ADD lines below it"
     FILE = "PEM file"
     CONDITION = "condition"
+    TOKENS = "tokens, comma-separated"
     DURATION = "a number with s, m, h or d, at least 1s"
     RATE = "a number of requests per s, m, h or d, as in 5/s"
     STATUSES = "statuses from 400 to 599, as in 500, 502-504"
@@ -139,6 +140,15 @@ _CONFIG = (
     Parameter(
         "SERVER_PASSWORD", _TEXT, None, _S, "password that callers must send", extension=True, secret=True
     ),
+    Parameter(
+        "SERVER_TOKEN", Kind.TOKENS, None, _S,
+        "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER; several for rotation",
+        extension=True, secret=True,
+    ),
+    Parameter(
+        "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, None, _S, "header that may hold the token too, as in X-API-Key",
+        extension=True,
+    ),
 )  # fmt: skip  # a table reads best as a table
 
 _EVENT = (
@@ -191,7 +201,16 @@ _EVENT = (
     ),
     Parameter(
         "RESPONSE_CONTENT_TYPE", _TEXT, "application/json", _B,
-        "decides how placeholders are escaped in PAYLOAD (client)", extension=True,
+        "decides how placeholders are escaped in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
+        extension=True,
+    ),
+    Parameter(
+        "RESPONSE", Kind.TEMPLATE, None, _S, "body of the answer instead of `{\"status\": \"published\", ...}`",
+        extension=True,
+    ),
+    Parameter(
+        "RESPONSE_STATUS", _INT, "200", _S, "status of the answer once the request is published", low=200, high=299,
+        extension=True,
     ),
     Parameter(
         "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, None, _S,
@@ -206,6 +225,12 @@ _EVENT = (
     Parameter(
         "SIGNATURE_HEADER", Kind.HEADER_NAME, "X-Hub-Signature-256", _B, "header that holds the signature",
         extension=True,
+    ),
+    Parameter(
+        "SIGNATURE_SCHEME", Kind.CHOICE, "hmac", _S,
+        "whose webhooks SIGNATURE_SECRET verifies; all but hmac have headers of their own and sign a timestamp, which "
+        "may be 5 minutes off",
+        choices=tuple(SignatureScheme), extension=True,
     ),
 )  # fmt: skip
 

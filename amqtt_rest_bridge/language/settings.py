@@ -199,7 +199,7 @@ _FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
 
 def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
     """Refuse placeholders of messages where nothing fills them; a password may hold any braces."""
-    if parameter.kind in _FILLED or (parameter.secret and parameter.kind is Kind.STRING):
+    if parameter.kind in _FILLED or (parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)):
         return
     names = parse(value.parts, Place.TEXT, Mode.CLIENT).names
     if names:
@@ -283,6 +283,7 @@ _CONVERTERS: dict[Kind, Callable[[Parameter, Value], object]] = {
     Kind.HEADER_NAME: _header_name,
     Kind.HEADER_VALUE: _header_value,
     Kind.FILE: _file,
+    Kind.TOKENS: lambda _, value: forms.read_tokens(value.text),
     Kind.DURATION: lambda _, value: forms.read_duration(value.text),
     Kind.RATE: lambda _, value: forms.read_rate(value.text),
     Kind.STATUSES: lambda _, value: forms.read_statuses(value.text),

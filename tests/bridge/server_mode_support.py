@@ -146,6 +146,7 @@ def event(
     source: str | None = None,
     retain: bool = False,
     signature: Signature | None = None,
+    **others: Any,
 ) -> ServerEvent:
     return ServerEvent(
         name=name,
@@ -157,6 +158,7 @@ def event(
         source_topic=source,
         retain=retain,
         signature=signature,
+        **others,
     )
 
 

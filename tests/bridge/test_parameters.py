@@ -16,6 +16,7 @@ from amqtt_rest_bridge.model import (
     RouteConfig,
     ServerEvent,
     Signature,
+    SignatureScheme,
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 
@@ -53,8 +54,10 @@ CONFIG_ROWS = [
     ("CA_FILE", f'"{CASES}/files/ca.pem"', f"{CASES}/files/ca.pem"),
     ("CLIENT_CERT_FILE", f'"{CASES}/files/client.pem"', f"{CASES}/files/client.pem"),
     ("RETRIES", "'0'", 0),
+    ("SERVER_TOKEN", '"one, two"', ("one", "two")),
 ]
 TOGETHER = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
+TOGETHER["SERVER_TOKEN_HEADER"] = "X-API-Key"
 FILES = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
 
 
@@ -66,7 +69,7 @@ def test_setting_of_config_reaches_the_model(name: str, written: str, value: obj
 
 def test_settings_of_config_that_go_together_reach_the_model() -> None:
     written = {name: f'"{value}"' for name, value in (TOGETHER | FILES).items()}
-    config = load_route(CONFIG | written, CLIENT_EVENT, SERVER_EVENT, {}).config
+    config = load_route(CONFIG | written | {"SERVER_TOKEN": '"t"'}, CLIENT_EVENT, SERVER_EVENT, {}).config
     assert {name: getattr(config, name.lower()) for name in TOGETHER | FILES} == TOGETHER | FILES
 
 
@@ -118,6 +121,18 @@ def test_setting_of_a_client_event_reaches_the_model(written: dict[str, str], fi
         ({"REPLY_TOPIC": '"r/{request_id}"'}, "reply_topic", parse("r/{request_id}", Place.TOPIC, Mode.SERVER)),
         ({"RETAIN": '"true"'}, "retain", True),
         ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
+        (
+            {"SIGNATURE_SECRET": '"s"', "SIGNATURE_SCHEME": "slack"},
+            "signature",
+            Signature("s", scheme=SignatureScheme.SLACK),
+        ),
+        ({"RESPONSE": '"{path.id}"'}, "response", parse("{path.id}", Place.JSON, Mode.SERVER)),
+        ({"RESPONSE_STATUS": "'202'"}, "response_status", 202),
+        (
+            {"RESPONSE": '"{path.id}"', "RESPONSE_CONTENT_TYPE": '"text/plain"'},
+            "response_content_type",
+            "text/plain",
+        ),
     ],
 )
 def test_setting_of_a_server_event_reaches_the_model(written: dict[str, str], field: str, value: object) -> None:
@@ -148,7 +163,7 @@ MODELS: dict[str, Any] = {
 } | {
     "SIGNATURE_SECRET": None,
     "SIGNATURE_HEADER": "X-Hub-Signature-256",
-    "RESPONSE_CONTENT_TYPE": "application/json",
+    "SIGNATURE_SCHEME": "hmac",
 }
 NEEDED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.callers import check_signature
 from amqtt_rest_bridge.bridge.server.refusals import RefusedError
+from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.model import Signature
 from tests.bridge.server_mode_support import Port, error_code, event, port, route
 
@@ -108,7 +108,7 @@ def test_the_vector_that_github_publishes_is_accepted() -> None:
     ],
 )
 def test_a_signature_is_read_in_every_form(header: str) -> None:
-    check_signature(GITHUB, header, b"Hello, World!")
+    verifier_of(GITHUB)({"x-hub-signature-256": header}, b"Hello, World!", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,8 @@ def test_a_signature_is_read_in_every_form(header: str) -> None:
 )
 def test_any_other_signature_is_refused(header: str | None) -> None:
     with pytest.raises(RefusedError) as caught:
-        check_signature(GITHUB, header, b"Hello, World!")
+        headers = {} if header is None else {"x-hub-signature-256": header}
+        verifier_of(GITHUB)(headers, b"Hello, World!", 0.0)
     assert caught.value.refusal.code == "invalid_signature"
 
 

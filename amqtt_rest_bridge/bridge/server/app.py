@@ -120,7 +120,7 @@ class _Endpoint:
         if self.cors is not None:
             request.answer_headers = self.cors.answer_headers(request.headers.get("origin"))
         if self._credentials is not None:
-            self._credentials.check(request.headers.get("authorization"))
+            self._credentials.check(request.headers)
         if request.http.refusal is not None:
             raise RefusedError(request.http.refusal)
 

@@ -1,68 +1,97 @@
-"""Which callers an endpoint admits: Basic credentials (RFC 7617), signatures, origins (CORS). Pure; any thread."""
+"""Which callers an endpoint admits: passwords, tokens, origins (CORS). Pure; any thread."""
 
 import base64
 import binascii
 import hashlib
 import hmac
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.bridge.server.refusals import error
 from amqtt_rest_bridge.http_server import Headers
-from amqtt_rest_bridge.model import RestApiConfig, Signature
+from amqtt_rest_bridge.model import RestApiConfig
 
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _PREFLIGHT_SECONDS: Final = "600"
 
 
+class _Password:
+    """One name and password, as Basic credentials (RFC 7617)."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._expected = _hashed(f"{username}:{password}".encode())
+
+    def admits(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the caller sent them: hashed and compared as one, with the same work whatever is wrong."""
+        return hmac.compare_digest(_hashed(_basic(headers.get("authorization", ""))), self._expected)
+
+
+class _Tokens:
+    """Tokens, any of which a caller sends as Bearer (RFC 6750) or in a header of its own."""
+
+    def __init__(self, tokens: Iterable[str], header: str | None) -> None:
+        self._expected = [_hashed(token.encode()) for token in tokens]
+        self._header = None if header is None else header.lower()
+
+    def admits(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the caller sent one: all are compared, whichever is right."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = [_hashed(bearer.strip().encode() if scheme.lower() == "bearer" else b"")]
+        if self._header is not None:
+            sent.append(_hashed(headers.get(self._header, "").encode()))
+        found = [hmac.compare_digest(one, expected) for one in sent for expected in self._expected]
+        return any(found)
+
+
 class Credentials:
-    """The one name and password that a route requires of its callers."""
+    """What a route asks of its callers; where it asks for a password or a token, either admits.
 
-    def __init__(self, username: str, password: str, realm: str) -> None:
-        self._expected = hashlib.sha256(f"{username}:{password}".encode()).digest()
-        self._challenge = (("WWW-Authenticate", f'Basic realm="{realm}", charset="UTF-8"'),)
+    `challenges` name the schemes, one header each (RFC 9110 section 11.6.1).
+    """
 
-    def check(self, authorization: str | None) -> None:
-        """Raise `RefusedError` (401) unless the Authorization header is right.
+    def __init__(self, checks: Sequence[_Password | _Tokens], challenges: Headers, what: str, hint: str) -> None:
+        self._checks = checks
+        self._challenges = challenges
+        self._message = f"The caller's {what} is missing or wrong"
+        self._hint = hint
 
-        Work and answer are the same for any fault: name and password are hashed and compared as one.
-        """
-        given = hashlib.sha256(_basic(authorization or "")).digest()
-        if not hmac.compare_digest(given, self._expected):
-            raise error(
-                "unauthorized",
-                "The caller's name or password is missing or wrong",
-                "Send the route's name and password as Basic credentials in the Authorization header",
-                self._challenge,
-            )
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raise `RefusedError` (401) unless the caller sent what the route asks for."""
+        if not sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
+            raise error("unauthorized", self._message, self._hint, self._challenges)
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
-    """Return what a route requires of its callers.
+    """Return what a route asks of its callers.
 
-    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD; None when none is set.
+    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD, or SERVER_TOKEN; None
+    when none is set.
 
     Decision: where only one of a pair is set the other one is empty, so that half a setting never opens a route.
     """
     username, password = config.server_username, config.server_password
     if username is None and password is None and not config.enable_client:
         username, password = config.username, config.password
-    if username is None and password is None:
+    checks: list[_Password | _Tokens] = []
+    challenges: list[tuple[str, str]] = []
+    what: list[str] = []
+    hints: list[str] = []
+    if username is not None or password is not None:
+        checks.append(_Password(username or "", password or ""))
+        challenges.append(("WWW-Authenticate", f'Basic realm="{route}", charset="UTF-8"'))
+        what.append("name or password")
+        hints.append("the route's name and password as Basic credentials in the Authorization header")
+    if config.server_token:
+        checks.append(_Tokens(config.server_token, config.server_token_header))
+        challenges.append(("WWW-Authenticate", f'Bearer realm="{route}"'))
+        what.append("token")
+        header = f", or in the header {config.server_token_header}" if config.server_token_header else ""
+        hints.append(f"the route's token as Bearer in the Authorization header{header}")
+    if not checks:
         return None
-    return Credentials(username or "", password or "", route)
-
-
-def check_signature(signature: Signature, header: str | None, body: bytes) -> None:
-    """Raise `RefusedError` (401) unless the header holds the HMAC-SHA256 of the body, in hexadecimal or base64."""
-    expected = hmac.digest(signature.secret.encode(), body, "sha256")
-    if not hmac.compare_digest(_digest(header or ""), expected):
-        raise error(
-            "invalid_signature",
-            f"The {signature.header} header does not hold the HMAC-SHA256 of the request's body",
-            "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds",
-            (("WWW-Authenticate", f'HMAC-SHA256 header="{signature.header}"'),),  # a 401 names one, RFC 9110 15.5.2
-        )
+    return Credentials(checks, tuple(challenges), " or ".join(what), f"Send {', or '.join(hints)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +156,5 @@ def _basic(authorization: str) -> bytes:
         return b""
 
 
-def _digest(header: str) -> bytes:
-    """Read a signature header: hexadecimal or base64, with or without `sha256=`; empty when it is neither."""
-    text = header.strip()
-    if text[:7].lower() == "sha256=":
-        text = text[7:]
-    try:
-        return bytes.fromhex(text) if len(text) == 64 else base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return b""
+def _hashed(sent: bytes) -> bytes:
+    return hashlib.sha256(sent).digest()

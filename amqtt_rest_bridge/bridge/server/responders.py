@@ -6,11 +6,11 @@ has to wait is a generator, so that it reads top-down: it yields the seconds tha
 
 import json
 from collections.abc import Callable, Generator
+from http import HTTPStatus
 from typing import Final
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ShuttingDownError
 from amqtt_rest_bridge.bridge.payloads import TopicPayload, is_not_modified
-from amqtt_rest_bridge.bridge.server.callers import check_signature
 from amqtt_rest_bridge.bridge.server.refusals import (
     IgnoredError,
     RefusedError,
@@ -22,6 +22,7 @@ from amqtt_rest_bridge.bridge.server.refusals import (
 )
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest
+from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
@@ -29,6 +30,8 @@ from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, p
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
 _JSON: Final = (("Content-Type", "application/json"),)
+_NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
+_WITHOUT_BODY: Final = (204, 205)  # RFC 9110 section 15.3
 
 Steps = Generator[float, None, Response]
 Respond = Callable[[EventRequest], Response | Steps]
@@ -38,43 +41,52 @@ def responder_for(
     route: Route, event: ServerEvent, broker: BrokerPort, turns: ReplyTurns, max_body_bytes: int
 ) -> Respond:
     """Return what answers an event's requests; it raises `RefusedError`."""
+    read_body = _body_reader(event, max_body_bytes)
     if event.destination_topic is None:
-        return _Reading(event, event.source_topic or "", broker, max_body_bytes).respond
-    publishing = _Publishing(event, event.destination_topic, broker, max_body_bytes)
+        return _Reading(event.source_topic or "", broker, read_body).respond
+    publishing = _Publishing(event, event.destination_topic, broker, read_body, max_body_bytes)
     respond: Respond = publishing.respond
     if event.reply_topic is not None:
         respond = _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
-    return respond if event.when is None else _on_condition(respond, event, predicate(event.when), max_body_bytes)
+    return respond if event.when is None else _on_condition(respond, predicate(event.when), read_body)
 
 
-def _on_condition(respond: Respond, event: ServerEvent, is_wanted: Predicate, limit: int) -> Respond:
+def _on_condition(respond: Respond, is_wanted: Predicate, read_body: "_ReadBody") -> Respond:
     def respond_or_ignore(request: EventRequest) -> Response | Steps:
-        if not is_wanted(request.values(_signed_body(event, request, limit))):
+        if not is_wanted(request.values(read_body(request))):
             raise IgnoredError
         return respond(request)
 
     return respond_or_ignore
 
 
-def _signed_body(event: ServerEvent, request: EventRequest, limit: int) -> bytes:
-    """Return a request's body; raises `RefusedError` for one without the signature that its event requires."""
-    body = request.body(limit)
-    if event.signature is not None:
-        check_signature(event.signature, request.headers.get(event.signature.header.lower()), body)
-    return body
+_ReadBody = Callable[[EventRequest], bytes]
+"""Return a request's body; raises `RefusedError` for one without the signature that its event requires."""
+
+
+def _body_reader(event: ServerEvent, limit: int) -> _ReadBody:
+    if event.signature is None:
+        return lambda request: request.body(limit)
+    verify = verifier_of(event.signature)
+
+    def read_signed(request: EventRequest) -> bytes:
+        body = request.body(limit)
+        verify(request.headers, body, request.timestamp)
+        return body
+
+    return read_signed
 
 
 class _Reading:
     """Answers with the latest payload of a topic."""
 
-    def __init__(self, event: ServerEvent, topic_filter: str, broker: BrokerPort, max_body_bytes: int) -> None:
-        self._event = event
+    def __init__(self, topic_filter: str, broker: BrokerPort, read_body: _ReadBody) -> None:
         self._topic_filter = topic_filter
         self._broker = broker
-        self._max_body_bytes = max_body_bytes
+        self._read_body = read_body
 
     def respond(self, request: EventRequest) -> Response:
-        _signed_body(self._event, request, self._max_body_bytes)
+        self._read_body(request)
         payload = self._broker.latest(self._topic_filter)
         if payload is None:
             raise error(
@@ -89,36 +101,62 @@ class _Reading:
 
 
 class _Publishing:
-    """Publishes the request and answers that it was done."""
+    """Publishes the request and answers that it was done, or with RESPONSE."""
 
-    def __init__(self, event: ServerEvent, topic: PlaceholderText, broker: BrokerPort, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        event: ServerEvent,
+        topic: PlaceholderText,
+        broker: BrokerPort,
+        read_body: _ReadBody,
+        max_body_bytes: int,
+    ) -> None:
         self.broker = broker
+        self._read_body = read_body
         self._event = event
         self._topic = topic
         self._max_body_bytes = max_body_bytes
         payload = event.payload
-        self._plain = topic.is_constant and payload is None
-        self._answer = _published(topic.source) if topic.is_constant else None
+        self._plain = topic.is_constant and payload is None and event.response is None
+        self._status = _status_line(event.response_status)
+        self._answer = self._published(topic.source) if topic.is_constant and event.response is None else None
 
     def respond(self, request: EventRequest) -> Response | Steps:
-        publication, _ = self.publication(request)
+        publication, values = self.publication(request)
+        answer = self._answer or self._made_answer(publication.topic, values)  # before anything is published
         if request.method != "HEAD":
             try:
                 has_room = self.broker.publish(publication)
             except ShuttingDownError:
                 raise RefusedError(shutting_down()) from None
             if not has_room:
-                return self._respond_late(request, publication)
-        return self._answer or _published(publication.topic)
+                return self._respond_late(request, publication, answer)
+        return answer
 
-    def _respond_late(self, request: EventRequest, publication: Publication) -> Steps:
+    def _respond_late(self, request: EventRequest, publication: Publication, answer: Response) -> Steps:
         yield from self.send(request, publication)
-        return _published(publication.topic)
+        return answer
+
+    def _made_answer(self, topic: str, values: Values | None) -> Response:
+        event = self._event
+        if event.response is None or values is None:
+            return self._published(topic)
+        try:
+            body = event.response.fill_bytes(values)
+        except CallError as failure:
+            raise invalid_request(failure.message, failure.hint) from failure
+        return Response(self._status, (("Content-Type", event.response_content_type), _NO_SNIFFING), body)
+
+    def _published(self, topic: str) -> Response:
+        if self._event.response_status in _WITHOUT_BODY:
+            return Response(self._status)
+        body = json.dumps({"status": "published", "topic": topic}, ensure_ascii=False)
+        return Response(self._status, _JSON, body.encode())
 
     def publication(self, request: EventRequest) -> tuple[Publication, Values | None]:
         """Return what the request publishes, and the values it was made with where any were needed."""
         event = self._event
-        body = _signed_body(event, request, self._max_body_bytes)
+        body = self._read_body(request)
         if self._plain:
             return Publication(self._topic.source, body or request.parameters_object(), event.retain), None
         values = request.values(body)
@@ -203,11 +241,14 @@ def _left() -> RefusedError:
     )
 
 
-def _published(topic: str) -> Response:
-    return Response("200 OK", _JSON, json.dumps({"status": "published", "topic": topic}, ensure_ascii=False).encode())
+def _status_line(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:  # one that is not registered
+        return f"{status} Success"
 
 
 def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
     # Any client may have published the payload: a browser must not take text for a page.
-    own = (("Content-Type", payload.content_type), ("X-Content-Type-Options", "nosniff"))
+    own = (("Content-Type", payload.content_type), _NO_SNIFFING)
     return Response("200 OK", (*headers, *own), payload.payload)

@@ -4,7 +4,7 @@ from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind
 from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.language.templates import read_template
-from amqtt_rest_bridge.model import RestApiConfig, Signature
+from amqtt_rest_bridge.model import RestApiConfig, Signature, SignatureScheme
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText
 
 
@@ -44,16 +44,23 @@ def read_setting(block: TypedBlock, name: str, place: Place, mode: Mode) -> Plac
 
 
 def read_signature(block: TypedBlock) -> Signature | None:
-    """Read SIGNATURE_SECRET and SIGNATURE_HEADER; None when bodies are not signed."""
+    """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
     secret = block.values.get("SIGNATURE_SECRET")
     if secret is None:
-        if "SIGNATURE_HEADER" in block.values and "SIGNATURE_SECRET" not in block:
-            block.warning("SIGNATURE_HEADER", "SIGNATURE_HEADER has no effect without SIGNATURE_SECRET")
+        for name in ("SIGNATURE_HEADER", "SIGNATURE_SCHEME"):
+            if name in block.values and "SIGNATURE_SECRET" not in block:
+                block.warning(name, f"{name} has no effect without SIGNATURE_SECRET")
         return None
     if not secret:
         block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing")
     default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default or ""
-    return Signature(secret, block.values.get("SIGNATURE_HEADER", default))
+    scheme = SignatureScheme(block.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
+    if scheme is not SignatureScheme.HMAC and "SIGNATURE_HEADER" in block.values:
+        message = f"SIGNATURE_HEADER has no effect: SIGNATURE_SCHEME {scheme} has headers of its own"
+        block.warning("SIGNATURE_HEADER", message)
+    if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
+        block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is not whsec_ and Base64, as standard-webhooks has it")
+    return Signature(secret, block.values.get("SIGNATURE_HEADER", default), scheme)
 
 
 def read_content_type(block: TypedBlock) -> str:

@@ -2,6 +2,7 @@
 
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.events.common import (
+    read_content_type,
     read_setting,
     read_signature,
     require,
@@ -33,6 +34,9 @@ def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent |
     destination = _template(block, "DESTINATION_TOPIC", Place.TOPIC, segments)
     payload = _template(block, "PAYLOAD", place_of(config.default_content_type), segments)
     reply = _template(block, "REPLY_TOPIC", Place.TOPIC, segments)
+    content_type = read_content_type(block)
+    response = _template(block, "RESPONSE", place_of(content_type), segments)
+    _check_answer(block)
     signature = read_signature(block)
     when = read_condition(block, Mode.SERVER)
     if when is not None:
@@ -52,7 +56,27 @@ def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent |
         retain=values.get("RETAIN", False),
         signature=signature,
         when=None if reads else when,
+        response=None if reads else response,
+        response_status=values.get("RESPONSE_STATUS", 200),
+        response_content_type=content_type,
     )
+
+
+_ANSWER = ("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
+_NO_CONTENT = (204, 205)  # statuses without a body, RFC 9110 section 15.3
+
+
+def _check_answer(block: TypedBlock) -> None:
+    """Report settings of the answer that contradict each other or have no effect."""
+    if "REPLY_TOPIC" in block.values:
+        for name in _ANSWER:
+            if name in block.values:
+                block.warning(name, f"{name} has no effect: the answer is what comes on REPLY_TOPIC")
+    elif "RESPONSE_CONTENT_TYPE" in block.values and "RESPONSE" not in block:
+        block.warning("RESPONSE_CONTENT_TYPE", "RESPONSE_CONTENT_TYPE has no effect without RESPONSE")
+    if "RESPONSE" in block.values and block.values.get("RESPONSE_STATUS") in _NO_CONTENT:
+        status = block.values["RESPONSE_STATUS"]
+        block.error("RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body")
 
 
 def _hint(block: TypedBlock, config: RestApiConfig) -> str | None:
@@ -64,7 +88,7 @@ def _hint(block: TypedBlock, config: RestApiConfig) -> str | None:
 
 def _warn_of_unused(block: TypedBlock, *, reads: bool) -> None:
     warn_of_unused(block, Mode.SERVER)
-    for name in ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN"):
+    for name in ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", *_ANSWER):
         if reads and name in block.values:
             message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
             block.warning(name, message)

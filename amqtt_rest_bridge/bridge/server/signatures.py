@@ -1,0 +1,129 @@
+"""Signed requests: which header holds the signature, and what was signed. Pure; any thread.
+
+Every scheme is an HMAC-SHA256 with SIGNATURE_SECRET. Those beside `hmac` also sign the time of sending, so that a
+request that was recorded cannot be sent again later: it is refused when it is more than five minutes off.
+"""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from amqtt_rest_bridge.bridge.server.refusals import RefusedError, error
+from amqtt_rest_bridge.model import Signature, SignatureScheme
+
+TOLERANCE_SECONDS: Final = 300
+"""How old or how far ahead a signed timestamp may be."""
+
+Verify = Callable[[Mapping[str, str], bytes, float], None]
+"""Raise `RefusedError` (401) unless the headers (names in lower case) hold the signature of the body at a Unix time."""
+
+
+def verifier_of(signature: Signature) -> Verify:
+    """Return what verifies the requests of an event."""
+    key = _key_of(signature)
+    match signature.scheme:
+        case SignatureScheme.SLACK:
+            return _slack(key)
+        case SignatureScheme.STRIPE:
+            return _stripe(key)
+        case SignatureScheme.STANDARD_WEBHOOKS:
+            return _standard_webhooks(key)
+    return _hmac(key, signature.header)
+
+
+def _key_of(signature: Signature) -> bytes:
+    if signature.scheme is SignatureScheme.STANDARD_WEBHOOKS:
+        return base64.b64decode(signature.secret.removeprefix("whsec_"))
+    return signature.secret.encode()
+
+
+def _hmac(key: bytes, header: str) -> Verify:
+    name = header.lower()
+
+    def verify(headers: Mapping[str, str], body: bytes, _now: float) -> None:
+        expected = hmac.digest(key, body, "sha256")
+        if not hmac.compare_digest(_digest(headers.get(name, "")), expected):
+            raise _refused(header, f"The {header} header does not hold the HMAC-SHA256 of the request's body")
+
+    return verify
+
+
+def _slack(key: bytes) -> Verify:
+    header = "X-Slack-Signature"
+
+    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
+        time = headers.get("x-slack-request-timestamp", "")
+        _check_time(header, time, now)
+        expected = hmac.digest(key, f"v0:{time}:".encode() + body, "sha256")
+        _check_any(header, [_hexadecimal(headers.get("x-slack-signature", "").removeprefix("v0="))], expected)
+
+    return verify
+
+
+def _stripe(key: bytes) -> Verify:
+    header = "Stripe-Signature"
+
+    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
+        items = [item.strip().partition("=") for item in headers.get("stripe-signature", "").split(",")]
+        time = next((value for name, _, value in items if name == "t"), "")
+        _check_time(header, time, now)
+        expected = hmac.digest(key, f"{time}.".encode() + body, "sha256")
+        _check_any(header, [_hexadecimal(value) for name, _, value in items if name == "v1"], expected)
+
+    return verify
+
+
+def _standard_webhooks(key: bytes) -> Verify:
+    header = "webhook-signature"
+
+    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
+        number, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+        _check_time(header, time, now)
+        expected = hmac.digest(key, f"{number}.{time}.".encode("latin-1") + body, "sha256")
+        sent = headers.get(header, "").replace(",v1,", " v1,").split(" ")  # repeated headers come joined by commas
+        _check_any(header, [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")], expected)
+
+    return verify
+
+
+def _check_time(header: str, time: str, now: float) -> None:
+    if not (time.isascii() and time.isdigit() and len(time) <= 12):
+        raise _refused(header, "The request has no timestamp that was signed")
+    if abs(now - int(time)) > TOLERANCE_SECONDS:
+        raise _refused(header, "The request was signed more than five minutes ago or ahead; both clocks must be right")
+
+
+def _check_any(header: str, sent: Iterable[bytes], expected: bytes) -> None:
+    """Compare all signatures that were sent, of which there are two while a secret is rotated."""
+    if not sum(hmac.compare_digest(one, expected) for one in sent):
+        raise _refused(header, f"The {header} header does not hold the signature of the request")
+
+
+def _refused(header: str, message: str) -> RefusedError:
+    hint = "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds"
+    # A 401 names a scheme, RFC 9110 section 15.5.2.
+    return error("invalid_signature", message, hint, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+
+
+def _digest(header: str) -> bytes:
+    """Read a signature header: hexadecimal or base64, with or without `sha256=`; empty when it is neither."""
+    text = header.strip()
+    if text[:7].lower() == "sha256=":
+        text = text[7:]
+    return _hexadecimal(text) if len(text) == 64 else _base64(text)
+
+
+def _hexadecimal(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
