@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language import grammar
-from amqtt_rest_bridge.language.grammar import BlockNode, Headers, Junk, Line, OpenComment, Piece, RouteNode
+from amqtt_rest_bridge.language import nodes
+from amqtt_rest_bridge.language.nodes import BlockNode, Headers, Junk, Line, OpenComment, Piece, RouteNode
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.report import (
     NO_COMMA,
@@ -148,11 +148,11 @@ class _Reader:
     def _read_headers(self, node: Headers) -> None:
         report_open_strings(node.pieces, self._report)
         name = Piece(Kind.HEADERS.name, node.offset)
-        self._read_setting(grammar.Setting(name, node.pieces, node.offset))
+        self._read_setting(nodes.Setting(name, node.pieces, node.offset))
         self._last = Statement(name.text, node.pieces)
         self._in_headers = True
         for line in node.lines:
-            if isinstance(line, grammar.Setting):
+            if isinstance(line, nodes.Setting):
                 report_open_strings((line.name, *line.pieces), self._report)
                 if not self._skipping and self._block is not None:
                     self._read_header(line, self._block)
@@ -161,7 +161,7 @@ class _Reader:
                 self.read(line)
         self._in_headers = False
 
-    def _read_setting(self, node: grammar.Setting) -> None:
+    def _read_setting(self, node: nodes.Setting) -> None:
         if self._skipping:
             return
         name = node.name
@@ -183,7 +183,7 @@ class _Reader:
         else:
             self._keep(node, parameter, self._block)
 
-    def _keep(self, node: grammar.Setting, parameter: Parameter, block: Block) -> None:
+    def _keep(self, node: nodes.Setting, parameter: Parameter, block: Block) -> None:
         if parameter.kind is Kind.HEADERS:
             if node.pieces:
                 hint = hint_at(node.pieces, "each header is a line of its own below: ADD <name> <value>")
@@ -200,7 +200,7 @@ class _Reader:
             self._warn_of_comma(node)
         block.settings[parameter.name] = Setting(parameter, node.pieces, node.offset)
 
-    def _warn_of_comma(self, node: grammar.Setting) -> None:
+    def _warn_of_comma(self, node: nodes.Setting) -> None:
         last = node.pieces[-1] if node.pieces else None
         if last is not None and last.text.endswith(",") and last.text != ",":
             hint = f"{NO_COMMA}; quote the value if it ends with one"
@@ -276,7 +276,7 @@ class _Reader:
         else:
             self.blocks.route_config = block
 
-    def _read_header(self, node: grammar.Setting, block: Block) -> None:
+    def _read_header(self, node: nodes.Setting, block: Block) -> None:
         if node.pieces:
             self._warn_of_comma(node)
             block.headers.append(HeaderLine(node.name, node.pieces))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.language.blocks import Blocks, read_blocks
-from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, Tree, compiled_grammar, parse
+from amqtt_rest_bridge.language.grammar import compiled_grammar, parse, parse_condition
+from amqtt_rest_bridge.language.nodes import ConditionTree, Junk, OtherNode, RouteNode, Tree
 from amqtt_rest_bridge.language.report import COMMENT_HINT, Report, closest, did_you_mean, is_name, report_open_strings
 
 ROUTE_TYPE = "REST_API"
@@ -62,8 +63,9 @@ class ParsedTexts:
     """
 
     def __init__(self, dumped: bytes = b"") -> None:
-        self._grammar, self._known = _undumped(dumped)
+        self._grammar, self._known, self._known_conditions = _undumped(dumped)
         self._used: dict[bytes, ParsedText] = {}
+        self._conditions: dict[str, ConditionTree] = {}
 
     def parse(self, text: str) -> ParsedText:
         """Parse a text, or return the result of the last time."""
@@ -75,19 +77,27 @@ class ParsedTexts:
         self._used[key] = found
         return found
 
+    def parse_condition(self, text: str) -> ConditionTree:
+        """Parse a condition, or return the result of the last time; raises `RecursionError` as the grammar does."""
+        found = self._conditions.get(text) or self._known_conditions.get(text)
+        if found is None:
+            found = parse_condition(text, self._grammar)
+        self._conditions[text] = found
+        return found
+
     def dump(self) -> bytes:
         """Return the texts in use, for another process of the same version."""
-        return pickle.dumps((self._grammar, self._used))
+        return pickle.dumps((self._grammar, self._used, self._conditions))
 
 
-def _undumped(dumped: bytes) -> tuple[bytes, dict[bytes, ParsedText]]:
+def _undumped(dumped: bytes) -> tuple[bytes, dict[bytes, ParsedText], dict[str, ConditionTree]]:
     if not dumped:
-        return b"", {}
+        return b"", {}, {}
     try:
-        grammar, known = pickle.loads(dumped)  # noqa: S301  # our own process
+        grammar, known, conditions = pickle.loads(dumped)  # noqa: S301  # our own process
     except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
-        return b"", {}  # the package was upgraded while the broker runs
-    return grammar, known
+        return b"", {}, {}  # the package was upgraded while the broker runs
+    return grammar, known, conditions
 
 
 def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:

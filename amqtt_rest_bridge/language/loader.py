@@ -155,7 +155,7 @@ class _Loader:
         events = [TypedBlock(block, report, self._environment) for block in blocks.events]
         for event in events:
             secrets |= event.secrets
-            built = _build_event(event, config, definition.name or "") if config is not None else None
+            built = self._build_event(event, config, definition.name or "") if config is not None else None
             if isinstance(built, ClientEvent):
                 client_events.append(built)
                 self._events.append(_Placed.of(built, definition, event, report))
@@ -179,6 +179,16 @@ class _Loader:
             secrets=frozenset(secrets),
         )
 
+    def _build_event(
+        self, block: TypedBlock, config: RestApiConfig, route: str
+    ) -> ClientEvent | ServerEvent | None:
+        mode, parse = mode_of(block, config), self._parsed.parse_condition
+        if mode is None:
+            return None
+        if mode is Mode.CLIENT:
+            return read_client_event(block, config, route, parse)
+        return read_server_event(block, config, parse)
+
     def _note_name(self, name: str, offset: int, report: Report) -> None:
         here = report.position(offset)
         path, first = self._names.setdefault(name, (report.path, here))
@@ -194,13 +204,6 @@ class _Loader:
         if (path, first) != (report.path, here):
             message = f"{event.method} {typed.texts['ENDPOINT'].shown} on port {port} is exposed twice"
             report.error(offset, message, f"the first is in {path}:{first.line}:{first.column}")
-
-
-def _build_event(block: TypedBlock, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
-    mode = mode_of(block, config)
-    if mode is None:
-        return None
-    return read_client_event(block, config, route) if mode is Mode.CLIENT else read_server_event(block, config)
 
 
 def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:

@@ -13,7 +13,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA, JaroWinkler
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, on_one_line, visible
-from amqtt_rest_bridge.language.grammar import Piece
+from amqtt_rest_bridge.language.nodes import Piece
 
 
 class Report:

@@ -13,7 +13,7 @@ from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Setting
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.grammar import Piece
+from amqtt_rest_bridge.language.nodes import Piece
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
 from amqtt_rest_bridge.language.report import Report, did_you_mean
 from amqtt_rest_bridge.language.sources import Environment, NotAvailableError

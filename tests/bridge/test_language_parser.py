@@ -12,7 +12,8 @@ import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.grammar import BlockNode, Headers, Junk, OpenComment, Piece, RouteNode, Setting, parse
+from amqtt_rest_bridge.language.grammar import parse
+from amqtt_rest_bridge.language.nodes import BlockNode, Headers, Junk, OpenComment, Piece, RouteNode, Setting
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
 from .language_support import CASES

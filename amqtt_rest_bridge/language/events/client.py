@@ -8,7 +8,7 @@ from amqtt_rest_bridge.language.events.common import (
     require,
     warn_of_unused,
 )
-from amqtt_rest_bridge.language.events.conditions import read_condition
+from amqtt_rest_bridge.language.events.conditions import ParseCondition, read_condition
 from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.language.templates import read_template
 from amqtt_rest_bridge.model import ClientEvent, Method, ResponseFormat, RestApiConfig
@@ -18,7 +18,9 @@ from amqtt_rest_bridge.topics import schedule_topic
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 
 
-def read_client_event(block: TypedBlock, config: RestApiConfig, route: str) -> ClientEvent | None:
+def read_client_event(
+    block: TypedBlock, config: RestApiConfig, route: str, parse: ParseCondition
+) -> ClientEvent | None:
     """Check and build a client event of a route; None when something it needs is missing or at fault."""
     values = block.values
     warn_of_unused(block, Mode.CLIENT)
@@ -35,7 +37,7 @@ def read_client_event(block: TypedBlock, config: RestApiConfig, route: str) -> C
     payload = read_setting(block, "PAYLOAD", place_of(read_content_type(block)), Mode.RESULT)
     _check_result(block)
     signature = read_signature(block)
-    when = read_condition(block, Mode.CLIENT)
+    when = read_condition(block, Mode.CLIENT, parse)
     if body is not None and values.get("METHOD") == Method.GET:
         block.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}

@@ -4,11 +4,12 @@ A fault has the line and column of the term that it concerns.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, parse_condition
+from amqtt_rest_bridge.language.nodes import ConditionTree, Operation, Term
 from amqtt_rest_bridge.language.settings import TypedBlock, Value, unescape
 from amqtt_rest_bridge.language.templates import explain
 from amqtt_rest_bridge.placeholders import (
@@ -38,13 +39,17 @@ _ANY_TYPE: Final = ("json",)
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
-def read_condition(block: TypedBlock, mode: Mode) -> Condition | None:
+ParseCondition = Callable[[str], ConditionTree]
+"""Parse the text of a condition; raises `RecursionError`."""
+
+
+def read_condition(block: TypedBlock, mode: Mode, parse: ParseCondition) -> Condition | None:
     """Read WHEN; None when it is missing or at fault."""
     value = block.texts.get(_NAME)
     if value is None or _NAME in block.failed:
         return None
     try:
-        return _Reader(value, mode).read()
+        return _Reader(value, mode).read(parse)
     except _AtError as fault:
         block.failed.add(_NAME)
         block.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
@@ -77,7 +82,7 @@ class _Reader:
         self._fixed = {part.label: part.text for part in value.parts if isinstance(part, Fixed)}
         self._offsets: list[int] = []  # in the file, of each character of the condition
 
-    def read(self) -> Condition:
+    def read(self, parse: ParseCondition) -> Condition:
         piece = self._value.pieces[0]
         if len(self._value.pieces) > 1 or not piece.is_string:
             hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
@@ -86,7 +91,7 @@ class _Reader:
         self._offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
         source = "".join([unescape(one[0]) for one in found])
         try:
-            tree = parse_condition(source)
+            tree = parse(source)
             self._check_shape(tree)
             return Condition(source, self._test(tree.root))
         except RecursionError:

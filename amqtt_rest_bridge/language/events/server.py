@@ -8,7 +8,7 @@ from amqtt_rest_bridge.language.events.common import (
     require,
     warn_of_unused,
 )
-from amqtt_rest_bridge.language.events.conditions import read_condition
+from amqtt_rest_bridge.language.events.conditions import ParseCondition, read_condition
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.report import closest
 from amqtt_rest_bridge.language.settings import TypedBlock
@@ -16,7 +16,7 @@ from amqtt_rest_bridge.model import Method, RestApiConfig, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, place_of
 
 
-def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent | None:
+def read_server_event(block: TypedBlock, config: RestApiConfig, parse: ParseCondition) -> ServerEvent | None:
     """Check and build a server event; None when something is missing or at fault, or when it is not exposed."""
     values = block.values
     if block.has("SOURCE_TOPIC") and block.has("DESTINATION_TOPIC"):
@@ -38,7 +38,7 @@ def read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent |
     response = _template(block, "RESPONSE", place_of(content_type), segments)
     _check_answer(block)
     signature = read_signature(block)
-    when = read_condition(block, Mode.SERVER)
+    when = read_condition(block, Mode.SERVER, parse)
     if when is not None:
         _check_segments(block, "WHEN", when.names, segments)
     if reply is not None and destination is not None and reply.source == destination.source:

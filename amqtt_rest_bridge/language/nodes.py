@@ -1,0 +1,130 @@
+"""The tree of a text of the route language: what `grammar` makes of it. Values alone; offsets count from 0."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A string with its quotes, a word, or a `GET ENV "X"`, and its offset in the text.
+
+    `source` is "ENV" or "SECRET" for a GET, whose `text` is the name. A string that is not closed ends with its line:
+    its text has the missing quote, and `open_at` is the offset of the one it has.
+    """
+
+    text: str
+    offset: int
+    source: str = ""
+    open_at: int | None = None
+
+    @property
+    def is_string(self) -> bool:
+        """Return whether it is a quoted text."""
+        return not self.source and self.text[:1] in ("'", '"')
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`WITH <name> <value>`, or below WITH HEADERS `ADD <name> <value>`; `pieces` is the value, empty for none."""
+
+    name: Piece
+    pieces: tuple[Piece, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """`WITH HEADERS` and the lines below it; `pieces` is a value that should not be there."""
+
+    pieces: tuple[Piece, ...]
+    lines: "tuple[Setting | Junk | OpenComment, ...]"
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Junk:
+    """Text that is not a statement; `open_strings` are those in it that are not closed."""
+
+    text: str
+    open_strings: tuple[Piece, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenComment:
+    """A block comment that never ends."""
+
+    offset: int
+
+
+Line: TypeAlias = Setting | Headers | Junk | OpenComment
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNode:
+    """`ADD <name> <value>` and the lines below it; `known`: the name is that of a block."""
+
+    name: Piece
+    pieces: tuple[Piece, ...]
+    lines: tuple[Line, ...]
+    offset: int
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouteNode:
+    """A route of our type: its blocks, and lines before the first of them.
+
+    `name` is None when there is none; it may be one that no route can have. `has_type`: it has WITH TYPE;
+    `open_strings` are in text that is not read, for want of a first line.
+    """
+
+    name: Piece | None
+    has_type: bool
+    body: tuple[BlockNode | Line, ...]
+    offset: int
+    open_strings: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNode:
+    """A definition that is not ours, as much of its first line as can be read."""
+
+    kind: str | None
+    name: str | None
+    type: str | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A text: what precedes the first definition, and its definitions."""
+
+    outside: Junk
+    definitions: tuple[RouteNode | OtherNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A term of a condition: `kind` is the rule that it follows, "missing" for what is not a value."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a condition: AND, OR, NOT, EXISTS, IN, LIKE, =, ..., "lone" (one term), "(" (never closed)."""
+
+    name: str
+    operands: "tuple[Operation | Term, ...]"
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionTree:
+    """The text of a WHEN setting; `leftover` is what follows the last term that can be read."""
+
+    root: Operation
+    leftover: Term
