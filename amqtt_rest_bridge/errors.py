@@ -28,6 +28,7 @@ class FailureCode(StrEnum):
     OVERLOADED = "overloaded"
     BRIDGE_RESTARTED = "bridge_restarted"
     PAYLOAD_TOO_LARGE = "payload_too_large"
+    OAUTH2_FAILED = "oauth2_failed"
 
 
 @dataclass(frozen=True, slots=True, order=True)

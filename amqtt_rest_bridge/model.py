@@ -71,6 +71,11 @@ class RestApiConfig:
     server_password: str | None = field(default=None, repr=False)
     server_token: tuple[str, ...] = field(default=(), repr=False)
     server_token_header: str | None = None
+    oauth2_token_url: str | None = None
+    oauth2_client_id: str | None = None
+    oauth2_client_secret: str | None = field(default=None, repr=False)
+    oauth2_scope: str | None = None
+    oauth2_audience: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Iterable
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
-from amqtt_rest_bridge.bridge.client.http_options import client_options, unusable_routes
+from amqtt_rest_bridge.bridge.client.http_options import sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.refusals import port_closed, shutting_down
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_client import HttpClient, TlsContexts
+from amqtt_rest_bridge.http_client import TlsContexts
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
@@ -55,8 +55,7 @@ class Network:
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
         """Return the HTTP client of a route; its TLS files are read when it connects."""
         limit = settings.max_response_bytes
-        options = client_options(config, max_response_bytes=limit, environment=os.environ)
-        return HttpClient(options, contexts=self._contexts)
+        return sender_of(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
 
     def server(
         self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings

@@ -8,17 +8,18 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.bridge.client.http_options import sender_of
+from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender
 from amqtt_rest_bridge.bridge.client.requests import SkippedError, build_request
 from amqtt_rest_bridge.bridge.client.results import failure_of
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
-from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.masking import is_credential, mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
@@ -110,7 +111,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
         call = build_request(route, event, message, max_body_bytes=MAX_BYTES, idempotency_key=_key(route, send=send))
         secrets |= credentials_of(call.request)
         goes_to = mask(call.destination or "no topic", route.secrets)
-        print("\n".join(request_lines(call.request, route.secrets)))
+        print("\n".join(request_lines(_with_token(route, call.request), route.secrets)))
         if not send:
             print(f"# nothing was sent; the response would go to {goes_to}\n")
             return True
@@ -155,12 +156,21 @@ def _key(route: Route, *, send: bool) -> str | None:
 
 
 def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallError | None]:
-    client = HttpClient(client_options(route.config, max_response_bytes=MAX_BYTES, environment=os.environ))
+    sender = sender_of(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
     try:
-        response = client.send(request)
+        response = sender.send(request)
     finally:
-        client.close()
+        sender.close()
+    if isinstance(sender, AuthorizedSender):
+        response = sender.without_token(response)
     return response, failure_of(request, response)
+
+
+def _with_token(route: Route, request: HttpRequest) -> HttpRequest:
+    """Return a request with the header that OAuth2 adds when it is sent."""
+    if route.config.oauth2_token_url is None or any(name.lower() == "authorization" for name, _ in request.headers):
+        return request
+    return replace(request, headers=(*request.headers, ("Authorization", "Bearer (token)")))
 
 
 def credentials_of(request: HttpRequest) -> frozenset[str]:

@@ -11,6 +11,7 @@ from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
 from amqtt_rest_bridge.placeholders import Fixed
 
+_LOOPBACK = re.compile(r"http://(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|\Z)")
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 
 
@@ -21,6 +22,7 @@ def read_config(block: TypedBlock) -> RestApiConfig:
     _check_texts(block)
     _check_credentials(block, client=client, server=server)
     _check_empty(block, client=client)
+    _check_oauth2(block, client=client)
     _check_tls(block)
     _check_server(block, server=server)
     known = {name.lower(): value for name, value in block.values.items() if name not in block.failed}
@@ -121,6 +123,34 @@ def _check_empty(block: TypedBlock, *, client: bool) -> None:
             block.error(name, f"{name} is empty: {labels[0]} holds nothing", "put a value into it")
         elif name in asked:
             block.error(name, f"{name} is empty", "it would admit callers without a password")
+
+
+_OAUTH2 = ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET", "OAUTH2_SCOPE", "OAUTH2_AUDIENCE")
+
+
+def _check_oauth2(block: TypedBlock, *, client: bool) -> None:
+    given = [name for name in _OAUTH2 if block.has(name)]
+    if not given:
+        return
+    for name in _OAUTH2[:3]:
+        if name not in block:
+            block.error(given[0], f"{given[0]} is set without {name}", "the grant needs address, id and secret")
+    for name in filter(block.has, ("AUTHORIZATION", "USERNAME") if client else ()):
+        block.error(given[0], f"{given[0]} and {name} are both set", "a request has one Authorization header")
+    if "OAUTH2_TOKEN_URL" in block.values:
+        _check_token_url(block, block.values["OAUTH2_TOKEN_URL"])
+
+
+def _check_token_url(block: TypedBlock, url: str) -> None:
+    try:
+        forms.check_url(url)
+    except FormError as refused:
+        shown = _USER_INFO.sub("***@", block.texts["OAUTH2_TOKEN_URL"].shown)
+        block.error("OAUTH2_TOKEN_URL", f'OAUTH2_TOKEN_URL "{shown}" {refused.message}', refused.hint)
+        return
+    if url.startswith("http://") and not _LOOPBACK.match(url):
+        message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
+        block.warning("OAUTH2_TOKEN_URL", message, "write https://")
 
 
 def _check_tls(block: TypedBlock) -> None:

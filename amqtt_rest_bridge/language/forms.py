@@ -51,6 +51,22 @@ def read_address(text: str, *, use_ssl: bool) -> str:
     return f"{name}://{authority}{slash}{path}".rstrip("/")
 
 
+def check_url(text: str) -> None:
+    """Refuse what is not the whole http or https address of something.
+
+    Raises:
+        FormError: it is not one, or holds credentials or a fragment.
+    """
+    scheme = _SCHEME.match(text)
+    if scheme is None or scheme[1].lower() not in _DEFAULT_PORTS:
+        raise FormError("is not an http or https address", "as in https://id.example.com/oauth/token")
+    if "#" in text:
+        raise FormError("has a fragment", "leave it out")
+    if found := _NOT_IN_URL.search(text):
+        raise FormError(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
+    _check_authority(re.split(r"[/?]", text[scheme.end() :], maxsplit=1)[0])
+
+
 def _check_authority(authority: str) -> None:
     found = _AUTHORITY.fullmatch(authority)
     if "@" in authority:

@@ -125,6 +125,16 @@ _CONFIG = (
         extension=True, secret=True,
     ),
     Parameter(
+        "OAUTH2_TOKEN_URL", Kind.ADDRESS, None, _C,
+        "where an access token is fetched with the two settings below (client credentials grant) and sent as Bearer "
+        "with every request; renewed before it expires, and once after a 401",
+        extension=True,
+    ),
+    Parameter("OAUTH2_CLIENT_ID", _TEXT, None, _C, "who asks for the token", extension=True),
+    Parameter("OAUTH2_CLIENT_SECRET", _TEXT, None, _C, "its password", extension=True, secret=True),
+    Parameter("OAUTH2_SCOPE", _TEXT, None, _C, "scopes to ask for, with spaces between", extension=True),
+    Parameter("OAUTH2_AUDIENCE", _TEXT, None, _C, "audience to ask for, where the server wants one", extension=True),
+    Parameter(
         "CA_FILE", Kind.FILE, None, _C, "authorities to trust instead of the system's", extension=True
     ),
     Parameter("CLIENT_CERT_FILE", Kind.FILE, None, _C, "certificate to present to the server", extension=True),

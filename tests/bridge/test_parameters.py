@@ -58,6 +58,8 @@ CONFIG_ROWS = [
 ]
 TOGETHER = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
 TOGETHER["SERVER_TOKEN_HEADER"] = "X-API-Key"
+OAUTH2 = {"OAUTH2_TOKEN_URL": "https://id/token", "OAUTH2_CLIENT_ID": "i", "OAUTH2_CLIENT_SECRET": "s"}
+OAUTH2 |= {"OAUTH2_SCOPE": "a b", "OAUTH2_AUDIENCE": "c"}
 FILES = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
 
 
@@ -73,8 +75,15 @@ def test_settings_of_config_that_go_together_reach_the_model() -> None:
     assert {name: getattr(config, name.lower()) for name in TOGETHER | FILES} == TOGETHER | FILES
 
 
+def test_settings_of_oauth2_reach_the_model() -> None:
+    written = {name: f'"{value}"' for name, value in OAUTH2.items()}
+    config = load_route(CONFIG | written, CLIENT_EVENT, SERVER_EVENT, {}).config
+    assert {name: getattr(config, name.lower()) for name in OAUTH2} == OAUTH2
+
+
 def test_every_setting_of_config_has_a_row_here() -> None:
-    assert {name for name, *_ in CONFIG_ROWS} | TOGETHER.keys() | FILES.keys() == PARAMETERS[BlockKind.CONFIG].keys()
+    shown = {name for name, *_ in CONFIG_ROWS} | TOGETHER.keys() | FILES.keys() | OAUTH2.keys()
+    assert shown == PARAMETERS[BlockKind.CONFIG].keys()
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,19 @@ Pure, but `unusable_routes` reads the TLS files that routes name. Any thread.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, split_base_address
+from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender, TokenSource, client_credentials
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, split_base_address
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import (
     ClientOptions,
     HttpClient,
+    TlsContexts,
     TlsOptions,
     check_files,
+    origin_of,
 )
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
 
@@ -32,6 +37,33 @@ def client_options(config: RestApiConfig, *, max_response_bytes: int, environmen
     return ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls, environment)
 
 
+def sender_of(
+    config: RestApiConfig,
+    *,
+    max_response_bytes: int,
+    environment: Mapping[str, str],
+    contexts: TlsContexts | None = None,
+) -> Sender:
+    """Return what sends the requests of a route: an HTTP client, with OAuth2 one that adds the access token.
+
+    The token is fetched with the route's timeout, TLS settings and proxies.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.
+    """
+    options = client_options(config, max_response_bytes=max_response_bytes, environment=environment)
+    client = HttpClient(options, contexts=contexts)
+    credentials = client_credentials(config)
+    if credentials is None:
+        return client
+    try:
+        issuer = replace(options, origin=origin_of(urlsplit(credentials.url)))
+    except ValueError as error:
+        raise ConfigurationError(f"OAUTH2_TOKEN_URL is not an address: {error}") from error
+    tokens = TokenSource(credentials, HttpClient(issuer, contexts=contexts), options.timeout)
+    return AuthorizedSender(client, tokens)
+
+
 def unusable_routes(
     routes: Iterable[Route], settings: BridgeSettings, environment: Mapping[str, str]
 ) -> Iterator[tuple[Route, ConfigurationError]]:
@@ -44,7 +76,7 @@ def unusable_routes(
             PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
             limit = settings.max_response_bytes
             options = client_options(route.config, max_response_bytes=limit, environment=environment)
-            HttpClient(options).close()
+            sender_of(route.config, max_response_bytes=limit, environment=environment).close()
         except ConfigurationError as error:
             yield route, error
             continue

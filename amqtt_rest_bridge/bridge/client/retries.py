@@ -25,6 +25,7 @@ LONGEST_RETRY_AFTER: Final = 3600.0  # seconds
 
 _IDEMPOTENT: Final = frozenset({Method.GET, Method.PUT, Method.DELETE})  # RFC 9110 section 9.2.2
 _CONNECTION_CODES: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TIMEOUT})
+_BEFORE_SENDING: Final = frozenset({FailureCode.TLS_FAILED, FailureCode.OAUTH2_FAILED})
 _ALWAYS: Final = frozenset({429, 503})
 _WHEN_IDEMPOTENT: Final = frozenset({502, 504})
 _LOG_SECONDS: Final = 1.0
@@ -66,7 +67,8 @@ def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless:
         return outcome.unsent or lossless or method in _IDEMPOTENT
     # Decision: a certificate that is refused (not `unsent`) is refused in a few seconds too: only lossless calls wait
     # until it has been replaced. A handshake that was cut off is a connection that was never established.
-    return outcome.code is FailureCode.TLS_FAILED and (outcome.unsent or lossless)
+    # The same holds for credentials that the server of OAUTH2_TOKEN_URL refuses.
+    return outcome.code in _BEFORE_SENDING and (outcome.unsent or lossless)
 
 
 def delay(attempt: int, response: HttpResponse | None, *, now: float, random: Callable[[], float]) -> float:

@@ -1,0 +1,243 @@
+"""OAuth2 client credentials (RFC 6749 section 4.4): one access token for all requests of a route.
+
+The token is fetched when it is first needed, by one thread, while the others that need it wait for that thread. It is
+renewed before it expires, and once for a request that the server answers with 401. Client workers run it, several at
+once; the token is in no message, log line or payload.
+"""
+
+import json
+import re
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from amqtt_rest_bridge.bridge.client.requests import Sender
+from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.http_client import describe_status
+from amqtt_rest_bridge.masking import MASK, mask
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+
+_MARGIN_SECONDS: Final = 30.0  # renewed so long before it expires, but after nine tenths of a short life
+_NOT_ACCEPTED: Final = (400, 401)
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # RFC 6749 appendix A.12, without spaces: it becomes part of a header
+_ERROR: Final = re.compile(r"[a-z_]{1,40}")  # RFC 6749 section 5.2
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """What the token is asked for with."""
+
+    url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None
+    audience: str | None
+
+
+def client_credentials(config: RestApiConfig) -> ClientCredentials | None:
+    """Return the settings of the grant, None for a route without OAuth2."""
+    if config.oauth2_token_url is None:
+        return None
+    return ClientCredentials(
+        config.oauth2_token_url,
+        config.oauth2_client_id or "",
+        config.oauth2_client_secret or "",
+        config.oauth2_scope,
+        config.oauth2_audience,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    value: str = field(repr=False)
+    renewed_at: float  # monotonic time
+
+
+class TokenSource:
+    """The access token of a route.
+
+    Args:
+        credentials: What it is asked for with.
+        sender: Sends requests to the server that issues it.
+        seconds: How long a thread waits at most for the request of another one.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        credentials: ClientCredentials,
+        sender: Sender,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._credentials = credentials
+        self._sender = sender
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: _Token | None = None
+        self._fetching: Future[_Token] | None = None
+        self._in_body = False  # the server wants the client's credentials there, not as Basic
+
+    @property
+    def current(self) -> str | None:
+        """Return the token in use, for masking."""
+        return None if self._token is None else self._token.value
+
+    def token(self) -> str:
+        """Return the token, fetching it when there is none that is good for a while; blocks.
+
+        Raises:
+            CallError: `oauth2_failed`.
+        """
+        with self._lock:
+            if self._token is not None and self._clock() < self._token.renewed_at:
+                return self._token.value
+            fetching, is_ours = self._fetching, self._fetching is None
+            if fetching is None:
+                fetching = self._fetching = Future()
+        if is_ours:
+            self._fetch(fetching)
+        try:
+            return fetching.result(2 * self._seconds).value
+        except TimeoutError as error:
+            raise _failed("its server has not answered", "Find out why it is slow.") from error
+
+    def refuse(self, token: str) -> None:
+        """Forget a token that the server did not accept."""
+        with self._lock:
+            if self._token is not None and self._token.value == token:
+                self._token = None
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long."""
+        self._sender.expire()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._sender.close()
+
+    def _fetch(self, fetching: "Future[_Token]") -> None:
+        """Fetch the token for all that wait; they share a failure too, so that no server is asked by each in turn."""
+        try:
+            token = self._request()
+        except Exception as error:  # noqa: BLE001  # each that waits raises it
+            with self._lock:
+                self._fetching = None
+            fetching.set_exception(error)
+        else:
+            with self._lock:
+                self._token, self._fetching = token, None
+            fetching.set_result(token)
+
+    def _request(self) -> _Token:
+        started = self._clock()
+        response = self._ask(in_body=self._in_body)
+        if response.status in _NOT_ACCEPTED and not self._in_body:
+            # Decision: Basic first, as RFC 6749 section 2.3.1 has it; some servers take the form's fields alone.
+            other = self._ask(in_body=True)
+            if other.status < 300:
+                response, self._in_body = other, True
+        return _read_token(response, started)
+
+    def _ask(self, *, in_body: bool) -> HttpResponse:
+        own = self._credentials
+        form = {"grant_type": "client_credentials"}
+        form |= {name: text for name, text in (("scope", own.scope), ("audience", own.audience)) if text is not None}
+        headers = [("Content-Type", "application/x-www-form-urlencoded"), ("Accept", "application/json")]
+        if in_body:
+            form |= {"client_id": own.client_id, "client_secret": own.client_secret}
+        else:
+            pair = f"{quote_plus(own.client_id)}:{quote_plus(own.client_secret)}"
+            headers.append(("Authorization", f"Basic {b64encode(pair.encode()).decode()}"))
+        try:
+            return self._sender.send(HttpRequest(Method.POST, own.url, tuple(headers), urlencode(form).encode()))
+        except CallError as error:
+            raise _failed(error.message, error.hint.replace("BASE_ADDRESS", "OAUTH2_TOKEN_URL")) from error
+
+
+class AuthorizedSender:
+    """Sends the requests of a route with its access token; fulfils `Sender`.
+
+    Decision: a request with an Authorization of the event's own HEADERS is sent as it is.
+    """
+
+    def __init__(self, sender: Sender, tokens: TokenSource) -> None:
+        self._sender = sender
+        self._tokens = tokens
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Send a request; after a 401 once more, with a new token, as the server has not processed it."""
+        if any(name.lower() == "authorization" for name, _ in request.headers):
+            return self._sender.send(request)
+        token = self._tokens.token()
+        response = self._sender.send(_authorized(request, token))
+        if response.status != 401:
+            return response
+        self._tokens.refuse(token)
+        return self._sender.send(_authorized(request, self._tokens.token()))
+
+    def without_token(self, response: HttpResponse) -> HttpResponse:
+        """Return a response with the token masked, which a server may send back."""
+        token = self._tokens.current
+        if token is None:
+            return response
+        headers = tuple((name, mask(text, [token])) for name, text in response.headers)
+        return replace(response, headers=headers, body=response.body.replace(token.encode(), MASK.encode()))
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long."""
+        self._sender.expire()
+        self._tokens.expire()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._sender.close()
+        self._tokens.close()
+
+
+def _authorized(request: HttpRequest, token: str) -> HttpRequest:
+    return replace(request, headers=(*request.headers, ("Authorization", f"Bearer {token}")))
+
+
+def _read_token(response: HttpResponse, started: float) -> _Token:
+    """Read an answer of the token's server (RFC 6749 sections 5.1 and 5.2)."""
+    answer = _json_object(response.body)
+    if response.status >= 300:
+        error = answer.get("error")
+        named = f" ({error})" if isinstance(error, str) and _ERROR.fullmatch(error) else ""
+        refused = 400 <= response.status < 500 and response.status != 429
+        raise _failed(
+            f"its server answered {describe_status(response.status)}{named}",
+            "Check OAUTH2_TOKEN_URL, OAUTH2_CLIENT_ID, OAUTH2_CLIENT_SECRET, OAUTH2_SCOPE and OAUTH2_AUDIENCE.",
+            may_pass=not refused,
+        )
+    token, kind, seconds = answer.get("access_token"), answer.get("token_type", "bearer"), answer.get("expires_in")
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token) or str(kind).lower() != "bearer":
+        hint = "Check OAUTH2_TOKEN_URL: it must answer with JSON that holds access_token and token_type Bearer."
+        raise _failed("its server answered without a bearer token", hint, may_pass=False)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
+        return _Token(token, float("inf"))  # until the first 401
+    try:
+        life = float(seconds)
+    except ValueError:
+        return _Token(token, float("inf"))
+    return _Token(token, started + max(life - _MARGIN_SECONDS, life * 0.9))
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _failed(reason: str, hint: str, *, may_pass: bool = True) -> CallError:
+    """Return the failure of a call without a token: retried like one without a connection where it `may_pass`."""
+    return CallError(FailureCode.OAUTH2_FAILED, f"there is no access token: {reason}", hint, unsent=may_pass)
