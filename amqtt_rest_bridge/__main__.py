@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import check, dry_run, status
+from amqtt_rest_bridge.cli import check, dry_run, replay, status
 from amqtt_rest_bridge.cli.install import command as install
+from amqtt_rest_bridge.cli.route_tests import command as route_tests
 from amqtt_rest_bridge.cli.serve import command as serve
 from amqtt_rest_bridge.errors import BridgeError
 
@@ -41,6 +42,8 @@ def _application() -> typer.Typer:
         ("check", check, check.run, "report what is wrong with route files"),
         ("try", dry_run, dry_run.run, "show what a message would send"),
         ("install", install, install.run, "fetch the routes of a published template"),
+        ("test", route_tests, route_tests.run, "run the tests beside route files"),
+        ("replay", replay, replay.run, "publish the messages of failures again"),
         ("serve", serve, serve.run, "run the broker with its plugins"),
         ("status", status, status.run, "show how the routes of a running broker are doing"),
     ):

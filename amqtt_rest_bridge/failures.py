@@ -25,6 +25,7 @@ def failure_payload(
     timestamp: float,
     failure: CallError,
     response: HttpResponse | None = None,
+    message_payload: bytes | None = None,
 ) -> bytes:
     """Build the payload that a failed call publishes: compact JSON in UTF-8."""
     payload: dict[str, Any] = {
@@ -37,6 +38,8 @@ def failure_payload(
     if response is not None:
         payload["status"] = response.status
         payload |= body_members(response.body)
+    if message_payload is not None:
+        payload |= {name.replace("body", "payload"): text for name, text in body_members(message_payload).items()}
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 

@@ -127,6 +127,7 @@ class ClientEvent:
     when: Condition | None = None
     every: int | None = None
     retry_on: tuple[int, ...] = ()
+    failure_payload: bool = False
 
 
 @dataclass(frozen=True, slots=True)

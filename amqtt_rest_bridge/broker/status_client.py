@@ -1,4 +1,4 @@
-"""The MQTT client of `rest-bridge status`: reads the status of the routes. Main thread, its own event loop."""
+"""The MQTT client of `rest-bridge status` and `replay`. Main thread, its own event loop."""
 
 import asyncio
 import contextlib
@@ -7,13 +7,14 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from amqtt.client import MQTTClient
 from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError, NoDataError
+from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
@@ -21,6 +22,7 @@ from amqtt_rest_bridge.routing.status import status_topic
 
 CONNECT_SECONDS: Final = 10.0
 TOPIC_FILTER: Final = status_topic("+")
+_NOTHING: Final = TOPIC_FILTER.removesuffix("/+/status")
 _QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
 _REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
 _PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
@@ -120,22 +122,10 @@ class _Feed:
 
     async def receive(self, seconds: float) -> bool:
         """Wait for one message; False when none came in time."""
-        session = self._client.session
-        try:
-            if session is None or not session.transitions.is_connected():
-                raise BrokerUnavailableError(f"{self._address.shown} closed the connection")
-            message = await self._client.deliver_message(max(0.0, seconds))
-        except TimeoutError:
-            return False
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # amqtt 0.12.1 cancels what waits for a message when the connection ends
-            raise BrokerUnavailableError(f"{self._address.shown} closed the connection") from None
+        message = await receive(self._client, self._address, seconds)
         if message is not None:
             self._update(message.topic, bytes(message.data or b""))
-        return True
+        return message is not None
 
     def _update(self, topic: str, payload: bytes) -> None:
         status = parse_status(payload)
@@ -145,8 +135,26 @@ class _Feed:
             self._statuses.pop(topic, None)
 
 
+async def receive(client: MQTTClient, address: BrokerAddress, seconds: float) -> ApplicationMessage | None:
+    """Wait for one message; None when none came in time. Raises `BrokerUnavailableError` when the connection ends."""
+    session = client.session
+    try:
+        if session is None or not session.transitions.is_connected():
+            raise BrokerUnavailableError(f"{address.shown} closed the connection")
+        return await client.deliver_message(max(0.0, seconds))
+    except TimeoutError:
+        return None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # amqtt 0.12.1 cancels what waits for a message when the connection ends
+        raise BrokerUnavailableError(f"{address.shown} closed the connection") from None
+
+
 async def _snapshot(address: BrokerAddress, seconds: float | None) -> list[Status]:
-    async with _connected(address) as feed:
+    async with connected(address, [TOPIC_FILTER]) as client:
+        feed = _Feed(client, address)
         if seconds is None:
             while await feed.receive(_QUIET_SECONDS):
                 pass
@@ -159,7 +167,8 @@ async def _snapshot(address: BrokerAddress, seconds: float | None) -> list[Statu
 
 async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
     end = None if seconds is None else time.monotonic() + seconds
-    async with _connected(address) as feed:
+    async with connected(address, [TOPIC_FILTER]) as client:
+        feed = _Feed(client, address)
         while await feed.receive(_QUIET_SECONDS):
             pass
         while True:
@@ -174,12 +183,17 @@ async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[
 
 
 @contextlib.asynccontextmanager
-async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
+async def connected(address: BrokerAddress, filters: Sequence[str], qos: int = 0) -> AsyncIterator[MQTTClient]:
+    """Connect a client with subscriptions, and disconnect it at the end of the block.
+
+    Raises:
+        BrokerUnavailableError: The broker cannot be reached, or refuses us.
+    """
     logging.getLogger("amqtt").setLevel(logging.CRITICAL + 1)  # what goes wrong becomes one BrokerUnavailableError
     client = MQTTClient(config={"auto_reconnect": False, "plugins": {}})
     try:
-        await _connect(client, address)
-        yield _Feed(client, address)
+        await _connect(client, address, [(topic_filter, qos) for topic_filter in filters])
+        yield client
     finally:
         with contextlib.suppress(Exception):
             await client.disconnect()
@@ -187,18 +201,18 @@ async def _connected(address: BrokerAddress) -> AsyncIterator[_Feed]:
             await amqtt_broker.close_connection(client)
 
 
-async def _connect(client: MQTTClient, address: BrokerAddress) -> None:
+async def _connect(client: MQTTClient, address: BrokerAddress, filters: list[tuple[str, int]]) -> None:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             await client.connect(address.url)
-            granted = await client.subscribe([(TOPIC_FILTER, 0)])
+            granted = await client.subscribe(filters) if filters else []
             # amqtt answers a second subscription after what was retained for the first one has been sent.
-            await client.subscribe([(TOPIC_FILTER.removesuffix("/+/status"), 0)])
+            await client.subscribe([(_NOTHING, 0)])
     except (ClientError, AMQTTError, MQTTError, NoDataError, OSError, TimeoutError) as error:
         _raise_if_interrupted()
         raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
     if _REFUSED in granted:
-        raise BrokerUnavailableError(f"{address.shown} does not allow a subscription to {TOPIC_FILTER}")
+        raise BrokerUnavailableError(f"{address.shown} does not allow a subscription to {filters[0][0]}")
 
 
 def _raise_if_interrupted() -> None:

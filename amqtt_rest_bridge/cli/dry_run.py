@@ -7,7 +7,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,10 @@ from amqtt_rest_bridge.bridge.client.http_options import sender_of
 from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender
 from amqtt_rest_bridge.bridge.client.requests import SkippedError, build_request
 from amqtt_rest_bridge.bridge.client.results import failure_of
+from amqtt_rest_bridge.bridge.trial import try_request
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
+from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.masking import is_credential, mask, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
@@ -35,6 +37,8 @@ ANY_KEY = "<a UUID, the same for every try>"
 DESCRIPTION = """\
 Show the exact requests that a message on a topic would send, for every client event of the routes that it triggers:
 method, URL, headers and body, with credentials masked. Nothing is sent without --send; nothing is published.
+
+With --request: show how server mode would answer a request, and what it would publish.
 """
 EPILOG = """\
 exit status:
@@ -45,15 +49,28 @@ exit status:
 examples:
   rest-bridge try conf/routes --topic templates/search --payload webhook
   rest-bridge try conf/routes --topic sensors/7 --payload '{"temperature": 21.5}' --send
+  rest-bridge try conf/routes --request 'POST /webhook?source=shop' --header 'X-Kind: order' --payload '{"id": 7}'
   rest-bridge try conf/routes --topic images/new --payload-file photo.jpg
 """
 
 
 def run(
     paths: Paths,
-    topic: Annotated[str, typer.Option(metavar="T", help="topic of the message", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Option(metavar="T", help="topic of the message", show_default=False)
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(metavar="'POST /PATH'", help="instead: a request of server mode", show_default=False),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="header of the request", show_default=False)
+    ] = None,
     payload: Annotated[
-        str | None, typer.Option(metavar="P", help="payload of the message (default: empty)", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="P", help="payload of the message or body of the request (default: empty)", show_default=False
+        ),
     ] = None,
     payload_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="file that holds the payload", show_default=False)
@@ -68,27 +85,72 @@ def run(
     """
     if payload is not None and payload_file is not None:
         raise typer.BadParameter("--payload and --payload-file cannot be used together")
-    if reason := check_topic_name(topic):
-        raise ConfigurationError(f"--topic {topic!r} {reason}")
+    if (topic is None) == (request is None):
+        raise typer.BadParameter("give either --topic or --request")
     # The bytes as they were typed, in any encoding of the terminal.
     body = os.fsencode(payload or "") if payload_file is None else _read(payload_file)
-    message = Message(topic, body, time.time())
+    routes = _load(paths, secrets_dir)
+    if routes is None:
+        return 1
+    if topic is None:
+        return _show_request(routes, request_of(request or "", header or (), body))
+    return _show_message(routes, topic, body, send=send)
+
+
+def _load(paths: list[str], secrets_dir: Path) -> tuple[Route, ...] | None:
+    """Return the routes, None when the files have errors; faults go to standard error."""
     loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=secrets_dir)
     for fault in loaded.faults:
         if fault.severity is not Severity.NOTICE:
             print(fault, file=sys.stderr)
-    if loaded.has_errors:
-        return 1
+    return None if loaded.has_errors else loaded.routes
+
+
+def _show_message(routes: tuple[Route, ...], topic: str, body: bytes, *, send: bool) -> int:
+    if reason := check_topic_name(topic):
+        raise ConfigurationError(f"--topic {topic!r} {reason}")
+    message = Message(topic, body, time.time())
     triggered = [
         (route, event)
-        for route in loaded.routes
+        for route in routes
         for event in route.client_events
         if filter_matches(event.source_topic, topic)
     ]
     if not triggered:
-        print(_nothing(loaded.routes, topic))
+        print(_nothing(routes, topic))
     outcomes = [_show(route, event, message, send=send) for route, event in triggered]
     return 0 if all(outcomes) else 1
+
+
+def request_of(line: str, headers: Iterable[str], body: bytes) -> Request:
+    """Return the request that `--request` and `--header` describe; raises `ConfigurationError`."""
+    method, _, path = line.partition(" ")
+    if not path.startswith("/") or not method.isupper():
+        raise ConfigurationError(f"--request {line!r} is not a method and a path, as in 'POST /hook?x=1'")
+    fields: dict[str, str] = {}
+    for header in headers:
+        name, colon, value = header.partition(":")
+        if not colon:
+            raise ConfigurationError(f"--header {header!r} has no colon, as in 'X-Key: value'")
+        fields[name.strip().lower()] = value.strip()
+    return Request(str(uuid.uuid4()), method, path, path.partition("?")[2], fields, body)
+
+
+def _show_request(routes: tuple[Route, ...], request: Request) -> int:
+    """Print the answer to a request and what it would publish; return the exit status."""
+    secrets = frozenset(secret for route in routes for secret in route.secrets)
+    tried = try_request(routes, request, now=time.time(), max_body_bytes=MAX_BYTES)
+    if tried.event is not None:
+        print(f"# route {tried.event.route}, event {tried.event.event}: {tried.event.request}")
+    print(mask(tried.response.status, secrets))
+    print("\n".join(_headers_and_body(tried.response.headers, tried.response.body, secrets)))
+    for publication in tried.publications:
+        retained = ", retained" if publication.retain else ""
+        print(f"# would be published on {mask(publication.topic, secrets)}{retained}:")
+        print(_body_text(publication.payload, secrets))
+    if not tried.publications:
+        print("# nothing would be published")
+    return 0 if tried.response.status < "400" else 1
 
 
 def _read(path: Path) -> bytes:

@@ -203,6 +203,10 @@ _EVENT = (
     Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", extension=True),
     Parameter("ERROR_TOPIC", Kind.TOPIC, None, _C, "where failures go instead of DESTINATION_TOPIC", extension=True),
     Parameter(
+        "FAILURE_PAYLOAD", _BOOL, "false", _C,
+        "failures also hold `payload` and `payload_encoding` of the message, for `rest-bridge replay`", extension=True,
+    ),
+    Parameter(
         "ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other", extension=True
     ),
     Parameter(

@@ -37,7 +37,8 @@ class ResultPublisher:
         """
         topic = failure_topic(listening.event, message)
         if topic is not None:
-            payload = failure_payload(*listening.name, message.topic, message.timestamp, failure)
+            kept = message.payload if listening.event.failure_payload else None
+            payload = failure_payload(*listening.name, message.topic, message.timestamp, failure, None, kept)
             self.put(Publication(topic, payload), hops + 1, delivery, _no_credits if has_room else None)
 
 

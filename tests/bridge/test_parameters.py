@@ -104,6 +104,7 @@ def test_every_setting_of_config_has_a_row_here() -> None:
         ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
         ({"ORDERED": '"true"'}, "ordered", True),
         ({"EVERY": '"15m"'}, "every", 900),
+        ({"FAILURE_PAYLOAD": '"true"'}, "failure_payload", True),
         ({"RETRY_ON": '"500, 502-504"'}, "retry_on", (500, 502, 503, 504)),
         ({"PAYLOAD": "'{response.json.a}'"}, "payload", parse("{response.json.a}", Place.JSON, Mode.RESULT)),
         (

@@ -107,7 +107,8 @@ def failure(
     topic = failure_topic(event, message, response)
     if topic is None:
         return None
-    payload = failure_payload(route, event.name, message.topic, message.timestamp, error, response)
+    kept = message.payload if event.failure_payload else None
+    payload = failure_payload(route, event.name, message.topic, message.timestamp, error, response, kept)
     return Publication(topic, payload)
 
 

@@ -33,6 +33,21 @@ def verifier_of(signature: Signature) -> Verify:
     return _hmac(key, signature.header)
 
 
+def sign(signature: Signature, body: bytes, now: float) -> dict[str, str]:
+    """Return the headers (names in lower case) that a sender puts on a request at a Unix time."""
+    key, time = _key_of(signature), str(int(now))
+    match signature.scheme:
+        case SignatureScheme.SLACK:
+            digest = hmac.digest(key, f"v0:{time}:".encode() + body, "sha256").hex()
+            return {"x-slack-request-timestamp": time, "x-slack-signature": f"v0={digest}"}
+        case SignatureScheme.STRIPE:
+            return {"stripe-signature": f"t={time},v1={hmac.digest(key, f'{time}.'.encode() + body, 'sha256').hex()}"}
+        case SignatureScheme.STANDARD_WEBHOOKS:
+            digest = base64.b64encode(hmac.digest(key, f"msg_1.{time}.".encode() + body, "sha256")).decode()
+            return {"webhook-id": "msg_1", "webhook-timestamp": time, "webhook-signature": f"v1,{digest}"}
+    return {signature.header.lower(): f"sha256={hmac.digest(key, body, 'sha256').hex()}"}
+
+
 def _key_of(signature: Signature) -> bytes:
     if signature.scheme is SignatureScheme.STANDARD_WEBHOOKS:
         return base64.b64decode(signature.secret.removeprefix("whsec_"))

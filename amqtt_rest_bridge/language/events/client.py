@@ -64,6 +64,7 @@ def read_client_event(
         when=when,
         every=values.get("EVERY"),
         retry_on=values.get("RETRY_ON", ()),
+        failure_payload=values.get("FAILURE_PAYLOAD", False),
     )
 
 

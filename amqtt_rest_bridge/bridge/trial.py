@@ -1,0 +1,143 @@
+"""What one message or request would do, without a broker and without a network: for `rest-bridge try` and `test`.
+
+The code of a running bridge builds requests, results and answers; here is only what takes the place of the HTTP
+server and of the broker. Main thread.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from amqtt_rest_bridge.bridge.broker_port import Served, Wake
+from amqtt_rest_bridge.bridge.client import results
+from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, SkippedError
+from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http_server import Request, Response
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+
+REQUEST_ID = "00000000-0000-4000-8000-000000000000"
+"""`{request_id}` of a trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTrial:
+    """A message and one event: `built` is None when nothing was sent, `publication` where nothing is published."""
+
+    route: Route
+    event: ClientEvent
+    built: BuiltRequest | None
+    publication: Publication | None
+    failure: CallError | None = None
+
+    @property
+    def is_skipped(self) -> bool:
+        """Return whether WHEN is false."""
+        return self.built is None and self.failure is None
+
+
+def try_call(
+    route: Route,
+    event: ClientEvent,
+    message: Message,
+    send: Callable[[HttpRequest], HttpResponse],
+    *,
+    max_body_bytes: int,
+    key: str | None = None,
+) -> CallTrial:
+    """Run the one try of a call; `send` may raise `CallError`."""
+    prepared = PreparedEvent(route, event, max_body_bytes=max_body_bytes)
+    built, response = None, None
+    try:
+        built = prepared.build(message, idempotency_key=key)
+        response = send(built.request)
+        failure = results.failure_of(built.request, response)
+        if failure is None:
+            return CallTrial(route, event, built, prepared.result(message, built.destination, response))
+    except SkippedError:
+        return CallTrial(route, event, None, None)
+    except CallError as error:
+        failure = error
+    return CallTrial(route, event, built, results.failure(route.name, event, message, failure, response), failure)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrial:
+    """A request of server mode, with its answer and what it published; `event` is None when no endpoint took it."""
+
+    response: Response
+    event: Served | None
+    publications: tuple[Publication, ...]
+
+
+def try_request(
+    routes: Sequence[Route],
+    request: Request,
+    *,
+    now: float,
+    max_body_bytes: int,
+    latest: bytes | None = None,
+    reply: bytes | None = None,
+) -> RequestTrial:
+    """Answer one request; `latest` is the payload of read events, `reply` the message that comes on a REPLY_TOPIC."""
+    broker = _Broker(latest, reply)
+    passed = [0.0]
+    application = RouteApplication(
+        routes, broker, max_body_bytes=max_body_bytes, clock=lambda: now, monotonic=lambda: passed[0]
+    )
+    answer = application.answer(request, lambda: None)
+    while not isinstance(answer, Response):
+        outcome = answer.resume()
+        if isinstance(outcome, Response):
+            answer = outcome
+            break
+        passed[0] += outcome
+    return RequestTrial(answer, broker.served, tuple(broker.published))
+
+
+@dataclass(slots=True)
+class _Reply:
+    payload: bytes | None = None
+    dismissed: bool = False
+
+
+@dataclass(slots=True)
+class _Sent:
+    sent: bool = True
+
+    def withdraw(self) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class _Broker:
+    """A broker with room for everything; fulfils `BrokerPort`."""
+
+    _latest: bytes | None
+    _reply: bytes | None
+    published: list[Publication] = field(default_factory=list)
+    served: Served | None = None
+    _expected: list[_Reply] = field(default_factory=list)
+
+    def publish(self, publication: Publication) -> bool:
+        self.published.append(publication)
+        for reply in self._expected:
+            reply.payload = self._reply
+        return True
+
+    def enqueue(self, publication: Publication, wake: Wake) -> _Sent:
+        self.publish(publication)
+        wake()
+        return _Sent()
+
+    def latest(self, topic_filter: str) -> TopicPayload | None:  # noqa: ARG002  # there is one
+        return None if self._latest is None else TopicPayload(self._latest)
+
+    @contextmanager
+    def expect(self, topic: str, wake: Wake) -> Iterator[_Reply]:  # noqa: ARG002  # the reply comes at once
+        self._expected.append(reply := _Reply())
+        yield reply
+
+    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:  # noqa: ARG002
+        self.served = served

@@ -1,0 +1,237 @@
+"""`rest-bridge test`, `try --request` and `replay`: routes tried without a broker, and failures published again."""
+
+import json
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.replay import messages_of
+from amqtt_rest_bridge.model import Publication
+from tests.bridge.host import hosting
+from tests.bridge.recorder import recording
+from tests.pages import FENCED, page
+
+LIBRARY = Path(__file__).parents[2] / "conf" / "library"
+ROUTE = """
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG
+            WITH BASE_ADDRESS "http://api.example.com" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true"
+        ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "POST" WITH ENDPOINT "/{topic.2}"
+            WITH BODY '{"key": "{secret.key}", "level": {value.json.level}, "from": "{env.SITE}"}'
+            WITH DESTINATION_TOPIC "out/{response.status}" WITH PAYLOAD '{response.json.id}'
+            WITH WHEN '{value.json.level} > 1' WITH ERROR_TOPIC "wrong"
+        ADD EVENT S WITH METHOD "POST" WITH ENDPOINT "/hook/{id}" WITH DESTINATION_TOPIC "hook/{path.id}"
+            WITH RESPONSE '{"got": {body.json.n}}' WITH RETAIN "true"
+        ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "ask"
+            WITH REPLY_TOPIC "reply/{request_id}"
+"""
+TESTS = """
+environment: {SITE: plant}
+secrets: {key: k3y-k3y}
+tests:
+  - name: a call
+    message: {topic: in/a, payload: {level: 2}}
+    response: {status: 201, body: {id: 7}}
+    sends:
+      - {method: POST, url: "http://api.example.com/a", body: {key: k3y-k3y, level: 2, from: plant}}
+    publishes: [{topic: out/201, payload: 7}]
+    skipped: false
+  - name: a message that is skipped
+    message: {topic: in/a, payload: {level: 1}}
+    sends: []
+    publishes: []
+    skipped: true
+  - name: a server that is gone
+    message: {topic: in/a, payload: {level: 2}}
+    response: {error: connection_failed}
+    publishes: [{topic: wrong, failure: connection_failed}]
+  - name: a request
+    request: {method: POST, path: "/hook/7?x=1", body: {n: 1.50}}
+    answers: {status: 200, headers: {Content-Type: application/json}, body: {got: 1.5}}
+    publishes: [{topic: hook/7, payload_base64: eyJuIjoxLjV9, retain: true}]
+  - name: a reply
+    request: {path: /ask, body: "?"}
+    reply: {answer: 42}
+    answers: {status: 200, body: {answer: 42}}
+  - name: no reply
+    request: {path: /ask, body: "?"}
+    answers: {status: 504}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "r.lot").write_text(ROUTE)
+    (tmp_path / "r.test.yaml").write_text(TESTS)
+    return tmp_path
+
+
+def test_tests_that_hold_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["test", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("6 passed, 0 failed\n")
+
+
+def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace("level: 2, from", "level: 3, from"))
+    assert main(["test", str(folder / "r.test.yaml"), "--junit", str(folder / "report.xml")]) == 1
+    output = capsys.readouterr().out
+    assert "FAIL" in output
+    assert "sends[0].body" in output
+    (line,) = (line for line in output.splitlines() if '"level": 3' in line)
+    assert line.split(" ! ")[1].strip() == '"level": 2,'
+    assert "k3y-k3y" not in output
+    assert "5 passed, 1 failed" in output
+    suite = ET.parse(folder / "report.xml").getroot()
+    assert suite.attrib == {"name": "rest-bridge test", "tests": "6", "failures": "1"}
+    failures = [case.attrib["name"] for case in suite if case.find("failure") is not None]
+    assert failures == ["a call"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("skipped: false", "skipt: false", "skipt is not known here"),
+        ("publishes: []", "publishes: {}", "must be a list"),
+        ("tests:", "tests: 5\nmore:", "more is not known"),
+        ("path: /ask, body", "path: /ask, boddy", "boddy is not known"),
+        ("message: {topic: in/a, payload: {level: 1}}", "message: 5", "must be a mapping"),
+        ("secrets: {key", "secrets: {../key", "cannot be the name of a secret"),
+        ("- name: no reply", "- name: {{{", "is not YAML"),
+    ],
+)
+def test_what_a_test_file_does_not_have_is_wrong_usage(
+    folder: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, said: str
+) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace(before, after, 1))
+    assert main(["test", str(folder)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_paths_without_tests_are_wrong_usage_and_routes_with_errors_fail(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", str(folder / "r.lot")]) == 2
+    assert main(["test", str(folder / "gone")]) == 2
+    (folder / "r.lot").write_text(ROUTE.replace("ENABLE_CLIENT", "ENABLE_CLEINT"))
+    capsys.readouterr()
+    assert main(["test", str(folder)]) == 1
+    assert "unknown setting ENABLE_CLEINT" in capsys.readouterr().out
+    (folder / "r.test.yaml").unlink()
+    assert main(["test", str(folder)]) == 2
+
+
+@pytest.mark.parametrize("template", sorted(path.name for path in LIBRARY.iterdir() if path.is_dir()))
+def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["test", str(LIBRARY / template)]) == 0, capsys.readouterr().out
+
+
+def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = FENCED.findall(page("amqtt_rest_bridge/README.md"))
+    pairs = [
+        (lot, test)
+        for (first, lot), (second, test) in pairwise(blocks)
+        if (first, second) == ("lot", "yaml") and "tests:" in test
+    ]
+    assert len(pairs) >= 5
+    for number, (lot, test) in enumerate(pairs):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "example.lot").write_text(lot)
+        (folder / "example.test.yaml").write_text(test)
+        assert main(["check", str(folder), "--secrets-dir", str(_secrets(folder))]) == 0, capsys.readouterr().out
+        assert main(["test", str(folder)]) == 0, capsys.readouterr().out
+
+
+def _secrets(folder: Path) -> Path:
+    secrets = folder / "secrets"
+    secrets.mkdir()
+    for name in ("client-secret", "slack-secret", "api-token"):
+        (secrets / name).write_text("s3cret-s3cret")
+    return secrets
+
+
+def test_try_shows_the_answer_to_a_request_and_what_it_publishes(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITE", "plant")
+    (folder / "key").write_text("k3y-k3y")
+    arguments = ["try", str(folder), "--secrets-dir", str(folder), "--request", "POST /hook/7?x=1"]
+    assert main([*arguments, "--header", "X-A: b", "--payload", '{"n": 5, "key": "k3y-k3y"}']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["# route R, event S: POST /hook/{id}", "200 OK"]
+    assert '{"got": 5}' in lines
+    assert lines[-2:] == ["# would be published on hook/7, retained:", '{"n": 5, "key": "***"}']
+    assert main([*arguments, "--payload", "no JSON"]) == 1
+    assert "# nothing would be published" in capsys.readouterr().out
+    for wrong in (["--request", "/hook"], ["--request", "POST hook"], ["--request", "POST /x", "--header", "X"], []):
+        assert main(["try", str(folder), "--secrets-dir", str(folder), *wrong]) == 2
+    assert main([*arguments, "--topic", "in/a"]) == 2
+
+
+FAILING = """
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out" WITH ERROR_TOPIC "failed" WITH FAILURE_PAYLOAD "true"
+"""
+
+
+def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with recording() as target, hosting(FAILING.format(url=target.url)) as host:
+        target.answer = lambda _: (500, b"")
+        client = host.client("out", "failed")
+        sent = [("in/a", b"text \xc3\xbc"), ("in/b", b"\x00\xff"), ("in/a", b"")]
+        for topic, payload in sent:
+            client.publish(topic, payload)
+        failures = [payload for _, payload in client.messages(3)]
+        assert json.loads(failures[1])["payload_encoding"] == "base64"
+        assert sorted(messages_of(failures)[0], key=str) == sorted([Publication(*one) for one in sent], key=str)
+        file = tmp_path / "failures.jsonl"
+        file.write_bytes(b"\n".join([*failures, b"", b'{"no": "failure"}', b"[" * 3000]))
+        target.answer = lambda seen: (200, seen.body)
+        address = f"mqtt://127.0.0.1:{host.mqtt_port}"
+        assert main(["replay", "--from", str(file), "--broker", address, "--rate", "100/s", "--yes"]) == 0
+        assert sorted(client.messages(3)) == sorted(("out", payload) for _, payload in sent)
+        output = capsys.readouterr().out
+        assert "2 on in/a" in output
+        assert "2 without a message" in output
+        assert output.endswith("published 3 message(s)\n")
+        client.publish("kept", failures[0], retain=True)
+        assert main(["replay", "--from", "kept", "--broker", address, "--seconds", "1", "--yes"]) == 0
+        assert client.message()[0] == "out"
+
+
+def test_replay_asks_before_it_publishes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "failures.jsonl"
+    failure = {"source_topic": "in/a", "payload": "x", "payload_encoding": "utf-8"}
+    file.write_text(json.dumps(failure))
+    asked: list[str] = []
+
+    def answer_no(text: str) -> bool:
+        asked.append(text)
+        return False
+
+    monkeypatch.setattr("typer.confirm", answer_no)
+    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9"]) == 1
+    assert asked == ["Publish 1 message(s) to mqtt://127.0.0.1:9?"]
+    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9", "--yes"]) == 1
+    assert "cannot connect" in capsys.readouterr().err
+    file.write_text(json.dumps({**failure, "source_topic": "$schedule/R/E"}))
+    assert main(["replay", "--from", str(file)]) == 0
+    assert main(["replay", "--from", "a/#/b"]) == 2
+    assert main(["replay", "--from", str(file), "--rate", "5"]) == 2
+
+
+def test_failures_hold_no_payload_unless_the_event_says_so() -> None:
+    with recording() as target, hosting(FAILING.format(url=target.url).replace("FAILURE_PAYLOAD", "RETAIN")) as host:
+        target.answer = lambda _: (500, b"")
+        client = host.client("failed")
+        client.publish("in/a", b"x")
+        assert "payload" not in json.loads(client.message()[1])
+
+
