@@ -194,7 +194,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
 
 
 def why_skipped(condition: Condition | None, message: Message) -> str:
-    """Tell why WHEN is false for a message, with the values of its placeholders."""
+    """Return why WHEN is false for a message, with the values of its placeholders."""
     if condition is None:
         return "it has no WHEN"
     values = MessageValues(message.topic, message.payload, message.timestamp)

@@ -63,7 +63,7 @@ def check_url(text: str) -> None:
     if "#" in text:
         raise FormError("has a fragment", "leave it out")
     if found := _NOT_IN_URL.search(text):
-        raise FormError(f"holds {found[0]!r}, which cannot stand in a URL", _encoded(found[0]))
+        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", _encoded(found[0]))
     _check_authority(re.split(r"[/?]", text[scheme.end() :], maxsplit=1)[0])
 
 

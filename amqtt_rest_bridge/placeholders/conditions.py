@@ -46,7 +46,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """`operand LIKE 'pattern'`: `%` stands for any text, `_` for any character."""
+    """`operand LIKE 'pattern'`: `%` matches any text, `_` any character."""
 
     operand: Operand
     pattern: str

@@ -68,6 +68,6 @@ def read_content_type(block: TypedBlock) -> str:
     name = "RESPONSE_CONTENT_TYPE"
     text: str = block.values.get(name, PARAMETERS[BlockKind.EVENT][name].default or "")
     if not forms.is_media_type(text):
-        message = f'{name} "{block.texts[name].shown}" is no media type'
+        message = f'{name} "{block.texts[name].shown}" is not a media type'
         block.error(name, message, "as in application/json or text/plain; charset=utf-8")
     return text
