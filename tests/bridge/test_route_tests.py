@@ -136,6 +136,7 @@ def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.Captu
         if (first, second) == ("lot", "yaml") and "tests:" in test
     ]
     assert len(pairs) >= 5
+    assert all(len(lot.splitlines()) <= 12 for lot, _ in pairs[:3]), "the three jobs of a newcomer are short"
     for number, (lot, test) in enumerate(pairs):
         folder = tmp_path / str(number)
         folder.mkdir()
