@@ -1,7 +1,7 @@
 """One route's statistics: how full it is and how its calls went. Pure; the broker's loop alone."""
 
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import no_free_worker, overloaded, rfc3339
@@ -11,6 +11,9 @@ from amqtt_rest_bridge.model import OverloadPolicy, Route
 _RECENT = 20  # health looks at the last 20 calls
 _RED_STREAK = 3
 _LATENCIES = 1000  # calls that p50 and p99 are taken from
+# What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
+_DISCONNECTED: Final = frozenset({"connection_failed", "tls_failed", "timeout"})
+_ANSWERED: Final = frozenset({"http_status", "redirect_refused", "response_too_large"})
 
 
 class RouteStatistics:
@@ -31,6 +34,7 @@ class RouteStatistics:
         self._recent_errors = 0
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._streak = 0
+        self._connection = "idle"
         self._last_success: float | None = None
         self._last_error: tuple[float, str, str] | None = None
         self._down: str | None = None  # why its port is not served
@@ -113,6 +117,7 @@ class RouteStatistics:
 
     def _well(self, now: float) -> None:
         self._record(True)
+        self._connection = "connected"
         self._streak = 0
         self._last_success = now
 
@@ -142,6 +147,10 @@ class RouteStatistics:
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
         self._record(False)
+        if code in _DISCONNECTED:
+            self._connection = "failing"
+        elif code in _ANSWERED:
+            self._connection = "connected"
         self._streak += 1
         self._last_error = (now, code, message)
         return self.health != before
@@ -168,7 +177,7 @@ class RouteStatistics:
             "name": self.name,
             "type": "REST_API",
             "health": self.health,
-            "connection": self._connection(),
+            "connection": self._connection,
             "errors": {"total": self.failed + self.refused + self._failed_tries, "consecutive": self._streak},
             "messages": {
                 "total": self.total,
@@ -186,12 +195,6 @@ class RouteStatistics:
             "uptime_s": round(now - self._since, 3),
             "timestamp": rfc3339(now),
         }
-
-    def _connection(self) -> str:
-        # Decision: the state of the other side at the last call; a route that made none yet, or only serves, is idle.
-        if not self._recent:
-            return "idle"
-        return "connected" if self._recent[-1] else "failing"
 
     def _error_member(self) -> dict[str, str] | None:
         if self._last_error is None:
