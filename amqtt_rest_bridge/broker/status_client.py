@@ -18,9 +18,10 @@ from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
-from amqtt_rest_bridge.routing.status import status_topic
+from amqtt_rest_bridge.routing.status import reload_topic, status_topic
 
 CONNECT_SECONDS: Final = 10.0
+RELOAD_TOPIC: Final = reload_topic()
 TOPIC_FILTER: Final = status_topic("+")
 _NOTHING: Final = TOPIC_FILTER.removesuffix("/+/status")
 _QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
@@ -37,6 +38,14 @@ _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
 }
 
 Status = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What a broker reports: the status of each route, and its last reload if that failed (time, errors, message)."""
+
+    statuses: list[Status]
+    reload_failure: dict[str, Any] | None = None
 
 
 class BrokerUnavailableError(BridgeError):
@@ -73,15 +82,20 @@ def parse_address(url: str) -> BrokerAddress:
 
 def parse_status(payload: bytes) -> Status | None:
     """Parse a status payload; None when it is not one: anything may be published on these topics."""
+    status = _parse(payload)
+    return status if status is not None and isinstance(status.get("name"), str) else None
+
+
+def _parse(payload: bytes) -> dict[str, Any] | None:
     try:
-        status = json.loads(payload)
+        members = json.loads(payload)
     except (ValueError, RecursionError):
         return None
-    return status if isinstance(status, dict) and isinstance(status.get("name"), str) else None
+    return members if isinstance(members, dict) else None
 
 
-def snapshot(address: BrokerAddress, seconds: float | None = None) -> list[Status]:
-    """Return the status of every route that the broker has retained; blocks.
+def snapshot(address: BrokerAddress, seconds: float | None = None) -> Overview:
+    """Return the status of every route, and the failed reload, that the broker has retained; blocks.
 
     Args:
         address: The broker.
@@ -93,7 +107,7 @@ def snapshot(address: BrokerAddress, seconds: float | None = None) -> list[Statu
     return asyncio.run(_snapshot(address, seconds))
 
 
-def follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
+def follow(address: BrokerAddress, seconds: float | None, show: Callable[[Overview], None]) -> None:
     """Call `show` with the status of all routes at each change and every second; blocks.
 
     Args:
@@ -115,10 +129,11 @@ class _Feed:
         self._client = client
         self._address = address
         self._statuses: dict[str, Status] = {}
+        self._reload_failure: dict[str, Any] | None = None
 
     @property
-    def statuses(self) -> list[Status]:
-        return list(self._statuses.values())
+    def overview(self) -> Overview:
+        return Overview(list(self._statuses.values()), self._reload_failure)
 
     async def receive(self, seconds: float) -> bool:
         """Wait for one message; False when none came in time."""
@@ -128,6 +143,9 @@ class _Feed:
         return message is not None
 
     def _update(self, topic: str, payload: bytes) -> None:
+        if topic == RELOAD_TOPIC:
+            self._reload_failure = _parse(payload)
+            return
         status = parse_status(payload)
         if status is not None:
             self._statuses[topic] = status
@@ -152,8 +170,8 @@ async def receive(client: MQTTClient, address: BrokerAddress, seconds: float) ->
         raise BrokerUnavailableError(f"{address.shown} closed the connection") from None
 
 
-async def _snapshot(address: BrokerAddress, seconds: float | None) -> list[Status]:
-    async with connected(address, [TOPIC_FILTER]) as client:
+async def _snapshot(address: BrokerAddress, seconds: float | None) -> Overview:
+    async with connected(address, [TOPIC_FILTER, RELOAD_TOPIC]) as client:
         feed = _Feed(client, address)
         if seconds is None:
             while await feed.receive(_QUIET_SECONDS):
@@ -162,17 +180,17 @@ async def _snapshot(address: BrokerAddress, seconds: float | None) -> list[Statu
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 await feed.receive(end - time.monotonic())
-        return feed.statuses
+        return feed.overview
 
 
-async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[[list[Status]], None]) -> None:
+async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[[Overview], None]) -> None:
     end = None if seconds is None else time.monotonic() + seconds
-    async with connected(address, [TOPIC_FILTER]) as client:
+    async with connected(address, [TOPIC_FILTER, RELOAD_TOPIC]) as client:
         feed = _Feed(client, address)
         while await feed.receive(_QUIET_SECONDS):
             pass
         while True:
-            show(feed.statuses)
+            show(feed.overview)
             left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
             if left <= 0:
                 return

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console, Group
@@ -14,6 +14,9 @@ from rich.text import Text
 
 from amqtt_rest_bridge.cli import status_table
 from amqtt_rest_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.broker.status_client import Overview
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 
@@ -27,7 +30,8 @@ printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin 
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
-Columns that are zero for every route are left out; the last error of each route follows below the table.
+Columns that are zero for every route are left out; the last error of each route follows below the table. A reload
+that failed is reported on a line of its own (to standard error unless on a terminal).
 """
 EPILOG = """\
 exit status:
@@ -84,17 +88,20 @@ def run(
             with _Screen(address.shown) as screen:
                 status_client.follow(address, seconds, screen.show)
             return 0
-        statuses = status_client.snapshot(address, seconds)
+        overview = status_client.snapshot(address, seconds)
     except BridgeError as error:
         print(f"rest-bridge status: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    _print_once(statuses, as_json=as_json)
+    _print_once(overview, as_json=as_json)
     return 0
 
 
-def _print_once(statuses: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_once(overview: "Overview", *, as_json: bool) -> None:
+    statuses, failure = overview.statuses, status_table.reload_failure(overview.reload_failure, time.time())
+    if failure is not None:
+        print(failure.plain, file=sys.stderr)
     if as_json:
         print(json.dumps(status_table.in_order(statuses), indent=2))
     elif statuses:
@@ -111,7 +118,7 @@ class _Screen:
         self._broker = broker
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
-        self._statuses: list[dict[str, Any]] | None = None
+        self._shown: Overview | None = None
 
     def __enter__(self) -> Self:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -120,19 +127,24 @@ class _Screen:
 
     def __exit__(self, *_error: object) -> None:
         self._live.stop()
-        if self._statuses is not None:
-            self._console.print(self._overview(rows=None))
+        if self._shown is not None:
+            self._console.print(self._screen(self._shown, rows=None))
 
-    def show(self, statuses: list[dict[str, Any]]) -> None:
-        self._statuses = statuses
-        self._live.update(self._overview(rows=self._console.height - _LINES_OF_ITS_OWN), refresh=True)
+    def show(self, overview: "Overview") -> None:
+        self._shown = overview
+        self._live.update(self._screen(overview, rows=self._console.height - _LINES_OF_ITS_OWN), refresh=True)
 
-    def _overview(self, rows: int | None) -> Group:
-        statuses, now = self._statuses or [], time.time()
+    def _screen(self, overview: "Overview", rows: int | None) -> Group:
+        statuses, now = overview.statuses, time.time()
+        failure = status_table.reload_failure(overview.reload_failure, now)
+        if failure is not None:
+            failure.truncate(self._console.width)
+            rows = None if rows is None else rows - 1
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         title = f"{self._broker}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)"
         return Group(
             Text(title, no_wrap=True, overflow="crop"),
+            *(() if failure is None else (failure,)),
             status_table.table(statuses, self._console, now=now, rows=rows),
         )
 

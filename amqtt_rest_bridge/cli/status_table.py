@@ -83,6 +83,15 @@ def summary(statuses: Iterable[Status]) -> str:
     return f"{len(healths)} route{'s' if len(healths) != 1 else ''}{': ' if counts else ''}{', '.join(counts)}"
 
 
+def reload_failure(failure: Status | None, now: float) -> Text | None:
+    """Return the line about a reload that failed, None without one; `failure` came over MQTT too."""
+    if failure is None:
+        return None
+    errors, told = failure.get("errors"), _text(failure.get("message"))
+    why = f"{errors} errors in the route files, the first: {told}" if isinstance(errors, int) and errors > 1 else told
+    return Text(f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}", "red")
+
+
 def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:
     for status in statuses:
         error = status.get("last_error")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from amqtt_rest_bridge.model import BridgeSettings, Route
 from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, route_paths, usable_routes
+from amqtt_rest_bridge.routing.status import ReloadFailure
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,10 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
     return FirstLoad(routes, parsed, seen)
 
 
+def _nothing(_failure: ReloadFailure | None) -> None:
+    """No-op default."""
+
+
 class Reloader:
     """Watch route files and hand each changed set to `apply`.
 
@@ -70,6 +76,7 @@ class Reloader:
         apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
         check: Called before on a thread; raises `BridgeError` for routes that no bridge process could run.
         first: What was loaded at the start, so that a reload parses changed files alone.
+        note: Called on the loop with the failure of each reload, None for one that succeeded.
     """
 
     def __init__(
@@ -79,11 +86,13 @@ class Reloader:
         apply: Callable[[LoadResult], None],
         check: Callable[[Sequence[Route]], None],
         first: FirstLoad | None = None,
+        note: Callable[[ReloadFailure | None], None] = _nothing,
     ) -> None:
         self._paths = paths
         self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed)
         self._apply = apply
         self._check = check
+        self._note = note
         self._seen = fingerprint(paths) if first is None else first.seen
         self._asked = asyncio.Event()
         self._before: Any = None  # the handler of SIGHUP
@@ -122,12 +131,15 @@ class Reloader:
         except RouteFilesError as error:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
+            first = " ".join(str(error.faults[0]).split())
+            self._note(ReloadFailure(time.time(), len(error.faults), first))
         except (BridgeError, OSError) as error:
             self._failed(str(error))
         except Exception as error:  # noqa: BLE001  # `_failed` logs it
             self._failed(repr(error), error)
         else:
             self._failures = 0
+            self._note(None)
 
     def _without_known_warnings(self, loaded: LoadResult) -> LoadResult:
         """Return what was loaded, without the warnings that an earlier try has logged."""
@@ -142,6 +154,7 @@ class Reloader:
             again = "it is retried" if self._watches else "SIGHUP retries it"
             log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
         self._said = why
+        self._note(ReloadFailure(time.time(), 0, why))
 
     def _is_due(self) -> bool:
         self._looks -= 1

@@ -140,7 +140,9 @@ class RouteService:
         self._numbering = Numbering()
         self._numbered = self._numbering.number(loaded.routes)
         self._dispatch_to(loaded.routes)
-        self._reloader = Reloader(route_paths(settings), settings.secrets_dir, self._replace, self._check_new, loaded)
+        self._reloader = Reloader(
+            route_paths(settings), settings.secrets_dir, self._replace, self._check_new, loaded, parts.reporter.reloaded
+        )
 
     @property
     def server_ports(self) -> dict[int, int]:

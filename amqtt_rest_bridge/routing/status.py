@@ -4,7 +4,8 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.failures import rfc3339
 from amqtt_rest_bridge.model import Publication
@@ -25,9 +26,30 @@ class RoutesPublisher(PublisherPort, Protocol):
         """Wait until all that is queued has been published."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReloadFailure:
+    """Why the routes in use are not those of the route files: how many errors these have, and the first of them.
+
+    `time` is Unix time in seconds; `errors` is 0 when the files are sound, but could not be used or read.
+    """
+
+    time: float
+    errors: int
+    message: str
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of the payload."""
+        return {"time": rfc3339(self.time), "errors": self.errors, "message": self.message}
+
+
 def status_topic(route: str) -> str:
     """Return the topic of a route's status."""
     return f"{STATUS_TOPICS}{route}/status"
+
+
+def reload_topic(topic: Callable[[str], str] = status_topic) -> str:
+    """Return the topic beside the status of the routes where a reload that failed is retained until one succeeds."""
+    return topic("").removesuffix("/status") + "reload"
 
 
 class StatusReporter:
@@ -48,6 +70,8 @@ class StatusReporter:
         self._statistics = statistics
         self._publish = publish
         self._topic = topic
+        self.reload_failure: ReloadFailure | None = None
+        """The last reload, if it failed; see `reloaded`."""
         self._reports = False
         self._fault: str | None = None  # why no route can be well, and ...
         self._broken_since = 0.0  # ... since when (Unix time)
@@ -63,6 +87,13 @@ class StatusReporter:
         if self._reports:
             self.report(statistics)
 
+    def reloaded(self, failure: ReloadFailure | None) -> None:
+        """Note how a reload ended, and publish a failure until a reload succeeds."""
+        before, self.reload_failure = self.reload_failure, failure
+        if self._reports and (failure, before) != (None, None):
+            payload = b"" if failure is None else _json(failure.members())
+            self._publish(Publication(reload_topic(self._topic), payload, retain=True))
+
     def report(self, statistics: RouteStatistics) -> None:
         """Publish one route's status now."""
         now = time.time()
@@ -70,8 +101,7 @@ class StatusReporter:
         if self._fault is not None:
             error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self._fault}
             status |= {"health": "Red", "last_error": error}
-        payload = json.dumps(status, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-        self._publish(Publication(self._topic(statistics.name), payload, retain=True))
+        self._publish(Publication(self._topic(statistics.name), _json(status), retain=True))
 
     def remove(self, route: str) -> None:
         """Remove the retained status of a route that is gone; subscribers receive the empty payload too."""
@@ -90,3 +120,7 @@ class StatusReporter:
                 self.report(statistics)
                 await asyncio.sleep(0)
             await asyncio.sleep(seconds)
+
+
+def _json(members: Mapping[str, Any]) -> bytes:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

@@ -45,6 +45,28 @@ def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
     assert run(account(), outcomes) == health
 
 
+@pytest.mark.parametrize(
+    ("codes", "connection"),
+    [
+        pytest.param((), "idle", id="nothing yet"),
+        pytest.param(("placeholder_unresolved",), "idle", id="no try of the server"),
+        pytest.param(("http_status",), "connected", id="a server that answers 400"),
+        pytest.param(("response_too_large",), "connected", id="a server that answers too much"),
+        pytest.param(("connection_failed",), "failing", id="a server that is gone"),
+        pytest.param(("tls_failed",), "failing", id="a certificate that is refused"),
+        pytest.param(("timeout",), "failing", id="a server that does not answer"),
+        pytest.param(("timeout", "http_status"), "connected", id="a server that is back"),
+        pytest.param(("connection_failed", "overloaded"), "failing", id="a message that was not sent"),
+    ],
+)
+def test_the_connection_is_failing_only_while_no_server_answers(codes: tuple[str, ...], connection: str) -> None:
+    one = account()
+    for code in codes:
+        assert one.admit() is None
+        one.failure(code, "why", 101.0)
+    assert one.status(102.0)["connection"] == connection
+
+
 def test_the_status_counts_every_message() -> None:
     one = account(capacity=3, workers=2)
     run(one, "++-")
@@ -134,7 +156,7 @@ def test_a_lossless_route_whose_server_is_down_is_not_green(target: Recorder, tm
         assert json.loads(client.message()[1])["health"] == "Green"
         client.publish("in", b"1")
         status = json.loads(client.message()[1])
-    assert (status["health"], status["connection"]) == ("Yellow", "failing")
+    assert (status["health"], status["connection"]) == ("Yellow", "connected")
     assert status["last_error"]["code"] == "http_status"
     assert (status["messages"]["total"], status["messages"]["failed"]) == (1, 0)
 

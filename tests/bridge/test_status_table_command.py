@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from amqtt.contexts import Action, BaseContext
@@ -23,9 +22,9 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.broker import status_client
-from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, follow, parse_address, snapshot
+from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
-from tests.bridge.host import Host, hosting, plain_broker
+from tests.bridge.host import Host, configuration, hosting, plain_broker
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
 from tests.bridge.test_status_table import status
 
@@ -113,7 +112,28 @@ def test_every_one_of_many_statuses_is_there(host: Host, retained: dict[str, byt
     for number in range(500):
         topic = f"$SYS/broker/routes/r{number}/status"
         host.wait(host.broker.retain_message(None, topic, json.dumps(status(f"r{number}")).encode()))
-    assert len(snapshot(parse_address(url(host)))) == 502
+    assert len(snapshot(parse_address(url(host))).statuses) == 502
+
+
+def test_a_reload_that_failed_is_shown_until_one_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(SERVER_ROUTE)
+    reporting = Host(configuration(path, status_seconds=60, reload_seconds=0.02))
+    try:
+        client = reporting.client("$SYS/broker/routes/reload")
+        path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
+        failure = json.loads(client.message()[1])
+        assert (failure["errors"] >= 1, failure["message"].startswith(f"{path}:")) == (True, True)
+        assert main(["status", "--broker", url(reporting)]) == 0
+        shown = capsys.readouterr().err
+        assert shown.startswith("reload failed ")
+        assert f"current routes: 2 errors in the route files, the first: {path}:1:1: error: route R has no" in shown
+        path.write_text(SERVER_ROUTE)
+        assert client.message() == ("$SYS/broker/routes/reload", b"")
+        assert main(["status", "--broker", url(reporting)]) == 0
+        assert capsys.readouterr().err == ""
+    finally:
+        reporting.stop()
 
 
 def test_seconds_are_how_long_it_listens(host: Host) -> None:
@@ -127,7 +147,7 @@ def test_seconds_are_how_long_it_listens(host: Host) -> None:
     publishing = threading.Thread(target=publish)
     publishing.start()
     try:
-        assert [one["name"] for one in snapshot(parse_address(url(host)), 0.5)] == ["late"]
+        assert [one["name"] for one in snapshot(parse_address(url(host)), 0.5).statuses] == ["late"]
     finally:
         stop.set()
         publishing.join()
@@ -149,8 +169,8 @@ class _SeenEnoughError(Exception):
 def test_table_follows_changes_and_removals(host: Host, retained: dict[str, bytes]) -> None:
     seen: list[list[str]] = []
 
-    def show(statuses: list[dict[str, Any]]) -> None:
-        seen.append(sorted(one["name"] for one in statuses))
+    def show(overview: Overview) -> None:
+        seen.append(sorted(one["name"] for one in overview.statuses))
         topic = "$SYS/broker/routes/a/status"
         if len(seen) == 1:
             host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/new/status", b'{"name": "new"}'))
@@ -167,7 +187,7 @@ def test_table_follows_changes_and_removals(host: Host, retained: dict[str, byte
 
 def test_table_ends_after_its_seconds(host: Host, retained: dict[str, bytes]) -> None:
     shown: list[int] = []
-    follow(parse_address(url(host)), 0.2, lambda statuses: shown.append(len(statuses)))
+    follow(parse_address(url(host)), 0.2, lambda overview: shown.append(len(overview.statuses)))
     assert shown[-1] == 2
 
 
@@ -183,7 +203,7 @@ def test_end_of_the_broker_ends_the_table() -> None:
 
 def test_credentials_of_the_url_are_used_decoded() -> None:
     with hosting(SERVER_ROUTE, {f"{HERE}.Gate": {}}) as gated:
-        assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))) == []
+        assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
 
 
 def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,7 +221,7 @@ def test_no_one_but_the_bridge_publishes_on_status_topics(
     assert json.loads(host.broker.retained_messages[own].data)["name"] == "R"
     assert STATUS not in host.broker.retained_messages
     address = status_client.parse_address(f"mqtt://ann:nna@127.0.0.1:{host.mqtt_port}")
-    assert [status["name"] for status in status_client.snapshot(address)] == ["R"]
+    assert [status["name"] for status in status_client.snapshot(address).statuses] == ["R"]
     assert "is published by the bridge alone" in caplog.text
     listener.close()
 
