@@ -3,7 +3,8 @@
 The idea. One thread a port does everything: it waits for sockets, parses, calls the application and sends. Handing each
 request to a worker thread and back costs more than answering it. So the application must not block; an answer that
 has to wait for something (a reply, room at the broker) is *pending*: it releases the thread and is resumed when it is
-woken or its time is over. A thousand callers that wait cost memory, not threads.
+woken or its time is over. A thousand callers that wait cost memory, not threads. An answer may also be a *stream*: its
+next piece is taken once the one before has left.
 
 The threads. Everything runs on the port's thread, except what is marked otherwise: `HttpServer`'s methods and the
 `wake` of a pending answer may be called from any thread, and only leave work for the port's thread.
@@ -24,7 +25,7 @@ What is ours, and why:
 """
 
 from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.application import Application, Pending, Request, Response
+from amqtt_rest_bridge.http_server.application import Application, Pending, Request, Response, Stream
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
 from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles
@@ -39,5 +40,6 @@ __all__ = [
     "Refusal",
     "Request",
     "Response",
+    "Stream",
     "TlsFiles",
 ]

@@ -28,12 +28,28 @@ class Request:
     refusal: Refusal | None = None
 
 
+class Stream(Protocol):
+    """A body that comes piece by piece, such as server-sent events. Every method is called on the port's thread.
+
+    The next piece is taken once the one before has left, so a caller that does not read holds one piece here.
+    """
+
+    def take(self) -> bytes | float:
+        """Return the next piece, b"" at the end, or the seconds after which to ask again although nothing woke it."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held: the connection has been closed, or the body has ended."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete answer.
+    """A complete answer, or with a `stream` the beginning of one.
 
     The server adds Content-Length, Date, Connection and X-Request-ID. `code` is an error's, for the access log, where
-    `labels` become fields.
+    `labels` become fields. The end of the connection is that of a stream (RFC 9112 section 6.3); `wake`, which the
+    application got with the request, has the stream asked for its next piece. The answer to a HEAD has none.
     """
 
     status: str
@@ -41,6 +57,7 @@ class Response:
     body: bytes = b""
     code: str | None = None
     labels: Labels = ()
+    stream: Stream | None = None
 
 
 def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Response:

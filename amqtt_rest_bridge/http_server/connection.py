@@ -20,6 +20,7 @@ from amqtt_rest_bridge.http_server.output import Output
 from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import RequestParser
 from amqtt_rest_bridge.http_server.response_head import response_pieces
+from amqtt_rest_bridge.http_server.streaming import StreamSender
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class ServerConnection:
         self._unparsed = b""  # received behind the request that is being served; one read at most
         self._serving: Exchange | None = None  # the request whose answer is being made
         self._output = Output(sock)
+        self._stream: StreamSender | None = None  # the answer, once its head has been made
         self._continued = False  # 100 Continue was sent for the request in part
         self._closing = False  # once the output has left
         self._caller_left = False  # the peer has closed its side while its answer was pending
@@ -69,7 +71,7 @@ class ServerConnection:
     @property
     def is_idle(self) -> bool:
         """Return whether it has served a request and nothing is under way, so that closing it loses nothing."""
-        return self._has_served and not (self.is_busy or self.request)
+        return self._has_served and not (self.is_busy or self.request or self._stream)
 
     @property
     def is_late(self) -> bool:
@@ -92,7 +94,8 @@ class ServerConnection:
             return not self._handshake_writes
         if self._serving is not None:  # a pending answer: the next request, or the end of the connection
             return not (self._unparsed or self._caller_left)
-        return self._lingering_since is not None or not (self.is_busy or self._closing)
+        is_done = self._stream is not None or self._lingering_since is not None  # what comes is thrown away
+        return is_done or not (self.is_busy or self._closing)
 
     def writable(self) -> bool:
         """Return whether to wait for room to send."""
@@ -128,7 +131,7 @@ class ServerConnection:
         if self._lingering_since is not None:
             self._lingering_bytes += len(data)
             data = data if self._lingering_bytes < _LINGER_BYTES else b""
-        elif data:
+        elif data and self._stream is None:  # a stream is the last answer on its connection
             self.active_at = time.monotonic()
             self._unparsed = data
             self._advance()
@@ -165,6 +168,8 @@ class ServerConnection:
             self._output.drop()
             if self._serving is not None:
                 self._serving.cancel()
+            if self._stream is not None:
+                self._stream.close()
             self._unparsed, self.request = b"", None
             self._socket.close()
 
@@ -197,7 +202,7 @@ class ServerConnection:
         elif self._handshaking or self.request is not None:
             if now - self.began > slow_seconds:
                 self._give_up(timeout)
-        elif not self._serving and now - self.active_at > idle_seconds:
+        elif not (self._serving or self._stream) and now - self.active_at > idle_seconds:
             self.abandon()
         return False
 
@@ -259,13 +264,17 @@ class ServerConnection:
 
     def _serve(self, request: Any) -> None:
         """Answer a request, now or when its pending answer is complete."""
-        exchange = self._serving = Exchange(request, self.server.waiting, self._on_answer)
+        on_answer: Callable[[Exchange], None] = lambda done: self._step(partial(self._answer, done))  # noqa: E731
+        exchange = self._serving = Exchange(request, self.server.waiting, on_answer)
         exchange.ask(self.server.app, request.error or self.server.closing)
         if exchange.response is not None:
             self._answer(exchange)
 
-    def _on_answer(self, exchange: Exchange) -> None:
-        self._step(partial(self._answer, exchange))
+    def _send_stream(self) -> None:
+        if not self._output:
+            self.active_at = time.monotonic()
+        if self._stream is not None and not self._stream.send():
+            self.handle_close()
 
     def _answer(self, exchange: Exchange) -> None:
         """Send the answer that was made; raises `OSError` when the connection is broken."""
@@ -273,7 +282,9 @@ class ServerConnection:
         self._serving = None
         self._has_served = True
         self._linger = request.error is not None
-        self._closing = request.connection_close or request.error is not None or self.server.closing is not None
+        stream = exchange.response.stream if exchange.response is not None else None
+        is_last = request.connection_close or request.error is not None or stream is not None
+        self._closing = is_last or self.server.closing is not None
         if self._closing:
             self._unparsed = b""
         try:
@@ -283,6 +294,9 @@ class ServerConnection:
             pieces = self._pieces(exchange)
         self.server.log_access(self, exchange)
         request.close()
+        if stream is not None:
+            exchange.on_wake = partial(self._step, self._send_stream)
+            self._stream = StreamSender(stream, self._output, self.server.loop.later, exchange.on_wake)
         self._output.send(*pieces)
         self.active_at = time.monotonic()
         if not self._output:
@@ -298,7 +312,9 @@ class ServerConnection:
 
     def _sent(self) -> None:
         """Continue after an answer has been sent, in the next turn, after other connections."""
-        if self._closing:
+        if self._stream is not None:
+            self._send_stream()
+        elif self._closing:
             self.handle_close()
         elif self._unparsed:
             self.server.loop.soon(partial(self._step, self._advance))

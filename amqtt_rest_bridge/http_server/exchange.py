@@ -58,6 +58,8 @@ class Exchange:
         self.request_id = str(uuid.uuid4())
         self.began = time.monotonic()
         self.response: Response | None = None
+        self.on_wake: Callable[[], None] | None = None
+        """What a wake does once the answer is a stream."""
         self._waiting = waiting
         self._on_answer = on_answer
         self._pending: Pending | None = None
@@ -71,7 +73,7 @@ class Exchange:
             self._attempt(partial(self._ask, app, refusal))
 
     def wake(self) -> None:
-        """Schedule the next step of a pending answer; from any thread."""
+        """Schedule the next step of a pending answer or a stream; from any thread."""
         self._waiting.soon(self._woken)
 
     def caller_left(self) -> None:
@@ -114,6 +116,8 @@ class Exchange:
             self._attempt(partial(self._resume, self._pending))
             if self.response is not None:
                 self._on_answer(self)
+        elif self.on_wake is not None:
+            self.on_wake()
 
     def _attempt(self, step: Callable[[], None]) -> None:
         try:

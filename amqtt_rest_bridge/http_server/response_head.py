@@ -34,7 +34,7 @@ def _head(response: Response, request_id: str, version: str, *, close: bool) -> 
         if "\n" in value or "\r" in value or not value.isascii():
             raise ValueError(f"the value of {name} does not fit into a header")
         lines.append(f"{name}: {value}")
-    if response.status[:3] not in ("204", "304"):
+    if response.status[:3] not in ("204", "304") and response.stream is None:
         lines.append(f"Content-Length: {len(response.body)}")
     lines.append(f"X-Request-ID: {request_id}")
     lines.append(_date(int(time.time())))
