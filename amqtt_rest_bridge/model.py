@@ -215,7 +215,10 @@ class Publication(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """The part of the plugin's configuration that a bridge process needs; sizes are bytes."""
+    """What a bridge process needs to know of the plugin's configuration; sizes are bytes.
+
+    `observed` is whether there is an admin port, for which calls and requests are recorded.
+    """
 
     workers: int = 64
     max_body_bytes: int = 262_144
@@ -223,6 +226,8 @@ class BridgeSettings:
     server_certfile: str | None = None
     server_keyfile: str | None = None
     access_log: str | None = None
+    observed: bool = False
+    admin_token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

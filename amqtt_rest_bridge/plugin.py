@@ -92,6 +92,11 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
         return self.service.server_ports
 
+    @property
+    def admin_port(self) -> int | None:
+        """Return the bound port of the status page and the metrics, None without the setting admin_port."""
+        return self.service.admin_port
+
     async def on_broker_pre_start(self) -> None:
         """Attach to the broker's loop."""
         self.service.attach()

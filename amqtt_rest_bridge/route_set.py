@@ -39,6 +39,15 @@ def changes(before: Iterable[Route], after: Iterable[Route]) -> str:
     return "; ".join(f"{what} {', '.join(sorted(names))}" for what, names in lists.items() if names) or "no changes"
 
 
+def event_names(routes: Iterable[Route]) -> set[tuple[str, str]]:
+    """Return the names of all events, each with that of its route."""
+    names: set[tuple[str, str]] = set()
+    for route in routes:
+        names.update((route.name, event.name) for event in route.client_events)
+        names.update((route.name, event.name) for event in route.server_events)
+    return names
+
+
 def read_filters(routes: Iterable[Route]) -> list[str]:
     """Return the topic filters of all read events."""
     return [event.read_filter for route in routes for event in route.server_events if event.read_filter is not None]

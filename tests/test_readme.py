@@ -2,11 +2,14 @@
 
 import configparser
 import dataclasses
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from amqtt_rest_bridge.bridge.admin.metrics import METRICS
 from amqtt_rest_bridge.bridge.server.refusals import STATUS_LINES
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
@@ -35,6 +38,20 @@ def test_the_plugins_settings_and_defaults_are_the_codes() -> None:
 def test_the_failure_codes_are_the_codes() -> None:
     table = [codes(row[0])[0] for row in rows(section(BRIDGE, "Failure codes")) if codes(row[0])]
     assert sorted(table) == sorted(code.value for code in FailureCode)
+
+
+def test_the_metrics_and_their_types_are_the_codes() -> None:
+    table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Admin port")) if row[0].startswith("`rest_")}
+    assert table == {name: kind for name, (kind, _) in METRICS.items()}
+
+
+@pytest.mark.parametrize("name", ["grafana-dashboard.json", "prometheus-alerts.yaml"])
+def test_the_dashboard_and_the_alerts_use_metrics_that_exist(name: str) -> None:
+    text = (ROOT / "conf" / name).read_text()
+    assert (json.loads(text) if name.endswith("json") else yaml.safe_load(text)) is not None
+    used = {re.sub("_(bucket|sum|count)$", "", one) for one in re.findall(r"rest_bridge_\w+", text)}
+    assert used <= set(METRICS)
+    assert {"rest_bridge_health", "rest_bridge_queued", "rest_bridge_reload_errors"} <= used
 
 
 def test_server_modes_answers_are_the_codes() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
 
@@ -75,6 +76,11 @@ class BrokerPort(Protocol):
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         """Return the latest payload seen on a read event's SOURCE_TOPIC, None before there is one."""
+        ...
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Return where requests are recorded for the admin port, None without one; the same while the bridge runs."""
         ...
 
     def expect(self, topic: str, wake: Wake) -> AbstractContextManager[Reply]:

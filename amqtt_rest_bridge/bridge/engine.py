@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
+from amqtt_rest_bridge.bridge.answers import Answers
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, Served, ShuttingDownError, Wake
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.pace import Pace
@@ -25,33 +24,30 @@ from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunn
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import AwaitedReply, Inbound
 from amqtt_rest_bridge.bridge.link_readers import LinkReaders, turn_at
+from amqtt_rest_bridge.bridge.observation import Observation, OpenAdmin
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.port_watch import PortWatch
 from amqtt_rest_bridge.bridge.ports import Ports, Server
+from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.link.admin_frames import ServeAdmin, ToAdmin
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import (
-    SKIPPED,
     Calls,
     CreditReturn,
     DispatchedCall,
-    EventAnswers,
     Failed,
     Latest,
     Listen,
     Ping,
     Ready,
     Replies,
-    RouteAnswers,
     Stop,
     Stopped,
     ToBridge,
     UseRoutes,
-)
-from amqtt_rest_bridge.link.frames import (
-    Served as ServedReport,
 )
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
@@ -61,7 +57,7 @@ log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer those who wait for a reply
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
-_COUNTED: Final = frozenset({"internal_error", "overloaded", "reply_timeout", SKIPPED})
+_STOP_LOOK_SECONDS: Final = 0.01
 
 
 class Makers(Protocol):
@@ -74,6 +70,10 @@ class Makers(Protocol):
         self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
     ) -> Server:
         """Start what serves a port."""
+
+    @property
+    def admin(self) -> OpenAdmin:
+        """Return what starts the admin port."""
 
 
 class Engine:
@@ -92,8 +92,10 @@ class Engine:
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
-        self._answers = _Answers()
+        self._answers = Answers()
         self._watch = PortWatch(link.send)
+        self._observation: Observation | None = None  # from the first routes on, where there is an admin port
+        self._admin_socket: socket.socket | None = None
         self._ending = False
         self._stopping = False
         self._idle: list[RouteRunner] = []  # with calls that no thread runs yet
@@ -145,6 +147,10 @@ class Engine:
                 self._begin_stop(grace)
             case Ping():
                 self._watch.ping({} if self._ending else self._ports.servers)
+            case ServeAdmin():
+                self._admin_socket = self._link.take_socket()
+            case _ if self._observation is not None and isinstance(frame, ToAdmin):
+                self._observation.handle(frame)
 
     # What server mode asks (`BrokerPort`), from any thread.
 
@@ -165,6 +171,11 @@ class Engine:
     def latest(self, topic_filter: str) -> TopicPayload | None:
         """Return the latest payload of a read event; see `BrokerPort.latest`."""
         return self._inbound.latest(topic_filter)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Return where requests are recorded; see `BrokerPort.recorder`."""
+        return None if self._observation is None else self._observation.recorder
 
     def expect(self, topic: str, wake: Wake) -> AbstractContextManager[AwaitedReply]:
         """Wait for a reply; see `BrokerPort.expect`."""
@@ -193,6 +204,7 @@ class Engine:
         settings: BridgeSettings
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
+        self._observe(routes, settings)
         runners: dict[int, RouteRunner] = {}
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)
@@ -208,13 +220,22 @@ class Engine:
         self._ports.serve(routes_by_port((numbered.route for numbered in routes), ports), settings)
         self._link.send(Ready())
 
+    def _observe(self, routes: tuple[NumberedRoute, ...], settings: BridgeSettings) -> None:
+        if settings.observed and self._observation is None:
+            self._answers.observed = True
+            self._observation = Observation(
+                self._admin_socket, settings, self._timers, self._link.send, self._makers.admin
+            )
+        if self._observation is not None:
+            self._observation.use_routes([numbered.route for numbered in routes])
+
     def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
         name, pace = numbered.route.name, self._pace_of(numbered.route)
         sender = self._makers.sender(numbered.route.config, settings)
         context = RouteContext(
             self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name)
         )
-        return RouteRunner(numbered, settings, sender, context)
+        return RouteRunner(numbered, settings, sender, context, self.recorder)
 
     def _pace_of(self, route: Route) -> Pace | None:
         """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
@@ -229,7 +250,7 @@ class Engine:
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
         report = self._answers.take()
-        if report.routes or report.events:
+        if report.routes or report.events or report.requests:
             self._outbox.send(report)
         for _ in range(len(self._retired)):  # while the reader may put more in
             runner = self._retired.popleft()
@@ -251,6 +272,8 @@ class Engine:
             runner.stop()
         self._ports.stop(deadline)
         self._stopping = True
+        if self._observation is not None:
+            self._observation.stop(0.0)
         while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
             threading.Event().wait(_STOP_LOOK_SECONDS)
         self._outbox.send(self._answers.take())
@@ -261,55 +284,9 @@ class Engine:
         self._timers.close()
         self._inbound.dismiss()
         self._ports.close()
+        if self._observation is not None:
+            self._observation.stop(0.0)
         for runner in {*self._runners.values(), *self._retired}:
             runner.stop()
             runner.close()
         self._link.close()
-
-
-_STOP_LOOK_SECONDS: Final = 0.01
-_NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
-
-
-class _Answers:
-    """How many requests each route and event answered since the last report, and how the last one ended."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[str, RouteAnswers] = {}
-        self._lines: dict[Served, tuple[int, str, str | None]] = {}
-        self._has_lines = log.isEnabledFor(logging.INFO)
-
-    def count(self, served: Served, status: str, code: str | None, message: str | None) -> None:
-        """Count one answer; a caller's mistake is not an error of the route, but is logged."""
-        with self._lock:
-            if self._has_lines:
-                before = self._lines.get(served)
-                self._lines[served] = (1 if before is None else before[0] + 1, status, code)
-            if code is not None and code not in _COUNTED:
-                return
-            counts = self._counts.get(served.route, _NO_ANSWERS)
-            if code == SKIPPED:
-                counts = replace(counts, skipped=counts.skipped + 1)
-            elif code is None:
-                counts = replace(counts, answered=counts.answered + 1)
-            else:
-                counts = replace(counts, failed=counts.failed + 1, code=str(code), message=message or "")
-            self._counts[served.route] = counts
-
-    def take(self) -> ServedReport:
-        """Return the counts by route and the log's lines by event, and begin anew."""
-        with self._lock:
-            counts, self._counts = self._counts, {}
-            lines, self._lines = self._lines, {}
-        return ServedReport(
-            counts,
-            [
-                EventAnswers(one.route, one.event, count, f"answered {one.request} with {_reason(status, code)}")
-                for one, (count, status, code) in lines.items()
-            ],
-        )
-
-
-def _reason(status: str, code: str | None) -> str:
-    return status[:3] if code is None else f"{status[:3]} {code}"

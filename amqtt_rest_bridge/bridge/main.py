@@ -15,6 +15,7 @@ from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.http_options import sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.refusals import port_closed, shutting_down
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
@@ -62,6 +63,13 @@ class Network:
     ) -> "Port":
         """Serve routes on a listening socket."""
         return Port(sock, routes, broker, settings, self._turns)
+
+    @property
+    def admin(self) -> OpenAdmin:
+        """Return what starts the admin port; imported only where there is one."""
+        from amqtt_rest_bridge.bridge.admin.port import AdminServer
+
+        return AdminServer
 
 
 class Port:

@@ -11,6 +11,8 @@ Values alone live here, no I/O; both processes use them, on any thread. The jour
 and of a request in server mode: `Publish` carries its publication to the broker, `Replies` and `Latest` bring the
 messages that it is answered with, `Served` counts the answers.
 
+The frames of the admin port are in `link.admin_frames`.
+
 Frames arrive in the order in which they were sent. On the wire a frame is a four-byte length (little-endian) and a
 MessagePack array that begins with the frame's tag. msgspec encodes and decodes eight calls of 100 bytes in 0.4 us
 each, objects included; marshalled tuples, which have no names, take the same 0.4 us. Times are seconds, sizes bytes.
@@ -20,6 +22,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from amqtt_rest_bridge.link.admin_frames import FromAdmin, ToAdmin
 from amqtt_rest_bridge.model import Message, Publication
 
 INITIAL_CREDITS: Final = 512
@@ -71,6 +74,15 @@ class TopicMessage(Struct, frozen=True, array_like=True):
 
     topic: str
     payload: bytes
+
+
+class RequestCount(Struct, frozen=True, array_like=True):
+    """Requests that a server event has answered with this status since the last report."""
+
+    route: str
+    event: str
+    status: str
+    count: int
 
 
 class RouteAnswers(Struct, frozen=True, array_like=True):
@@ -190,10 +202,14 @@ class Waiting(Struct, frozen=True, array_like=True, tag=24):
 
 
 class Served(Struct, frozen=True, array_like=True, tag=25):
-    """What server mode answered since the last such frame; `events` only when the broker logs at INFO."""
+    """What server mode answered since the last such frame.
+
+    `events` only when the broker logs at INFO, `requests` only when there is an admin port.
+    """
 
     routes: dict[str, RouteAnswers]
     events: list[EventAnswers]
+    requests: list[RequestCount] = []
 
 
 class Log(Struct, frozen=True, array_like=True, tag=26):
@@ -238,7 +254,7 @@ class Unserved(Struct, frozen=True, array_like=True, tag=32):
     reasons: dict[int, str]
 
 
-ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest
+ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest | ToAdmin
 ToBroker = (
     Ready
     | Failed
@@ -253,5 +269,6 @@ ToBroker = (
     | Pong
     | Stalled
     | Unserved
+    | FromAdmin
 )
 Frame = ToBridge | ToBroker

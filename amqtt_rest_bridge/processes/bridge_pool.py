@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link.frames import Stop
+from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
+from amqtt_rest_bridge.link.frames import Stop, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess, Spawn
+from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -39,6 +41,7 @@ class BridgePool:
         settings: What they need of the plugin's configuration.
         server: Counts what their server mode takes in and answers.
         loop: The broker's, which may not run yet.
+        oversight: Answers the one that serves the admin port; None without such a port.
     """
 
     def __init__(
@@ -48,11 +51,16 @@ class BridgePool:
         settings: BridgeSettings,
         server: ServerReports,
         loop: asyncio.AbstractEventLoop,
+        oversight: Oversight | None = None,
     ) -> None:
+        self.restarts = 0
+        """How many bridge processes had to be started again."""
         self._count = count
         self._spawn = spawn
         self._settings = settings
         self._server = server
+        self._oversight = oversight
+        self._admin: socket.socket | None = None
         self._bridges: list[BridgeProcess] = []
         # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
         # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
@@ -71,18 +79,28 @@ class BridgePool:
         """Return the bridge processes, by their numbers; empty before `start`."""
         return self._bridges
 
-    def start(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
+    def start(
+        self,
+        routes: Sequence[NumberedRoute],
+        sockets: Mapping[int, socket.socket],
+        admin: socket.socket | None = None,
+    ) -> None:
         """Start all processes and wait until they serve; blocks for `READY_SECONDS` at most.
+
+        The first one serves the admin port, where there is a socket for it.
 
         Raises:
             ConfigurationError: One of them cannot start; none is left.
         """
         self._describe(routes, sockets)
+        self._admin = admin
         deadline = time.monotonic() + READY_SECONDS
         try:
             for index in range(self._count):
                 bridge = self._make(index)
                 self._bridges.append(bridge)
+                if admin is not None and index == 0:
+                    bridge.serve_admin_now(admin)
                 bridge.configure_now(self._routes, self._ports_of(index))
             for bridge in self._bridges:
                 bridge.await_ready(deadline)
@@ -191,13 +209,22 @@ class BridgePool:
         return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
 
     def _make(self, index: int) -> BridgeProcess:
-        return BridgeProcess(index, self._loop, self._spawn, self._server, self._became_ready, self._died)
+        return BridgeProcess(
+            index, self._loop, self._spawn, self._server, self._became_ready, self._died, self._oversee
+        )
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
         for topic_filter, payload in self._server.latest():
             bridge.show(topic_filter, payload)
         held, self._held = self._held, deque()
         self._due.put_first(held)
+
+        if self._oversight is not None:
+            self._oversight.became_ready(bridge, self)
+
+    def _oversee(self, frame: ToBroker) -> None:
+        if self._oversight is not None and isinstance(frame, FromAdmin):
+            self._oversight.take(frame, self)
 
     def _lose(self, call: Call) -> None:
         call.reports.lost(call)
@@ -244,6 +271,9 @@ class BridgePool:
         try:
             bridge = self._bridges[old.index] = self._make(old.index)
             bridge.attach()
+            self.restarts += 1
+            if self._admin is not None and bridge.index == 0:
+                bridge.send(ServeAdmin(), [self._admin])
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out
             bridge.disconnect()

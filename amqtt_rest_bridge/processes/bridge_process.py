@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.link.admin_frames import ServeAdmin
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
@@ -115,6 +116,7 @@ class BridgeProcess:
         server: Counts what its server mode takes in and answers.
         on_ready: Called when it serves, each time that it has taken new routes.
         on_closed: Called when it has ended.
+        on_admin: Called with every other frame, those about the admin port.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class BridgeProcess:
         server: ServerReports,
         on_ready: Callable[["BridgeProcess"], None],
         on_closed: Callable[["BridgeProcess"], None],
+        on_admin: Callable[[ToBroker], None],
     ) -> None:
         self.index = index
         self.ready = False
@@ -136,6 +139,7 @@ class BridgeProcess:
         self._server = server
         self._on_ready = on_ready
         self._on_closed = on_closed
+        self._on_admin = on_admin
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
@@ -153,6 +157,10 @@ class BridgeProcess:
         self._stalled: Sequence[StalledPort] = ()
         self._unserved: Mapping[int, str] = {}  # why, by port
         self._gone = False
+
+    def serve_admin_now(self, sock: socket.socket) -> None:
+        """Send the listening socket of the admin port; blocks, for the plugin's constructor."""
+        self._link.send_now(ServeAdmin(), [sock])
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
@@ -303,6 +311,8 @@ class BridgeProcess:
             case Unserved(reasons):
                 self._unserved = reasons
                 self._server.unserved(self.index, reasons)
+            case _:
+                self._on_admin(frame)
 
     def _release_credits(self, count: int) -> None:
         if not self._released:

@@ -10,10 +10,11 @@ _BACKLOG: Final = 1024  # connections that wait while a bridge process is starte
 
 
 class ListeningSockets:
-    """Listening sockets by configured port."""
+    """Listening sockets by configured port; `setting` is what errors call the port."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, setting: str = "SERVER_PORT") -> None:
         self._host = host
+        self._setting = setting
         self.sockets: dict[int, socket.socket] = {}
 
     @property
@@ -35,7 +36,7 @@ class ListeningSockets:
             for sock in opened.values():
                 sock.close()
             why = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server says the address again
-            raise ConfigurationError(f"cannot listen on {self._host} port {port} (SERVER_PORT): {why}") from error
+            raise ConfigurationError(f"cannot listen on {self._host} port {port} ({self._setting}): {why}") from error
         self.sockets |= opened
 
     def close(self, keep: Iterable[int] = ()) -> None:

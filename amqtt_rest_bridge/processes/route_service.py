@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
+from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader
 from amqtt_rest_bridge.processes.settings import (
     Settings,
@@ -32,6 +34,7 @@ from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -96,11 +99,14 @@ def assemble(
     statistics: dict[str, RouteStatistics] = {}
     quiet_log = QuietLog()
     reporter = StatusReporter(statistics, publisher.put_status, topic)
-    server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log)
-    pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop)
+    observer = None if settings.admin_port is None else Observer()
+    server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log, observer)
+    oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop)
+    pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight)
     dispatcher = Dispatcher(
         pool, publisher, server, statistics, settings.workers * processes,
         store=store, on_health=reporter.health_changed, quiet=quiet_log,
+        observer=observer,
     )  # fmt: skip
     supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
     return Parts(publisher, quiet_log, reporter, supervisor, pool, dispatcher, schedule)
@@ -134,6 +140,7 @@ class RouteService:
         self._code = code
         self._parts = parts
         self._sockets = sockets
+        self._admin = ListeningSockets(settings.admin_host, "admin_port")
         self._tasks = tasks
         self._on_reload = on_reload
         self._closed = False
@@ -148,6 +155,11 @@ class RouteService:
     def server_ports(self) -> dict[int, int]:
         """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
         return self._sockets.bound
+
+    @property
+    def admin_port(self) -> int | None:
+        """Return the bound port of the status page and the metrics, None without the setting admin_port."""
+        return next(iter(self._admin.bound.values()), None)
 
     @property
     def statistics(self) -> Mapping[str, RouteStatistics]:
@@ -168,10 +180,19 @@ class RouteService:
         """Start the bridge processes and wait until they serve; blocks for ten seconds at most.
 
         Raises:
-            ConfigurationError: One of them cannot start; none is left.
+            ConfigurationError: One of them cannot start, or the admin port is taken; none is left.
         """
-        self._parts.pool.start(self._numbered, self._sockets.sockets)
+        if self._settings.admin_port is not None:
+            self._admin.open([self._settings.admin_port])
+        admin = next(iter(self._admin.sockets.values()), None)
+        try:
+            self._parts.pool.start(self._numbered, self._sockets.sockets, admin)
+        except ConfigurationError:
+            self._admin.close()
+            raise
         self._log_ports(self._sockets.bound)
+        if self.admin_port is not None:
+            log.info("status page and metrics: http://%s:%d", _in_url(self._settings.admin_host), self.admin_port)
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""
@@ -201,6 +222,7 @@ class RouteService:
         """Wait for running requests and publish their results; new connections are refused from now on."""
         self._sockets.close()
         self._parts.schedule.replace(())
+        self._admin.close()
         left = await self._parts.pool.stop(GRACE_SECONDS)
         self._parts.quiet_log.flush()
         for route, count in self._parts.dispatcher.abandon().items():
@@ -222,6 +244,7 @@ class RouteService:
         self._parts.pool.disconnect()
         await asyncio.to_thread(self._parts.pool.close)
         self._sockets.close()
+        self._admin.close()
 
     def _check_new(self, routes: Sequence[Route]) -> None:
         known = {numbered.route for numbered in self._numbered}
@@ -258,7 +281,10 @@ class RouteService:
 
     def _log_ports(self, ports: Iterable[int]) -> None:
         scheme = "http" if self._settings.server_certfile is None else "https"
-        host = self._settings.server_host
         for port in ports:
-            shown = f"[{host}]" if ":" in host else host
-            log.info("server mode listens on %s://%s:%d", scheme, shown, self._sockets.bound[port])
+            host = _in_url(self._settings.server_host)
+            log.info("server mode listens on %s://%s:%d", scheme, host, self._sockets.bound[port])
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,8 +1,10 @@
 """The plugin's settings, checked, and what follows from them and the routes. Pure but for the log."""
 
+import ipaddress
 import logging
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, RouteFilesError, Severity
@@ -13,6 +15,8 @@ log = logging.getLogger(__name__)
 
 _LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
 _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
+_HIGHEST_PORT: Final = 65_535
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
 _RANGES: Final = (
     ("max_body_bytes", 0, _LARGEST_MESSAGE),
     ("max_response_bytes", 0, _LARGEST_MESSAGE),
@@ -40,24 +44,48 @@ class Settings:
     status_seconds: float = 30
     spool: str | None = None
     access_log: str | None = None
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
+    admin_token: str | None = field(default=None, repr=False)
 
 
 def check_settings(settings: Settings) -> None:
     """Raise `ConfigurationError` for the first setting that cannot be used."""
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, bool) and not isinstance(field.default, bool):  # which Python counts as 0 and 1
-            raise ConfigurationError(f"the setting {field.name} is {str(value).lower()}; write a number")
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if isinstance(value, bool) and not isinstance(one.default, bool):  # which Python counts as 0 and 1
+            raise ConfigurationError(f"the setting {one.name} is {str(value).lower()}; write a number")
     if not settings.server_host.strip():
         raise ConfigurationError("the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network")
     if not settings.routes:
         raise ConfigurationError("the setting routes is missing: name a file or folder of route definitions")
     if (settings.server_certfile is None) != (settings.server_keyfile is None):
         raise ConfigurationError("server_certfile and server_keyfile belong together: set both, or none")
+    _check_admin(settings)
     for name, least, most in _RANGES:
         value = getattr(settings, name)
         if not least <= value <= most:
             raise ConfigurationError(f"the setting {name} is {value}; allowed is {least} to {most}")
+
+
+def _check_admin(settings: Settings) -> None:
+    if settings.admin_port is not None and not 0 <= settings.admin_port <= _HIGHEST_PORT:
+        raise ConfigurationError(f"the setting admin_port is {settings.admin_port}; allowed is 0 to {_HIGHEST_PORT}")
+    if settings.admin_token is not None and not _TOKEN.fullmatch(settings.admin_token):
+        raise ConfigurationError("the setting admin_token must be 16 or more visible ASCII characters without spaces")
+    if settings.admin_token is None and not is_loopback(settings.admin_host):
+        raise ConfigurationError(
+            f"the setting admin_host is {settings.admin_host}, which other machines can reach: "
+            "set admin_token, or leave it at 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host that a port listens on."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
@@ -69,6 +97,8 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
         server_certfile=settings.server_certfile,
         server_keyfile=settings.server_keyfile,
         access_log=settings.access_log,
+        observed=settings.admin_port is not None,
+        admin_token=settings.admin_token,
     )
 
 

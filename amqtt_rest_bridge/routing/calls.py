@@ -28,6 +28,10 @@ class StoreFullError(BridgeError):
 class Store(Protocol):
     """Keeps the calls of lossless routes until they have ended."""
 
+    @property
+    def trouble(self) -> str | None:
+        """Return why the last write failed, None when it did not."""
+
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
         """Keep a call and return its key; raises `StoreFullError`.
 

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import bridge_restarted, disk_full, overloaded, too_many_hops
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Message, NumberedRoute
+from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.routing.calls import (
     NO_DELIVERY,
     BridgePort,
@@ -28,6 +29,7 @@ from amqtt_rest_bridge.routing.calls import (
     Store,
     StoreFullError,
 )
+from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.results import ResultPublisher
 from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
@@ -54,6 +56,7 @@ class Dispatcher:
         store: Keeps the calls of lossless routes; None where there are none.
         on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
+        observer: Counts for the admin port; None where there is none.
         clock: Unix seconds.
         room: Makes the room where messages of balanced routes wait.
     """
@@ -69,6 +72,7 @@ class Dispatcher:
         store: Store | None,
         on_health: Callable[[RouteStatistics], None],
         quiet: QuietLog,
+        observer: Observer | None = None,
         clock: Callable[[], float] = time.time,
         room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
     ) -> None:
@@ -83,6 +87,7 @@ class Dispatcher:
         self._on_health = on_health
         self._clock = clock
         self._quiet = quiet
+        self._observer = observer
         self._ids = itertools.count(1)
         self._room = room(self._time_over)
 
@@ -95,6 +100,8 @@ class Dispatcher:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
         self._server.replace((numbered.route for numbered in routes), reads, replies)
         self.table.replace(routes, self._server.watching.entries())
+        if self._observer is not None:
+            self._observer.keep(event_names(numbered.route for numbered in routes))
         for offered in list(self._room.empty()):  # by the present definition of their events
             present = self.table.named(offered.listening.name)
             if present is None:
@@ -121,8 +128,11 @@ class Dispatcher:
                 `abandon` drops stays held: its source delivers it again.
         """
         found = self.table.find(message.topic)
-        if not found and delivery is None:
-            return
+        if not found:
+            if self._observer is not None and self._observer.following:
+                self._observer.unmatched(message)
+            if delivery is None:
+                return
         held = delivery or NO_DELIVERY
         held.hold()  # a call that ends at once must not acknowledge what other events have still to take
         try:
@@ -214,6 +224,8 @@ class Dispatcher:
             statistics.skip()
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
+        if self._observer is not None:
+            self._observer.ended(listening.name, result)
         if changed:
             self._report_health(statistics)
         if result.publication is not None:
@@ -228,6 +240,8 @@ class Dispatcher:
         self.waiting(call, -1)
         failure, listening = bridge_restarted(), call.listening
         self._quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
+        if self._observer is not None:
+            self._observer.lost(listening, call.message, failure)
         if listening.statistics.failure(failure.code, failure.message, self._clock()):
             self._report_health(listening.statistics)
         self._results.put_failure(listening, call.message, failure, call.hops, call.delivery, has_room=True)
@@ -260,6 +274,8 @@ class Dispatcher:
         """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
         text = "refused a message on %s: %s"
         self._quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
+        if self._observer is not None:
+            self._observer.refused(listening, message, failure)
         if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
             self._report_health(listening.statistics)
         if hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew

@@ -9,6 +9,7 @@ from amqtt_rest_bridge.link.frames import Served
 from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.routing.calls import PublisherPort, ReleaseCredits
+from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.watching import Watching
@@ -23,6 +24,7 @@ class ServerReports:
         statistics: Those of the present routes, by name; kept up to date by the dispatcher.
         on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
+        observer: Counts for the admin port; None where there is none.
         clock: Unix seconds.
     """
 
@@ -32,6 +34,7 @@ class ServerReports:
         statistics: Mapping[str, RouteStatistics],
         on_health: Callable[[RouteStatistics], None],
         quiet: QuietLog,
+        observer: Observer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.watching = Watching()
@@ -40,6 +43,7 @@ class ServerReports:
         self._statistics = statistics
         self._on_health = on_health
         self._quiet = quiet
+        self._observer = observer
         self._clock = clock
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
@@ -61,6 +65,8 @@ class ServerReports:
         """Note what was answered."""
         for event in report.events:
             self._quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
+        if self._observer is not None:
+            self._observer.served(report.requests)
         for route, answers in report.routes.items():
             statistics = self._statistics.get(route)
             if statistics is not None and statistics.served(answers, self._clock()):
@@ -94,6 +100,11 @@ class ServerReports:
         for name, statistics in self._statistics.items():
             if statistics.note_down(down.get(name), now):
                 self._on_health(statistics)
+
+    def troubles(self) -> list[str]:
+        """Return which ports are not served, and why, in sentences."""
+        reasons = {port: reason for faults in self._unserved.values() for port, reason in faults.items()}
+        return [f"SERVER_PORT {port} is not served: {reason}" for port, reason in sorted(reasons.items())]
 
     def _error(self, route: str, code: str, message: str, now: float) -> None:
         statistics = self._statistics[route]

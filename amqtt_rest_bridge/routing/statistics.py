@@ -62,6 +62,16 @@ class RouteStatistics:
         """Return whether one more message can be queued."""
         return self.outstanding < self.capacity
 
+    @property
+    def in_flight(self) -> int:
+        """Return how many calls a worker is at."""
+        return min(self.outstanding - self.waiting, self.workers)
+
+    @property
+    def queued(self) -> int:
+        """Return how many messages wait: for a worker, for their next try, or for room."""
+        return self.outstanding - self.in_flight + self.outside
+
     def refuse(self, code: str, message: str, now: float) -> bool:
         """Note a message that was not admitted; return whether the health changed."""
         self.total += 1
@@ -172,7 +182,6 @@ class RouteStatistics:
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
         latencies = sorted(self._latencies)
-        in_flight = min(self.outstanding - self.waiting, self.workers)
         return {
             "name": self.name,
             "type": "REST_API",
@@ -186,8 +195,8 @@ class RouteStatistics:
                 "retried": self.retried,
                 "refused": self.refused,
                 "skipped": self.skipped,
-                "queued": self.outstanding - in_flight + self.outside,
-                "in_flight": in_flight,
+                "queued": self.queued,
+                "in_flight": self.in_flight,
             },
             "last_success": None if self._last_success is None else rfc3339(self._last_success),
             "last_error": self._error_member(),

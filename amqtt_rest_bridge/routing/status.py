@@ -73,12 +73,13 @@ class StatusReporter:
         self.reload_failure: ReloadFailure | None = None
         """The last reload, if it failed; see `reloaded`."""
         self._reports = False
-        self._fault: str | None = None  # why no route can be well, and ...
-        self._broken_since = 0.0  # ... since when (Unix time)
+        self.fault: str | None = None
+        """Why no route can be well, None while they can."""
+        self._broken_since = 0.0  # since when there is a fault (Unix time)
 
     def report_broken(self, fault: str | None) -> None:
         """Report all routes Red for this reason from now on; None: as they are themselves."""
-        self._fault, self._broken_since = fault, time.time()
+        self.fault, self._broken_since = fault, time.time()
         if self._reports:
             self.report_all()
 
@@ -94,14 +95,17 @@ class StatusReporter:
             payload = b"" if failure is None else _json(failure.members())
             self._publish(Publication(reload_topic(self._topic), payload, retain=True))
 
+    def status(self, statistics: RouteStatistics) -> dict[str, Any]:
+        """Return one route's status as it is now."""
+        status = statistics.status(time.time())
+        if self.fault is not None:
+            error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self.fault}
+            status |= {"health": "Red", "last_error": error}
+        return status
+
     def report(self, statistics: RouteStatistics) -> None:
         """Publish one route's status now."""
-        now = time.time()
-        status = statistics.status(now)
-        if self._fault is not None:
-            error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self._fault}
-            status |= {"health": "Red", "last_error": error}
-        self._publish(Publication(self._topic(statistics.name), _json(status), retain=True))
+        self._publish(Publication(self._topic(statistics.name), _json(self.status(statistics)), retain=True))
 
     def remove(self, route: str) -> None:
         """Remove the retained status of a route that is gone; subscribers receive the empty payload too."""

@@ -50,6 +50,7 @@ class Engine:
         self._timers = Timers()
 
     sent = True  # what is queued, at once
+    recorder = None
 
     def publish(self, publication: Publication) -> bool:
         self._link.send(Publish([publication]))

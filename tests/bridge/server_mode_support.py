@@ -10,6 +10,7 @@ from typing import Any
 
 from amqtt_rest_bridge.bridge.broker_port import Served, Wake
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import Pending, Request, Response
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
@@ -56,6 +57,8 @@ class FakeBroker:
     Each publication takes one of `outcomes`: false when there is no room, an exception that is raised. A reply is what
     `on_wait` returns for its topic; where that is None, `waiting` has the place of the request that waits.
     """
+
+    recorder: Recorder | None = None
 
     def __init__(self) -> None:
         self.published: list[Publication] = []

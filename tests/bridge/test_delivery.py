@@ -41,6 +41,8 @@ class Acknowledgement:
 class FullStore:
     """Takes nothing."""
 
+    trouble = None
+
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
         raise StoreFullError("no room")
 

@@ -15,6 +15,7 @@ import pytest
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.ports import Server
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
@@ -98,6 +99,10 @@ class Network:
 
     def stop(self, grace: float) -> None:
         """Nothing runs here."""
+
+    @property
+    def admin(self) -> OpenAdmin:
+        raise AssertionError("no admin port is wanted")
 
     def bodies(self, count: int) -> list[bytes | None]:
         return [self.requests.get(timeout=SECONDS).body for _ in range(count)]

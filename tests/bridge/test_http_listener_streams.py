@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
 from tests.bridge.http_listener_support import PATIENCE, Raw, eventually, get, listening_socket
+
+from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
 
 PIECE = bytes(65_536)
 

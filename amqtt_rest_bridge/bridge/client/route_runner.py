@@ -21,6 +21,7 @@ from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, Skip
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
+from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
@@ -58,6 +59,7 @@ class _OpenCall:
     started: float
     tries: int = 0
     order_key: tuple[str, str, str] | None = None  # route, event, topic
+    url: str | None = None  # of the last try
 
 
 class RouteRunner:
@@ -68,15 +70,22 @@ class RouteRunner:
         settings: Of the plugin.
         sender: Sends requests; closed with the runner.
         context: The parts of the engine that runners share.
+        recorder: Records calls for the admin port; None where there is none.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
     """
 
     def __init__(
-        self, numbered: NumberedRoute, settings: BridgeSettings, sender: Sender, context: RouteContext
+        self,
+        numbered: NumberedRoute,
+        settings: BridgeSettings,
+        sender: Sender,
+        context: RouteContext,
+        recorder: Recorder | None = None,
     ) -> None:
-        route = numbered.route
+        route = self._route = numbered.route
+        self._recorder = recorder
         self.name = route.name
         self._policy = retries.policy_of(route)
         self._retry_log = retries.RetryLog()
@@ -130,6 +139,7 @@ class RouteRunner:
         event, response = call.event, None
         try:
             built = event.build(call.message, idempotency_key=call.idempotency_key)
+            call.url = built.request.url
             response = self._sender.send(built.request)
             failure = results.failure_of(built.request, response)
             if failure is None:
@@ -152,6 +162,8 @@ class RouteRunner:
     def _retry(self, call: _OpenCall, failure: CallError, response: HttpResponse | None) -> None:
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
             return
+        if self._recorder is not None:
+            self._record(self._recorder, call, None if response is None else response.status, failure, "retry")
         seconds = retries.delay(call.tries, response, now=time.time(), random=random.random)
         self._retry_log.write(call.event.label, failure, loggable(call.message.topic), seconds)
         if self._policy.lossless:
@@ -178,10 +190,19 @@ class RouteRunner:
         self, call: _OpenCall, status: int | None, code: str | None, message: str, publication: Publication | None
     ) -> None:
         seconds = time.perf_counter() - call.started
+        if self._recorder is not None:
+            self._record(self._recorder, call, status, failure, "call")
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = seconds > _SLOW_SECONDS or not self._pool.backlog
         self._outbox.done(CallResult(call.id, status, code, message, seconds, publication), at_once=at_once)
         self._leave(call)
+
+    def _record(
+        self, recorder: Recorder, call: _OpenCall, status: int | None, failure: CallError | None, kind: str
+    ) -> None:
+        seconds = time.perf_counter() - call.started
+        event, topic = call.event.event, call.message.topic
+        recorder.call(self._route, event, topic, call.url, status, failure, call.tries, seconds, kind)
 
     def _leave(self, call: _OpenCall) -> None:
         """Count a call as ended, and start the next one of the same ORDERED event and topic."""

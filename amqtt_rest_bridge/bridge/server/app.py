@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Served, Wake
+from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
 from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, error
@@ -60,6 +61,7 @@ class RouteApplication:
         turns = turns or ReplyTurns()
         self._clock = clock
         self._monotonic = monotonic
+        self._recorder = broker.recorder
         self._table = EndpointTable(
             (event.endpoint, event.method.value, _Endpoint(route, event, broker, turns, max_body_bytes))
             for route in routes
@@ -71,7 +73,12 @@ class RouteApplication:
         """Answer a request, or begin to; see `Application.answer`."""
         try:
             return self._answer(request, wake)
-        except RefusedError as failure:
+        except RefusedError as failure:  # by no endpoint
+            if self._recorder is not None:
+                refusal = failure.refusal
+                told = (refusal.code, refusal.message, refusal.hint)
+                status = int(refusal.status[:3])
+                self._recorder.request(None, None, request.method, request.target, None, status, told, 0.0)
             return refused(failure.refusal)
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
@@ -104,6 +111,8 @@ class _Endpoint:
         self._credentials = credentials_for(route.name, route.config)
         self._respond = responder_for(route, event, broker, turns, max_body_bytes)
         self._broker = broker
+        self._recorder = broker.recorder
+        self._of = route, event
         self._served = Served(route.name, event.name, f"{event.method} {mask(event.endpoint, route.secrets)}")
         self._labels = (("route", route.name), ("event", event.name))
 
@@ -127,6 +136,8 @@ class _Endpoint:
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
         self._broker.answered(self._served, answer.status, None, None)
+        if self._recorder is not None:
+            self._record(self._recorder, request, answer.status, None)
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
 
     def failed(self, request: EventRequest, failure: Exception) -> Response:
@@ -144,7 +155,16 @@ class _Endpoint:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
             refusal, message = internal_error(), str(failure)
         self._broker.answered(self._served, refusal.status, refusal.code, message)
+        if self._recorder is not None:
+            self._record(self._recorder, request, refusal.status, (refusal.code, refusal.message, refusal.hint))
         return refused(refusal, request.answer_headers, self._labels)
+
+
+    def _record(
+        self, recorder: Recorder, request: EventRequest, status: str, told: tuple[str, str, str] | None
+    ) -> None:
+        http, seconds = request.http, max(0.0, time.time() - request.timestamp)
+        recorder.request(*self._of, http.method, http.target, request.topic, int(status[:3]), told, seconds)
 
 
 class _PendingAnswer:

@@ -23,7 +23,7 @@ class EventRequest:
 
     __slots__ = (
         *("answer_headers", "caller_left", "clock", "headers", "http", "method"),
-        *("parameters", "path", "query", "timestamp", "wake"),
+        *("parameters", "path", "query", "timestamp", "topic", "wake"),
     )
 
     def __init__(
@@ -45,6 +45,7 @@ class EventRequest:
         self.wake = wake
         self.clock = clock
         self.caller_left = False
+        self.topic: str | None = None  # that the request is published on, once that is known
         self.answer_headers: Headers = ()  # those that go with every answer of the endpoint
 
     def until(self, condition: Callable[[], bool], seconds: float) -> Generator[float, None, bool]:

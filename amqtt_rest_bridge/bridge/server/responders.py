@@ -158,6 +158,7 @@ class _Publishing:
         event = self._event
         body = self._read_body(request)
         if self._plain:
+            request.topic = self._topic.source
             return Publication(self._topic.source, body or request.parameters_object(), event.retain), None
         values = request.values(body)
         try:
@@ -167,6 +168,7 @@ class _Publishing:
             raise invalid_request(failure.message, failure.hint) from failure
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
+        request.topic = topic
         return Publication(topic, payload, event.retain), values
 
     def send(self, request: EventRequest, publication: Publication) -> Generator[float, None, None]:

@@ -68,6 +68,8 @@ class Spool:
         self._forgotten: dict[str, None] = {}
         self._permitted: dict[str, None] = {}
         self._failing = False
+        self.trouble: str | None = None
+        """Why the last write failed, None when it did not."""
         self._checkpointed = True  # completely, the last time
         self._replayed = 0  # the last row that `left_over` has yielded
         # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
@@ -107,7 +109,9 @@ class Spool:
             self._room.cover(size)
             self._insert(row, size)
         except (sqlite3.Error, OSError) as error:
+            self.trouble = str(error)
             raise StoreFullError(str(error)) from error
+        self.trouble = None
         self._ids[key] = self._cursor.lastrowid or 0
         return key
 
@@ -129,10 +133,12 @@ class Spool:
             if not self._failing:  # said once, since it is tried again all the time
                 log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
             self._failing = True
+            self.trouble = str(error)
             return
         if self._failing:
             log.warning("the spool %s can be written again", self._path)
         self._failing = False
+        self.trouble = None
 
     def checkpoint(self) -> None:
         """Move what was committed from the write-ahead log into the database file; blocks while the disk works.

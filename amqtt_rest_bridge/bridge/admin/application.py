@@ -1,0 +1,289 @@
+"""The application of the admin port: finds out what a path asks for, waits for the numbers, and answers.
+
+On the port's thread; nothing blocks. What the broker or another process has to answer first is a pending answer.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from amqtt_rest_bridge.bridge.admin import metrics
+from amqtt_rest_bridge.bridge.admin.findings import Finding, Findings
+from amqtt_rest_bridge.bridge.admin.guard import Guard
+from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights, Numbers
+from amqtt_rest_bridge.bridge.admin.live import Live, shown
+from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
+from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.topics import check_topic_filter
+
+WAIT_SECONDS: Final = 2.0  # for the broker
+FIND_SECONDS: Final = 1.0  # for the other bridge processes
+_SAFE: Final[Headers] = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_JSON: Final = ("Content-Type", "application/json")
+_NO_ANSWER: Final = Refusal(
+    "unavailable",
+    "503 Service Unavailable",
+    "The broker does not answer",
+    "Ask again; look into the broker's log if this lasts",
+    (("Retry-After", "1"),),
+)
+
+Wake = Callable[[], None]
+
+
+class Pages(Protocol):
+    """The status page."""
+
+    def overview(self, numbers: Numbers) -> Response:
+        """Return the page of all routes."""
+
+    def route(self, name: str, numbers: Numbers, finding: Finding) -> Response:
+        """Return the page of one route."""
+
+    def asset(self, path: str) -> Response | None:
+        """Return a style sheet or script, None when there is none of this path."""
+
+    def graph(self) -> Response:
+        """Return the page with the graph of all routes."""
+
+    def changes(self, wake: Wake) -> Response | None:
+        """Return the stream of what changes on the pages, None when there are too many."""
+
+
+class AdminApplication:
+    """Answer the requests of the admin port; see `http_server.Application`.
+
+    Args:
+        guard: Admits requests.
+        insights: The broker's numbers.
+        findings: The last records of each route.
+        live: Everything as it happens.
+        pages: The status page.
+        monotonic: The clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        insights: Insights,
+        findings: Findings,
+        live: Live,
+        pages: Pages,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes: Mapping[str, Route] = {}
+        """The present routes, by name; replaced, never changed."""
+        self._guard = guard
+        self._insights = insights
+        self._findings = findings
+        self._live = live
+        self._pages = pages
+        self._monotonic = monotonic
+
+    def answer(self, request: Request, wake: Wake) -> Response | Pending:
+        """Answer a request, or begin to; see `Application.answer`."""
+        path = request.target.partition("?")[0]
+        if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
+            return _text("200 OK", "ok\n")
+        refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
+        if refusal is not None:
+            return refused(refusal, _SAFE)
+        return self._find(path, request, wake)
+
+    def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:
+        match path.split("/")[1:]:
+            case ["metrics"]:
+                return self._with_numbers(wake, _metrics)
+            case ["readyz"]:
+                return self._with_numbers(wake, _ready, _not_answered)
+            case ["api", *rest]:
+                return self._find_api(rest, request, wake)
+            case [""]:
+                return self._with_numbers(wake, self._pages.overview, statuses=True)
+            case ["graph"]:
+                return self._pages.graph()
+            case ["routes", name]:
+                return self._page_of(unquote(name), wake)
+        return self._pages.asset(path) or refused(_NOT_FOUND, _SAFE)
+
+    def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
+        match path:
+            case ["routes"]:
+                return self._with_numbers(wake, _routes, statuses=True)
+            case ["routes", name, "calls"]:
+                return self._with_finding(unquote(name), wake, _calls)
+            case ["live"]:
+                return self._follow(request, wake)
+            case ["changes"]:
+                return (request.method == "GET" and self._pages.changes(wake)) or refused(_TOO_MANY, _SAFE)
+        return refused(_NOT_FOUND, _SAFE)
+
+    def _with_numbers(
+        self,
+        wake: Wake,
+        finish: Callable[[Numbers], Response],
+        without: Callable[[], Response] | None = None,
+        *,
+        statuses: bool = False,
+    ) -> Response | Pending:
+        since = self._monotonic()
+        numbers = self._insights.fresh(since, statuses=statuses)
+        if numbers is not None:
+            return finish(numbers)
+        self._insights.ask(wake, statuses=statuses)
+
+        def look() -> Response | None:
+            late = self._insights.fresh(since, statuses=statuses)
+            if late is None:
+                self._insights.remind()
+            return None if late is None else finish(late)
+
+        return _Waiting(look, without or _no_answer, since + WAIT_SECONDS, self._monotonic)
+
+    def _with_finding(self, name: str, wake: Wake, finish: Callable[[Finding], Response]) -> Response | Pending:
+        if name not in self.routes:
+            return refused(_NO_ROUTE, _SAFE)
+        finding = self._findings.begin(name, wake)
+        return _Waiting(
+            lambda: finish(finding) if finding.is_complete else None,
+            lambda: finish(finding),
+            self._monotonic() + FIND_SECONDS,
+            self._monotonic,
+            lambda: self._findings.end(name, finding),
+        )
+
+    def _page_of(self, name: str, wake: Wake) -> Response | Pending:
+        since = self._monotonic()
+        self._insights.ask(wake, statuses=True)
+
+        def finish(finding: Finding) -> Response:
+            numbers = self._insights.fresh(since, statuses=True)
+            if numbers is None or name not in numbers.routes:
+                return _no_answer()
+            return self._pages.route(name, numbers, finding)
+
+        return self._with_finding(name, wake, finish)
+
+    def _follow(self, request: Request, wake: Wake) -> Response:
+        query = _query(request)
+        route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
+        if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
+            return refused(
+                Refusal("invalid_request", "400 Bad Request", f"topic {fault}", "Write a topic filter of MQTT"), _SAFE
+            )
+        if request.method == "HEAD":
+            return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")))
+        follower = self._live.follow(wake, route, topic_filter)
+        if follower is None:
+            return refused(_TOO_MANY, _SAFE)
+        return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")), stream=follower)
+
+
+class _Waiting:
+    """An answer that waits for somebody else's; see `http_server.Pending`."""
+
+    def __init__(
+        self,
+        look: Callable[[], Response | None],
+        late: Callable[[], Response],
+        deadline: float,
+        monotonic: Callable[[], float],
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._look = look
+        self._late = late
+        self._deadline = deadline
+        self._monotonic = monotonic
+        self._end = end
+
+    def resume(self) -> Response | float:
+        response = self._look()
+        remaining = self._deadline - self._monotonic()
+        if response is None and remaining > 0:
+            return min(remaining, REMIND_SECONDS)
+        self._end()
+        return response or self._late()
+
+    def refuse(self, refusal: Refusal) -> Response:
+        self._end()
+        return refused(refusal, _SAFE)
+
+    def caller_left(self) -> None:
+        """Answer all the same: it costs nothing more."""
+
+    def cancel(self) -> None:
+        self._end()
+
+
+def _check_method(request: Request) -> Refusal | None:
+    if request.method in ("GET", "HEAD"):
+        return None
+    return Refusal(
+        "method_not_allowed",
+        "405 Method Not Allowed",
+        "The admin port only answers questions",
+        "Use GET",
+        (("Allow", "GET, HEAD"),),
+    )
+
+
+def _metrics(numbers: Numbers) -> Response:
+    return Response("200 OK", (*_SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
+
+
+def _ready(numbers: Numbers) -> Response:
+    return _readiness(numbers.broker.reasons)
+
+
+def _not_answered() -> Response:
+    return _readiness(["the broker does not answer"])
+
+
+def _readiness(reasons: list[str]) -> Response:
+    status = "503 Service Unavailable" if reasons else "200 OK"
+    return json_answer({"ready": not reasons, "reasons": reasons}, status)
+
+
+def _routes(numbers: Numbers) -> Response:
+    return json_answer({"routes": [route.status for route in numbers.routes.values()]})
+
+
+def _calls(finding: Finding) -> Response:
+    return json_answer({"calls": [shown(record) for record in finding.recent()]})
+
+
+def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
+    """Return an answer in JSON."""
+    return Response(status, (*_SAFE, _JSON), msgspec.json.encode(value))
+
+
+def _no_answer() -> Response:
+    return refused(_NO_ANSWER, _SAFE)
+
+
+def _text(status: str, text: str) -> Response:
+    return Response(status, (*_SAFE, ("Content-Type", "text/plain; charset=utf-8")), text.encode())
+
+
+def _query(request: Request) -> dict[str, list[str]]:
+    return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
+
+
+_NOT_FOUND: Final = Refusal("not_found", "404 Not Found", "There is nothing here", "The status page is at /")
+_NO_ROUTE: Final = Refusal("not_found", "404 Not Found", "There is no route of this name", "GET /api/routes lists them")
+_TOO_MANY: Final = Refusal(
+    "overloaded",
+    "503 Service Unavailable",
+    "Too many follow already",
+    "End another rest-bridge trace, or close another status page",
+    (("Retry-After", "5"),),
+)

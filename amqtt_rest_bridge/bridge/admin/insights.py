@@ -1,0 +1,88 @@
+"""The broker's numbers, asked for when somebody wants them. Any thread.
+
+One question is on its way at a time; whoever asks meanwhile shares its answer, so that many who look cost the broker no
+more than one.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.link.admin_frames import BrokerInsight, Insight, RouteInsight, WantInsight
+
+REMIND_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What the broker counted at `at` (monotonic seconds); the routes by name, in order."""
+
+    at: float
+    routes: dict[str, RouteInsight]
+    broker: BrokerInsight
+
+
+class Insights:
+    """Ask the broker by `send`."""
+
+    def __init__(self, send: Callable[[WantInsight], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._send = send
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._asked: bool | None = None  # what is on its way: with statuses, without, or nothing
+        self._asked_at = 0.0
+        self._next: bool | None = None  # to be asked for after that
+        self._parts: list[RouteInsight] = []
+        self._wakes: list[tuple[Callable[[], None], bool]] = []  # and whether with statuses
+        self._latest: Numbers | None = None
+        self._latest_with_statuses: Numbers | None = None
+
+    @property
+    def newest(self) -> Numbers | None:
+        """Return the last numbers, None before there are any."""
+        return self._latest
+
+    def fresh(self, since: float, *, statuses: bool) -> Numbers | None:
+        """Return numbers that arrived at `since` (monotonic seconds) or later; None without any."""
+        latest = self._latest_with_statuses if statuses else self._latest
+        return latest if latest is not None and latest.at >= since else None
+
+    def ask(self, wake: Callable[[], None], *, statuses: bool) -> None:
+        """Ask the broker; `wake` is called once it has answered, on the link's reader."""
+        with self._lock:
+            self._wakes.append((wake, statuses))
+            if self._asked is None:
+                self._send_question(statuses)
+            elif statuses and not self._asked:
+                self._next = True
+
+    def remind(self) -> None:
+        """Ask again when the answer takes long: a broker that has not begun to read yet has lost the question."""
+        with self._lock:
+            if self._asked is not None and self._monotonic() - self._asked_at > REMIND_SECONDS:
+                self._send_question(self._asked)
+
+    def take(self, part: Insight) -> None:
+        """Take a part of the answer."""
+        with self._lock:
+            self._parts.extend(part.routes)
+            if part.broker is None:
+                return
+            routes = {route.name: route for route in sorted(self._parts, key=lambda route: route.name.lower())}
+            self._latest = Numbers(self._monotonic(), routes, part.broker)
+            if self._asked:
+                self._latest_with_statuses = self._latest
+            answered = [wake for wake, statuses in self._wakes if self._asked or not statuses]
+            self._wakes = [] if self._asked else [entry for entry in self._wakes if entry[1]]
+            self._parts = []
+            self._asked, self._next = self._next, None
+            if self._asked is not None:
+                self._send_question(self._asked)
+        for wake in answered:
+            wake()
+
+    def _send_question(self, statuses: bool) -> None:
+        self._asked, self._asked_at, self._parts = statuses, self._monotonic(), []
+        self._send(WantInsight(statuses))

@@ -1,0 +1,138 @@
+"""Server-sent events (WHATWG HTML section 9.2): every message and request, as it happens, to whoever follows.
+
+A follower that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from amqtt_rest_bridge.failures import rfc3339
+from amqtt_rest_bridge.link.admin_frames import Observed, Record, WantFollow
+from amqtt_rest_bridge.topics import filter_matches
+
+MOST_FOLLOWERS: Final = 16
+_MOST_EVENTS: Final = 1000  # that wait for one follower
+_PIECE_BYTES: Final = 65_536
+_BEAT_SECONDS: Final = 15.0  # between comments that keep the connection open through proxies
+_BEAT: Final = b": still here\n\n"
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """Return a record as the members of its JSON object."""
+    return {
+        "time": rfc3339(record.time),
+        **{name: getattr(record, name) for name in Record.__struct_fields__ if name != "time"},
+    }
+
+
+def event(name: str | None, value: object) -> bytes:
+    """Return one event with a value as JSON, which has no line breaks."""
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+class Follower:
+    """A stream of the records that one caller wants; see `http_server.Stream`.
+
+    Args:
+        wake: Has `take` called.
+        leave: Called when the caller has gone.
+        route: Only records of this route; None: all.
+        topic_filter: Only records with a topic that it matches; None: all.
+        monotonic: The clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        leave: "Callable[[Follower], None]",
+        route: str | None,
+        topic_filter: str | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wake = wake
+        self._leave = leave
+        self._route = route
+        self._filter = topic_filter
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._events: deque[bytes] = deque([b"retry: 2000\n\n"])
+        self._dropped = 0
+        self._sent_at = monotonic()
+
+    def wants(self, record: Record) -> bool:
+        """Return whether a record is one of those that the caller asked for."""
+        if self._route is not None and record.route != self._route:
+            return False
+        return self._filter is None or (record.topic is not None and filter_matches(self._filter, record.topic))
+
+    def put(self, events: list[bytes], dropped: int) -> None:
+        """Queue events, as far as there is room; `dropped` more have been left out before. Any thread."""
+        with self._lock:
+            room = max(0, _MOST_EVENTS - len(self._events))
+            self._events.extend(events[:room])
+            self._dropped += dropped + len(events[room:])
+        self._wake()
+
+    def take(self) -> bytes | float:
+        """Return what waits, or a comment when there was nothing for a while."""
+        with self._lock:
+            parts, size = [], 0
+            while self._events and size < _PIECE_BYTES:
+                parts.append(self._events.popleft())
+                size += len(parts[-1])
+            if self._dropped and not self._events:
+                parts.append(event("dropped", {"count": self._dropped}))
+                self._dropped = 0
+        now = self._monotonic()
+        if not parts and now - self._sent_at < _BEAT_SECONDS:
+            return self._sent_at + _BEAT_SECONDS - now
+        self._sent_at = now
+        return b"".join(parts) or _BEAT
+
+    def close(self) -> None:
+        """Cease to follow."""
+        self._leave(self)
+
+
+class Live:
+    """All followers; while there is one, `send` has every process send its records."""
+
+    def __init__(self, send: Callable[[WantFollow], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._followers: tuple[Follower, ...] = ()
+
+    def follow(self, wake: Callable[[], None], route: str | None, topic_filter: str | None) -> Follower | None:
+        """Return a new follower; None when there are too many."""
+        with self._lock:
+            if len(self._followers) >= MOST_FOLLOWERS:
+                return None
+            follower = Follower(wake, self._leave, route, topic_filter)
+            self._followers = (*self._followers, follower)
+            if len(self._followers) == 1:
+                self._send(WantFollow(on=True))
+        return follower
+
+    def take(self, observed: Observed) -> None:
+        """Pass records on; each is written as JSON once."""
+        followers = self._followers
+        if not followers:
+            return
+        events = [(record, event(None, shown(record))) for record in observed.records]
+        for follower in followers:
+            wanted = [text for record, text in events if follower.wants(record)]
+            if wanted or observed.dropped:
+                follower.put(wanted, observed.dropped)
+
+    def _leave(self, follower: Follower) -> None:
+        with self._lock:
+            before = self._followers
+            self._followers = tuple(one for one in before if one is not follower)
+            if before and not self._followers:
+                self._send(WantFollow(on=False))

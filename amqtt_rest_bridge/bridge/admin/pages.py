@@ -1,0 +1,151 @@
+"""The status page and the page of each route: rendered here, readable without JavaScript, live with it.
+
+jinja2 (templates beside this module) escapes everything that is inserted; the Content-Security-Policy lets nothing run
+and nothing load but our own script and style sheet. On the port's thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from amqtt_rest_bridge.bridge.admin.definition import definition
+from amqtt_rest_bridge.bridge.admin.findings import Finding
+from amqtt_rest_bridge.bridge.admin.graph import MOST_ROUTES, drawing
+from amqtt_rest_bridge.bridge.admin.history import History
+from amqtt_rest_bridge.bridge.admin.insights import Insights, Numbers
+from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS, event
+from amqtt_rest_bridge.bridge.admin.rows import Row, clock, gravest_first, row, rows, summary
+from amqtt_rest_bridge.http_server import Headers, Response
+from amqtt_rest_bridge.model import Route
+
+CHANGE_SECONDS: Final = 2.0
+_BEAT_SECONDS: Final = 15.0
+_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SAFE: Final[Headers] = (
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": "text/javascript; charset=utf-8"}
+
+
+class StatusPages:
+    """Render the pages from the broker's numbers and the samples of the last minutes."""
+
+    def __init__(self, insights: Insights, history: History) -> None:
+        self.routes: Mapping[str, Route] = {}
+        """The present routes, by name; replaced, never changed."""
+        self._insights = insights
+        self._history = history
+        self._streams = 0
+        environment = Environment(
+            loader=PackageLoader("amqtt_rest_bridge.bridge.admin"), autoescape=True, undefined=StrictUndefined
+        )
+        environment.filters["clock"] = clock
+        self._overview = environment.get_template("overview.html")
+        self._route = environment.get_template("route.html")
+        self._graph = environment.get_template("graph.html")
+
+    def overview(self, numbers: Numbers) -> Response:
+        """Return the page of all routes, those that need attention first."""
+        shown = gravest_first(rows(numbers, self._history))
+        return _page(self._overview.render(rows=shown, summary=summary(shown), reasons=numbers.broker.reasons))
+
+    def graph(self) -> Response:
+        """Return the page with the graph of all routes."""
+        routes = sorted(self.routes.values(), key=lambda route: route.name.lower())
+        left_out = max(0, len(routes) - MOST_ROUTES)
+        return _page(self._graph.render(drawing=drawing(routes), left_out=left_out))
+
+    def route(self, name: str, numbers: Numbers, finding: Finding) -> Response:
+        """Return the page of one route."""
+        route, insight = self.routes[name], numbers.routes[name]
+        return _page(
+            self._route.render(
+                row=row(insight, self._history),
+                place=f"{route.path}:{route.position.line}",
+                definition=definition(route),
+                drawing=drawing([route]),
+                calls=finding.recent(),
+                failures=finding.last_failures(),
+            )
+        )
+
+    def asset(self, path: str) -> Response | None:
+        """Return a style sheet or script, None when there is none of this path."""
+        if path not in _ASSETS:
+            return None
+        return Response("200 OK", (*SAFE, ("Content-Type", _ASSETS[path])), _read(path[1:]))
+
+    def changes(self, wake: Callable[[], None]) -> Response | None:
+        """Return the stream of what changes on the pages; None when there are too many."""
+        if self._streams >= MOST_FOLLOWERS:
+            return None
+        self._streams += 1
+        stream = _Changes(self._insights, self._history, wake, self._left)
+        return Response("200 OK", (*SAFE, ("Content-Type", "text/event-stream")), stream=stream)
+
+    def _left(self) -> None:
+        self._streams -= 1
+
+
+class _Changes:
+    """A stream of the rows that have changed, every two seconds; see `http_server.Stream`."""
+
+    def __init__(
+        self, insights: Insights, history: History, wake: Callable[[], None], left: Callable[[], None]
+    ) -> None:
+        self._insights = insights
+        self._history = history
+        self._wake = wake
+        self._left = left
+        self._known: dict[str, Row] = {}
+        self._asked = 0.0
+        self._sent = time.monotonic()
+        self._closed = threading.Event()
+
+    def take(self) -> bytes | float:
+        now = time.monotonic()
+        numbers = self._insights.fresh(self._asked, statuses=True) if self._asked else None
+        if numbers is not None:
+            self._asked = 0.0
+            changed = self._changed(rows(numbers, self._history))
+            if changed is not None:
+                self._sent = now
+                return event("routes", changed)
+        if not self._asked and now - self._sent >= CHANGE_SECONDS:
+            self._asked = self._sent = now
+            self._insights.ask(self._wake, statuses=True)
+        return CHANGE_SECONDS
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self._left()
+
+    def _changed(self, present: list[Row]) -> dict[str, Any] | None:
+        changed = [one for one in present if self._known.get(one["name"]) != one]
+        if not changed and len(present) == len(self._known):
+            return None
+        self._known = {one["name"]: one for one in present}
+        return {"summary": summary(present), "names": [one["name"] for one in present], "rows": changed}
+
+
+def _page(text: str) -> Response:
+    return Response("200 OK", (*SAFE, ("Content-Type", "text/html; charset=utf-8")), text.encode("utf-8", "replace"))
+
+
+@cache
+def _read(name: str) -> bytes:
+    return files("amqtt_rest_bridge.bridge.admin").joinpath("static", name).read_bytes()

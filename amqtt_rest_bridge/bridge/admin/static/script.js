@@ -1,0 +1,86 @@
+// Keeps the pages live. Everything that comes is put in as text, never as HTML.
+"use strict";
+
+const live = document.querySelector("[data-live]");
+const rows = new Map([...document.querySelectorAll("[data-route]")].map((row) => [row.dataset.route, row]));
+const page = document.querySelector("[data-page=route]");
+const MOST_CALLS = 50;
+const MOST_FAILURES = 20;
+
+function tell(text) {
+  live.hidden = false;
+  live.textContent = text;
+}
+
+function update(row, cells) {
+  for (const [name, text] of Object.entries(cells)) {
+    const cell = row.querySelector(`[data-cell="${name}"]`);
+    const line = row.querySelector(`[data-points="${name}"]`);
+    if (line) line.setAttribute("points", text);
+    if (!cell) continue;
+    if (name === "told") cell.setAttribute("aria-label", text);
+    else if (cell.textContent !== text) cell.textContent = text;
+    if (name === "health") cell.dataset.health = text;
+  }
+}
+
+function follow(path, names) {
+  const source = new EventSource(path);
+  source.onopen = () => tell("live");
+  source.onerror = () => tell("connection lost, trying again");
+  for (const [name, take] of Object.entries(names)) {
+    source.addEventListener(name, (event) => take(JSON.parse(event.data)));
+  }
+}
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function showCall(call) {
+  if (call.kind !== "retry") {
+    const row = element("tr", "", "new");
+    row.append(
+      element("td", call.time.slice(11, 23)),
+      element("td", call.event ?? "", "wide"),
+      element("td", call.topic ?? "", "long"),
+      element("td", `${call.method ?? ""} ${call.url ?? ""}`, "wide long"),
+      element("td", `${call.status ?? ""} ${call.code ?? ""}`),
+      element("td", call.tries ?? "", "number wide"),
+      element("td", call.ms ?? "", "number"),
+    );
+    prepend(document.querySelector("[data-calls]"), row, MOST_CALLS);
+  }
+  if (call.code) {
+    const failure = element("details", "", "new");
+    const summary = element("summary", "");
+    summary.append(
+      element("time", call.time.slice(11, 23)), " ", element("code", call.code), ` ${call.topic ?? call.url ?? ""}`,
+    );
+    failure.append(summary, element("p", call.message ?? ""));
+    if (call.hint) failure.append(element("p", call.hint, "hint"));
+    prepend(document.querySelector("[data-failures]"), failure, MOST_FAILURES);
+    document.querySelector("[data-none]").hidden = true;
+  }
+}
+
+function prepend(list, entry, most) {
+  list.prepend(entry);
+  while (list.children.length > most) list.lastElementChild.remove();
+}
+
+function showRoutes({ summary, names, rows: changed }) {
+  const told = document.querySelector("[data-summary]");
+  if (told && told.textContent !== summary) told.textContent = summary;
+  for (const cells of changed) {
+    const row = rows.get(cells.name);
+    if (row) update(row, cells);
+  }
+  if (!page && names.some((name) => !rows.has(name))) location.reload(); // a route has been added
+}
+
+if (rows.size || document.querySelector("[data-summary]")) follow("/api/changes", { routes: showRoutes });
+if (page) follow(`/api/live?route=${encodeURIComponent(page.dataset.route)}`, { message: showCall });

@@ -1,0 +1,146 @@
+"""The part of the link's protocol that the admin port needs. Values alone, no payloads, no secrets.
+
+The first bridge process serves the admin port. It asks the broker (`Want...`), which answers from what it has counted
+and passes on what the other bridge processes answer. Nothing travels unless it is asked for.
+"""
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""The upper bounds of the latency histogram, in seconds; one more counts what took longer."""
+
+
+class Record(Struct, frozen=True):
+    """One message or request, as people see it: secrets are masked, there is no payload.
+
+    `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "refused" (a
+    message that its route had no room for), "request" (of server mode, matched or not) or "message" (matched no route).
+    `time` is Unix time and `ms` the duration in milliseconds. Without a `code` all went well.
+    """
+
+    time: float
+    kind: str
+    route: str | None = None
+    event: str | None = None
+    topic: str | None = None
+    method: str | None = None
+    url: str | None = None
+    status: int | None = None
+    code: str | None = None
+    message: str | None = None
+    hint: str | None = None
+    tries: int | None = None
+    ms: float | None = None
+
+
+class EventCounts(Struct, array_like=True):
+    """What has been counted of an event since the broker's start; the broker's loop alone changes it.
+
+    `outcomes` are calls by failure code ("succeeded" without one), `seconds` their total duration, `buckets` their
+    number by `BUCKETS`, not cumulated. `statuses` are requests of server mode by the status of their answers.
+    """
+
+    outcomes: dict[str, int]
+    buckets: list[int]
+    seconds: float = 0.0
+    refused: int = 0
+    statuses: dict[str, int] = {}
+
+
+class RouteInsight(Struct, frozen=True, array_like=True):
+    """The numbers of one route; `status` is what its status topic says, where that was asked for.
+
+    `spooled` is the number of its messages on disk, None for a route that is not lossless.
+    """
+
+    name: str
+    health: str
+    events: dict[str, EventCounts]
+    succeeded: int
+    failed: int
+    refused: int
+    retried: int
+    queued: int
+    in_flight: int
+    spooled: int | None
+    status: dict[str, Any] | None
+
+
+class BrokerInsight(Struct, frozen=True, array_like=True):
+    """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready."""
+
+    restarts: int
+    reload_errors: int
+    reasons: list[str]
+
+
+# Broker to bridge process.
+
+
+class ServeAdmin(Struct, frozen=True, array_like=True, tag=9):
+    """Serve the admin port on the listening socket that travels beside the bytes; before the first `UseRoutes`."""
+
+
+class Follow(Struct, frozen=True, array_like=True, tag=10):
+    """Send every message and request as `Observed` from now on, or (`on` is false) no longer."""
+
+    on: bool
+
+
+class FindRecords(Struct, frozen=True, array_like=True, tag=11):
+    """Answer with the last records of a route (`FoundRecords`)."""
+
+    route: str
+
+
+class Insight(Struct, frozen=True, array_like=True, tag=12):
+    """A part of the answer to `WantInsight`; the last one, and it alone, has `broker`."""
+
+    routes: list[RouteInsight]
+    broker: BrokerInsight | None
+
+
+class Observed(Struct, frozen=True, array_like=True, tag=13):
+    """Messages and requests of the last moment, for those that follow; `dropped` more had no room. Either direction."""
+
+    records: list[Record]
+    dropped: int
+
+
+class FoundRecords(Struct, frozen=True, array_like=True, tag=14):
+    """The last records of a route that the sender knows, and its last failures. Either direction.
+
+    From the broker first its own, with the number of bridge processes in `awaited` whose frames it passes on after it.
+    """
+
+    route: str
+    records: list[Record]
+    failures: list[Record]
+    awaited: int = 0
+
+
+# Bridge process to broker.
+
+
+class WantInsight(Struct, frozen=True, array_like=True, tag=33):
+    """Send the numbers of all routes as `Insight`, with `statuses` their status too. From the admin port's process."""
+
+    statuses: bool
+
+
+class WantRecords(Struct, frozen=True, array_like=True, tag=34):
+    """Send the last records of a route, of every process, as `FoundRecords`. From the admin port's process."""
+
+    route: str
+
+
+class WantFollow(Struct, frozen=True, array_like=True, tag=35):
+    """Begin or cease to send `Observed`, of every process. From the admin port's process."""
+
+    on: bool
+
+
+ToAdmin = ServeAdmin | Follow | FindRecords | Insight | Observed | FoundRecords
+FromAdmin = WantInsight | WantRecords | WantFollow | Observed | FoundRecords

@@ -1,0 +1,181 @@
+"""The broker's end of the admin port: answers the bridge process that serves it. The broker's loop alone.
+
+The numbers of a thousand routes are gathered in parts, so that they delay no client, and only when they are asked for.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from amqtt_rest_bridge.link.admin_frames import (
+    BrokerInsight,
+    EventCounts,
+    FindRecords,
+    Follow,
+    FoundRecords,
+    FromAdmin,
+    Insight,
+    Observed,
+    RouteInsight,
+    WantFollow,
+    WantInsight,
+    WantRecords,
+)
+from amqtt_rest_bridge.link.frames import ToBridge
+from amqtt_rest_bridge.model import OverloadPolicy
+from amqtt_rest_bridge.routing.calls import Store
+from amqtt_rest_bridge.routing.observer import Observer
+from amqtt_rest_bridge.routing.server_reports import ServerReports
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.status import StatusReporter
+
+_ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
+_LIVE_SECONDS: Final = 0.1
+_MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read before more records are sent to it
+
+
+class Overseen(Protocol):
+    """A bridge process."""
+
+    @property
+    def ready(self) -> bool:
+        """Return whether it serves."""
+
+    @property
+    def unread(self) -> int:
+        """Return the bytes on the link that it has not read yet."""
+
+    def send(self, frame: ToBridge) -> None:
+        """Send it a frame."""
+
+
+class Fleet(Protocol):
+    """All bridge processes; the first one serves the admin port."""
+
+    @property
+    def processes(self) -> Sequence[Overseen]:
+        """Return all of them."""
+
+    @property
+    def restarts(self) -> int:
+        """Return how many had to be started again."""
+
+
+class Oversight:
+    """Answer, and pass on what bridge processes answer each other.
+
+    Args:
+        observer: What the broker's side has counted and recorded.
+        reporter: The status of the routes, and how the last reload ended.
+        statistics: Those of the present routes, by name.
+        server: Knows the ports that are not served.
+        store: Keeps the calls of lossless routes; None where there are none.
+        loop: The broker's, which may not run yet.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        reporter: StatusReporter,
+        statistics: Mapping[str, RouteStatistics],
+        server: ServerReports,
+        store: Store | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._observer = observer
+        self._reporter = reporter
+        self._statistics = statistics
+        self._server = server
+        self._store = store
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, frame: FromAdmin, fleet: Fleet) -> None:
+        """Handle a frame of a bridge process."""
+        first, *others = fleet.processes
+        match frame:
+            case WantInsight(statuses):
+                counts = self._observer.counts()
+                self._gather(list(self._statistics), counts, fleet, statuses)
+            case WantRecords(route):
+                asked = [bridge for bridge in others if bridge.ready]
+                first.send(self._observer.found(route, len(asked)))
+                for bridge in asked:
+                    bridge.send(FindRecords(route))
+            case FoundRecords():
+                first.send(frame)
+            case Observed():
+                self._pass_on(frame, fleet)
+            case WantFollow(on):
+                self._follow(on, fleet)
+
+    def became_ready(self, bridge: Overseen, fleet: Fleet) -> None:
+        """Note a bridge process that has been started; whoever followed by the first one has to ask it again."""
+        if bridge is fleet.processes[0]:
+            self._follow(False, fleet)
+        elif self._observer.following:
+            bridge.send(Follow(on=True))
+
+    def _gather(
+        self, routes: list[str], counts: Mapping[str, dict[str, EventCounts]], fleet: Fleet, statuses: bool
+    ) -> None:
+        part, left = routes[:_ROUTES_AT_ONCE], routes[_ROUTES_AT_ONCE:]
+        insights = [
+            self._insight(statistics, counts.get(name, {}), statuses)
+            for name in part
+            if (statistics := self._statistics.get(name)) is not None
+        ]
+        fleet.processes[0].send(Insight(insights, None if left else self._broker(fleet)))
+        if left:
+            self._loop.call_soon(self._gather, left, counts, fleet, statuses)
+
+    def _insight(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteInsight:
+        return RouteInsight(
+            statistics.name,
+            statistics.health if self._reporter.fault is None else "Red",
+            events,
+            statistics.succeeded,
+            statistics.failed,
+            statistics.refused,
+            statistics.retried,
+            statistics.queued,
+            statistics.in_flight,
+            statistics.outstanding if statistics.policy is OverloadPolicy.LOSSLESS else None,
+            self._reporter.status(statistics) if statuses else None,
+        )
+
+    def _broker(self, fleet: Fleet) -> BrokerInsight:
+        failure = self._reporter.reload_failure
+        away = [str(index) for index, bridge in enumerate(fleet.processes) if not bridge.ready]
+        reasons = [f"bridge process {', '.join(away)} is away and being started again"] if away else []
+        if self._reporter.fault is not None:
+            reasons.append(self._reporter.fault)
+        if failure is not None:
+            reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
+        if self._store is not None and self._store.trouble is not None:
+            reasons.append(f"the spool cannot be written: {self._store.trouble}")
+        errors = 0 if failure is None else max(1, failure.errors)
+        return BrokerInsight(fleet.restarts, errors, [*reasons, *self._server.troubles()])
+
+    def _follow(self, on: bool, fleet: Fleet) -> None:
+        if on == self._observer.following:
+            return
+        self._observer.following = on
+        for bridge in fleet.processes:
+            if bridge.ready:
+                bridge.send(Follow(on))
+        if on:
+            self._look(fleet)
+        elif self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self, fleet: Fleet) -> None:
+        self._timer = self._loop.call_later(_LIVE_SECONDS, self._look, fleet)
+        observed = self._observer.take_live()
+        if observed is not None:
+            self._pass_on(observed, fleet)
+
+    def _pass_on(self, observed: Observed, fleet: Fleet) -> None:
+        first = fleet.processes[0]
+        if first.ready and first.unread < _MOST_UNREAD:
+            first.send(observed)

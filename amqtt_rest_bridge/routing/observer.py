@@ -1,0 +1,124 @@
+"""What the admin port shows of the broker's side: counts of every event, and what no bridge process sees.
+
+That is: messages that were refused, lost with a bridge process, or matched no route. There is an observer only where
+there is an admin port. The broker's loop alone.
+"""
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.link.admin_frames import BUCKETS, EventCounts, FoundRecords, Observed, Record
+from amqtt_rest_bridge.link.frames import CallResult, RequestCount
+from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import EventName, Listening
+from amqtt_rest_bridge.topics import loggable
+
+_RECENT: Final = 50  # records of a route
+_MOST_LIVE: Final = 1000  # records between two looks at them
+
+SUCCEEDED: Final = "succeeded"
+
+
+class Observer:
+    """Count, and keep the last records of each route; `clock` returns Unix seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.following = False
+        """Whether every message is recorded for those that follow; see `take_live`."""
+        self._clock = clock
+        self._counts: dict[EventName, EventCounts] = {}
+        self._records: dict[str, deque[Record]] = {}
+        self._live: list[Record] = []
+        self._dropped = 0
+
+    def keep(self, names: Collection[EventName]) -> None:
+        """Forget every event but these, those of the present routes."""
+        routes = {route for route, _ in names}
+        self._counts = {name: self._counts.get(name) or _nothing() for name in names}
+        self._records = {route: kept for route, kept in self._records.items() if route in routes}
+
+    def counts(self) -> dict[str, dict[str, EventCounts]]:
+        """Return what was counted, by route and event."""
+        by_route: dict[str, dict[str, EventCounts]] = {}
+        for (route, event), counts in self._counts.items():
+            by_route.setdefault(route, {})[event] = counts
+        return by_route
+
+    def ended(self, name: EventName, result: CallResult) -> None:
+        """Count a call that has ended."""
+        self._count(name, result.code or SUCCEEDED, result.seconds)
+
+    def lost(self, listening: Listening, message: Message, failure: CallError) -> None:
+        """Count and record a call whose bridge process died."""
+        seconds = max(0.0, self._clock() - message.timestamp)
+        self._count(listening.name, failure.code.value, seconds)
+        self._record("call", listening, message, failure, round(1000 * seconds, 1))
+
+    def refused(self, listening: Listening, message: Message, failure: CallError) -> None:
+        """Count and record a message that was not admitted."""
+        counts = self._counts.get(listening.name)
+        if counts is not None:
+            counts.refused += 1
+        self._record("refused", listening, message, failure, None)
+
+    def unmatched(self, message: Message) -> None:
+        """Record a message that concerns no route, while that is followed; not the broker's own on `$SYS`."""
+        if not message.topic.startswith("$SYS/"):
+            self._follow(Record(message.timestamp, "message", topic=loggable(message.topic)))
+
+    def served(self, requests: Iterable[RequestCount]) -> None:
+        """Count requests of server mode."""
+        for request in requests:
+            counts = self._counts.get((request.route, request.event))
+            if counts is not None:
+                counts.statuses[request.status] = counts.statuses.get(request.status, 0) + request.count
+
+    def found(self, route: str, awaited: int) -> FoundRecords:
+        """Return the last records of a route; all of them are failures."""
+        records = list(self._records.get(route, ()))
+        return FoundRecords(route, records, records, awaited)
+
+    def take_live(self) -> Observed | None:
+        """Return what was recorded since the last time, None without any."""
+        if not self._live:
+            return None
+        records, self._live = self._live, []
+        dropped, self._dropped = self._dropped, 0
+        return Observed(records, dropped)
+
+    def _count(self, name: EventName, outcome: str, seconds: float) -> None:
+        counts = self._counts.get(name)
+        if counts is not None:  # the end of a call whose event is gone counts nowhere
+            counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+            counts.buckets[bisect_left(BUCKETS, seconds)] += 1
+            counts.seconds += seconds
+
+    def _record(
+        self, kind: str, listening: Listening, message: Message, failure: CallError, ms: float | None
+    ) -> None:
+        route, event = listening.name
+        record = Record(
+            self._clock(), kind, route, event, loggable(message.topic), listening.event.method.value,
+            code=failure.code.value, message=failure.message, hint=failure.hint, ms=ms,
+        )  # fmt: skip
+        records = self._records.get(route)
+        if records is None:
+            records = self._records[route] = deque(maxlen=_RECENT)
+        records.append(record)
+        self._follow(record)
+
+    def _follow(self, record: Record) -> None:
+        if not self.following:
+            return
+        if len(self._live) < _MOST_LIVE:
+            self._live.append(record)
+        else:
+            self._dropped += 1
+
+
+def _nothing() -> EventCounts:
+    return EventCounts({}, [0] * (len(BUCKETS) + 1), statuses={})

@@ -1,0 +1,325 @@
+"""The admin port of a running broker: metrics, readiness, the last calls, the live stream; in threads and processes."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from tests.bridge.http_listener_support import eventually
+
+from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from tests.bridge.admin_support import TOKEN, Admin, admin_of, client_route, server_route
+from tests.bridge.host import Host, configuration, hosting
+from tests.bridge.recorder import Recorder, Seen, recording
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+@pytest.fixture(params=[pytest.param(0, id="thread"), pytest.param(1, id="process"), pytest.param(2, id="processes")])
+def running(request: pytest.FixtureRequest, target: Recorder) -> Iterator[Host]:
+    with hosting(client_route(target.url) + server_route(), admin_port=0, processes=request.param) as host:
+        yield host
+
+
+def post(host: Host, path: str, body: bytes = b"{}") -> int:
+    request = Request(f"http://127.0.0.1:{host.http_port}{path}", data=body, method="POST")
+    with urlopen(request) as response:
+        return int(response.status)
+
+
+def test_calls_and_requests_are_counted_by_route_event_and_outcome(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#")
+    target.answer = lambda seen: (400 if seen.path.endswith("bad") else 200, b"{}")
+    for _ in range(20):
+        client.publish("orders/7", b"{}")
+    client.publish("orders/bad", b"{}")
+    client.messages(21)
+    assert post(running, "/hook") == 200
+    labels = {"route": "Orders", "event": "Send"}
+    assert admin.value("rest_bridge_calls_total", outcome="succeeded", **labels) == 20
+    assert admin.value("rest_bridge_calls_total", outcome="http_status", **labels) == 1
+    assert admin.value("rest_bridge_call_seconds_count", **labels) == 21
+    assert admin.value("rest_bridge_call_seconds_bucket", le="+Inf", **labels) == 21
+    seconds = admin.value("rest_bridge_call_seconds_sum", **labels)
+    assert seconds is not None and 0 < seconds < 20
+    admin.await_value(1, "rest_bridge_requests_total", route="Intake", event="Received", status="200")
+    assert admin.value("rest_bridge_in_flight", route="Orders") == 0
+    assert admin.value("rest_bridge_queued", route="Orders") == 0
+    assert admin.value("rest_bridge_health", route="Orders") == 1
+    assert admin.value("rest_bridge_reload_errors") == 0
+    assert admin.value("rest_bridge_restarts_total") == 0
+    assert admin.value("rest_bridge_ready") == 1
+
+
+def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#")
+    target.answer = lambda seen: (404 if seen.path.endswith("/59") else 200, b"{}")
+    for number in range(60):
+        client.publish(f"orders/{number}", b"a payload")
+        client.message()
+    calls = admin.calls("Orders")
+    assert [call["topic"] for call in calls] == [f"orders/{number}" for number in range(59, 9, -1)]
+    newest = calls[0]
+    assert newest.pop("ms") > 0
+    assert newest.pop("time").endswith("Z")
+    assert newest == {
+        "kind": "call", "route": "Orders", "event": "Send", "topic": "orders/59", "method": "POST",
+        "url": f"{target.url}/new/59", "status": 404, "code": "http_status", "tries": 1,
+        "message": "the server answered 404 Not Found", "hint": "Check BASE_ADDRESS and ENDPOINT.",
+    }  # fmt: skip
+    assert (calls[1]["status"], calls[1]["code"]) == (200, None)
+    assert b"a payload" not in admin.get("/api/routes/Orders/calls").body
+
+
+def test_requests_of_server_mode_are_among_the_last_calls(running: Host) -> None:
+    admin = admin_of(running)
+    assert post(running, "/hook?token=secret") == 200
+    (call,) = admin.calls("Intake")
+    assert (call["kind"], call["method"], call["url"], call["topic"]) == ("request", "POST", "/hook", "received")
+    assert (call["status"], call["code"], call["event"]) == (200, None, "Received")
+
+
+def test_the_live_stream_has_every_message_and_request_matched_or_not(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#", "received")
+    with admin.live() as events:
+        events.begin(running.client())
+        client.publish("orders/1", b"1")
+        client.message()
+        first = events.record()
+        assert (first["kind"], first["topic"], first["status"]) == ("call", "orders/1", 200)
+        client.publish("nobody/listens", b"1")
+        records = [events.record(), events.record()]
+        assert {(one["kind"], one["topic"], one["route"]) for one in records} == {
+            ("message", "done/1", None),
+            ("message", "nobody/listens", None),
+        }
+        with pytest.raises(OSError, match="404"):
+            post(running, "/nowhere")
+        unmatched = events.record()
+        assert (unmatched["kind"], unmatched["route"], unmatched["url"]) == ("request", None, "/nowhere")
+        assert (unmatched["status"], unmatched["code"]) == (404, "not_found")
+
+
+def test_the_live_stream_can_be_narrowed_to_a_route_and_a_topic_filter(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#")
+    with admin.live("?route=Orders&topic=orders/%2B") as events:
+        events.begin(running.client(), "orders/probe")
+        client.publish("other/1", b"1")
+        client.publish("orders/2", b"1")
+        assert events.record()["topic"] == "orders/2"
+    answer = admin.get("/api/live?topic=a/%23/b")
+    assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
+
+
+def test_the_routes_are_those_of_the_status_topics(running: Host) -> None:
+    routes = admin_of(running).get("/api/routes").json["routes"]
+    assert [(route["name"], route["health"]) for route in routes] == [("Intake", "Green"), ("Orders", "Green")]
+    assert {"connection", "errors", "messages", "last_error", "latency_ms", "uptime_s"} <= set(routes[0])
+
+
+def test_healthz_and_readyz_answer_200_while_all_is_well(running: Host) -> None:
+    admin = admin_of(running)
+    assert (admin.get("/healthz").status, admin.get("/healthz").body) == (200, b"ok\n")
+    ready = admin.get("/readyz")
+    assert (ready.status, ready.json) == (200, {"ready": True, "reasons": []})
+
+
+def test_counts_survive_the_bridge_process_and_what_it_held_counts_as_lost(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0, processes=1) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/1", b"1")
+        client.message()
+
+        def answer(_: Seen) -> tuple[int, bytes]:
+            os.kill(host.plugin.service.processes[0].pid, signal.SIGKILL)
+            return 200, b""
+
+        target.answer = answer
+        client.publish("orders/2", b"2")
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        admin.await_value(1, "rest_bridge_restarts_total")
+        labels = {"route": "Orders", "event": "Send"}
+        assert admin.value("rest_bridge_calls_total", outcome="succeeded", **labels) == 1
+        assert admin.value("rest_bridge_calls_total", outcome="bridge_restarted", **labels) == 1
+        (call,) = admin.calls("Orders")
+        assert (call["topic"], call["code"]) == ("orders/2", "bridge_restarted")
+
+
+def kill(process: BridgeProcess) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: not process.ready)
+
+
+def test_a_process_that_is_away_makes_the_bridge_unready_and_says_so(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0, processes=2) as host:
+        admin, service = admin_of(host), host.plugin.service
+        kill(service.processes[1])  # the first restart is at once, the next one waits for a second
+        eventually(lambda: service.processes[1].ready)
+        kill(service.processes[1])
+        ready = admin.get("/readyz")
+        assert (ready.status, ready.json["ready"]) == (503, False)
+        assert ready.json["reasons"] == ["bridge process 1 is away and being started again"]
+        eventually(lambda: admin.get("/readyz").status == 200)
+
+
+def test_a_reload_that_fails_is_in_readyz_and_the_metric_until_one_succeeds(target: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(client_route(target.url))
+    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        admin = admin_of(host)
+        path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
+        admin.await_value(2, "rest_bridge_reload_errors")
+        ready = admin.get("/readyz")
+        assert ready.status == 503
+        assert ready.json["reasons"][0].startswith("the last reload failed, the routes before it are in use: ")
+        path.write_text(client_route(target.url))
+        admin.await_value(0, "rest_bridge_reload_errors")
+        assert admin.get("/readyz").status == 200
+    finally:
+        host.stop()
+
+
+def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: Path) -> None:
+    lossless = client_route(
+        target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY "2"'
+    )
+    target.answer = lambda _: (503, b"")
+    with hosting(lossless, admin_port=0, spool=str(tmp_path / "spool.db")) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        for _ in range(3):
+            client.publish("orders/1", b"1")
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
+        admin.await_value(1, "rest_bridge_refused_total", route="Orders", event="Send")
+        assert admin.value("rest_bridge_spool_messages", route="Orders") == 2
+        eventually(lambda: (admin.value("rest_bridge_retries_total", route="Orders") or 0) >= 2)
+        (refused,) = admin.calls("Orders")
+        assert (refused["kind"], refused["code"], refused["url"]) == ("refused", "overloaded", None)
+
+
+def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "KEY").write_text("hush-hush-1")
+    route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}&x={topic.2}")
+    with hosting(route, admin_port=0, secrets_dir=str(tmp_path)) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/" + "x" * 3000, b"1")
+        client.message()
+        assert "hush-hush-1" in target.request().path
+        (call,) = admin.calls("Orders")
+        assert call["url"].startswith(f"{target.url}/new?key=***&x=xxx")
+        assert len(call["url"]) <= 1000
+        assert len(call["topic"]) <= 200
+
+
+def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(client_route(target.url, name="Old"))
+    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/1", b"1")
+        client.message()
+        path.write_text(client_route(target.url, name="New"))
+        eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
+        assert admin.value("rest_bridge_queued", route="Old") is None
+        assert admin.get("/api/routes/Old/calls").status == 404
+        client.publish("orders/1", b"1")
+        client.message()
+        admin.await_value(1, "rest_bridge_calls_total", route="New", event="Send", outcome="succeeded")
+    finally:
+        host.stop()
+
+
+def test_without_admin_port_nothing_is_recorded_and_nothing_listens(target: Recorder) -> None:
+    with hosting(client_route(target.url)) as host:
+        assert host.plugin.admin_port is None
+
+
+def test_there_is_a_limit_to_those_who_follow(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0) as host:
+        admin = admin_of(host)
+        streams = [admin.live() for _ in range(MOST_FOLLOWERS)]
+        for stream in streams:
+            stream.__enter__()
+        answer = admin.get("/api/live")
+        assert (answer.status, answer.json["error"]["code"]) == (503, "overloaded")
+        for stream in streams:
+            stream.__exit__(None, None, None)
+        eventually(lambda: _can_follow(admin))
+
+
+def _can_follow(admin: Admin) -> bool:
+    try:
+        with admin.live():
+            return True
+    except AssertionError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"admin_host": "0.0.0.0"}, "set admin_token", id="open without a token"),
+        pytest.param({"admin_host": "::"}, "set admin_token", id="open without a token, IPv6"),
+        pytest.param({"admin_token": "short"}, "16 or more visible ASCII", id="a short token"),
+        pytest.param({"admin_port": 65_536}, "allowed is 0 to 65535", id="no port"),
+    ],
+)
+def test_settings_that_cannot_be_used_stop_the_start(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception) as raised, hosting(server_route(), **{"admin_port": 0, **settings}):
+        pass
+    assert isinstance(raised.value.__cause__, ConfigurationError)
+    assert message in str(raised.value.__cause__)
+
+
+def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password() -> None:
+    with hosting(server_route(), admin_port=0, admin_host="0.0.0.0", admin_token=TOKEN) as host:
+        admin = admin_of(host)
+        assert admin.get("/healthz").status == 200
+        for path in ("/", "/metrics", "/readyz", "/api/routes", "/api/live", "/style.css"):
+            refused = admin.get(path)
+            assert (refused.status, refused.json["error"]["code"]) == (401, "unauthorized")
+            assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+        assert admin.get("/metrics", Authorization=f"Bearer {TOKEN}x").status == 401
+        assert admin.get("/metrics", Authorization="Bearer é".encode().decode("latin-1")).status == 401
+        assert admin.get("/metrics", Authorization=f"Bearer {TOKEN}", Host="any.example").status == 200
+        basic = "Basic YW55Om" + "EtdG9rZW4tb2YtMjQtY2hhcmFjdGVycw=="
+        assert admin.get("/metrics", Authorization=basic).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::2]", "@", ""])
+def test_other_names_for_this_machine_are_refused_so_that_no_page_can_rebind_its_own(host: str) -> None:
+    with hosting(server_route(), admin_port=0) as running:
+        admin = admin_of(running)
+        assert admin.get("/metrics", Host=host).status in (400, 421)
+        assert admin.get("/metrics", Host=f"localhost:{admin.port}").status == 200
+
+
+def test_pages_of_other_sites_may_not_ask_but_links_may_lead_here() -> None:
+    with hosting(server_route(), admin_port=0) as running:
+        admin = admin_of(running)
+        assert admin.get("/api/live", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
+        assert admin.get("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status == 403  # in a frame
+        visit = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+        assert admin.get("/", **visit).status == 200
+        assert admin.get("/metrics", Sec_Fetch_Site="same-origin").status == 200
+
+
+def test_only_questions_are_answered() -> None:
+    with hosting(server_route(), admin_port=0) as running:
+        admin = admin_of(running)
+        refused = admin.get("/metrics", method="POST")
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+        assert admin.get("/nowhere").status == 404
+        assert admin.get("/api/nowhere").status == 404
+        assert admin.get("/metrics", method="HEAD").body == b""

@@ -1,0 +1,69 @@
+"""Questions to the broker: one at a time, shared by all that ask, and asked again when an answer takes long."""
+
+from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights
+from amqtt_rest_bridge.link.admin_frames import BrokerInsight, Insight, RouteInsight, WantInsight
+
+BROKER = BrokerInsight(0, 0, [])
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.sent: list[bool] = []
+        self.woken: list[str] = []
+        self.now = 100.0
+        self.insights = Insights(self._send, lambda: self.now)
+
+    def _send(self, frame: WantInsight) -> None:
+        self.sent.append(frame.statuses)
+
+    def ask(self, name: str, *, statuses: bool) -> None:
+        self.insights.ask(lambda: self.woken.append(name), statuses=statuses)
+
+    def answer(self, *names: str, broker: BrokerInsight | None = BROKER) -> None:
+        self.now += 1
+        routes = [RouteInsight(name, "Green", {}, 0, 0, 0, 0, 0, 0, None, None) for name in names]
+        self.insights.take(Insight(routes, broker))
+
+
+def test_those_that_ask_while_a_question_is_on_its_way_share_the_answer() -> None:
+    asked = Asked()
+    asked.ask("first", statuses=True)
+    asked.ask("second", statuses=False)
+    assert asked.sent == [True]
+    asked.answer()
+    assert (asked.sent, asked.woken) == ([True], ["first", "second"])
+
+
+def test_an_answer_without_statuses_is_none_for_those_that_want_them() -> None:
+    asked = Asked()
+    asked.ask("totals", statuses=False)
+    asked.ask("page", statuses=True)
+    asked.answer("R")
+    assert (asked.sent, asked.woken) == ([False, True], ["totals"])
+    assert asked.insights.fresh(100.0, statuses=True) is None
+    asked.answer("R")
+    assert asked.woken == ["totals", "page"]
+    asked.ask("totals", statuses=False)
+    asked.answer("R")
+    assert asked.insights.fresh(102.0, statuses=True) is not None  # what came since has not taken its place
+
+
+def test_the_parts_of_an_answer_are_put_together_by_name() -> None:
+    asked = Asked()
+    asked.ask("one", statuses=False)
+    asked.answer("b", "C", broker=None)
+    assert asked.insights.fresh(0.0, statuses=False) is None
+    asked.answer("a")
+    numbers = asked.insights.newest
+    assert numbers is not None
+    assert list(numbers.routes) == ["a", "b", "C"]
+
+
+def test_a_question_that_is_not_answered_is_asked_again_after_a_while() -> None:
+    asked = Asked()
+    asked.ask("one", statuses=True)
+    asked.insights.remind()
+    assert asked.sent == [True]
+    asked.now += 2 * REMIND_SECONDS
+    asked.insights.remind()
+    assert asked.sent == [True, True]

@@ -1,0 +1,224 @@
+"""The status page in a real browser: live, by keyboard, without JavaScript, narrow, light and dark, and under attack.
+
+AXE_CORE names the file axe.min.js of axe-core (npm), by which `.ci/run` has the accessibility checked.
+"""
+
+import html
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bridge.http_listener_support import eventually
+
+from tests.bridge.admin_support import admin_of, client_route, server_route
+from tests.bridge.host import Host, hosting
+from tests.bridge.recorder import Seen, recording
+from tests.browser import Page, browsing
+
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>document.title='hacked'</script>"
+FAILING = """DEFINE ROUTE Alarms WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:9" WITH ENABLE_CLIENT "true" WITH RETRIES "0"
+        WITH USERNAME "bob" WITH PASSWORD "hush-hush-1"
+    ADD EVENT Send WITH SOURCE_TOPIC "alarms/#" WITH METHOD "GET" WITH ENDPOINT "/a"
+        WITH HEADERS ADD "X-Api-Key" "hush-hush-2" ADD "X-Text" "hush-hush-1 again"
+"""
+
+
+def answer(seen: Seen) -> tuple[int, bytes]:
+    return (404 if seen.path.endswith("/bad") else 200), b"{}"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with recording() as target:
+        target.answer = answer
+        routes = client_route(target.url) + server_route() + FAILING
+        with hosting(routes, admin_port=0) as running:
+            client = running.client("done/#")
+            for topic in ("orders/1", "orders/bad"):
+                client.publish(topic, b"{}")
+                client.message()
+            client.publish("alarms/" + HOSTILE.replace("#", ""), b"{}")
+            eventually(lambda: bool(admin_of(running).calls("Alarms")))
+            yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    from tests.bridge.conftest import CHROMIUM
+
+    assert CHROMIUM is not None
+    with browsing(CHROMIUM, tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page) -> Iterator[Page]:
+    browser.size(1280, 800)
+    browser.colours("light")
+    yield browser
+    assert browser.errors == []
+
+
+def url(host: Host, path: str = "/") -> str:
+    return f"http://127.0.0.1:{admin_of(host).port}{path}"
+
+
+@pytest.mark.chromium
+def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page) -> None:
+    page.open(url(host))
+    page.evaluate("window.mark = 'not reloaded'")
+    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
+    before = int(page.evaluate(cell))
+    client = host.client("done/#")
+    for _ in range(5):
+        client.publish("orders/1", b"{}")
+        client.message()
+    page.wait(f"{cell} === '{before + 5}'")
+    assert page.evaluate("window.mark") == "not reloaded"
+
+
+@pytest.mark.chromium
+def test_calls_and_failures_of_a_route_appear_as_they_end_and_a_failure_tells_its_hint(host: Host, page: Page) -> None:
+    page.open(url(host, "/routes/Orders"))
+    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    client, calls = host.client("done/#"), "document.querySelectorAll('[data-calls] tr').length"
+    count = int(page.evaluate(calls))
+    newest = "document.querySelector('[data-calls] tr').innerText"
+
+    def shown() -> bool:  # that the page follows takes a moment to reach the bridge
+        client.publish("orders/bad", b"{}")
+        client.message()
+        return bool(page.evaluate(f"{calls} > {count} && {newest}.includes('404 http_status')"))
+
+    eventually(shown)
+    page.evaluate("document.querySelector('[data-failures] summary').click()")
+    assert "Check BASE_ADDRESS and ENDPOINT." in page.text("[data-failures] details")
+    assert page.evaluate(f"{calls} <= 50")
+
+
+@pytest.mark.chromium
+def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, page: Page) -> None:
+    page.open(url(host))
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to content"
+    for _ in range(20):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.innerText") == "Alarms":
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.press("Enter")
+    page.wait("document.title.startsWith('Alarms') && document.readyState === 'complete'")
+    for _ in range(20):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.tagName") == "SUMMARY":
+            break
+    page.press("Enter")
+    page.wait("document.querySelector('[data-failures] details').open")
+    assert "connection_failed" in page.text("[data-failures] details")
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/graph"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Page, path: str, scheme: str) -> None:
+    page.size(360, 640)
+    page.colours(scheme)
+    page.open(url(host, path))
+    assert page.fits()
+    paper, ink = page.evaluate("['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])")
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
+    assert (brightness[0] > brightness[1]) is (scheme == "light")
+
+
+@pytest.mark.chromium
+def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(host: Host, page: Page) -> None:
+    page.open(url(host, "/routes/Alarms"))
+    shown = page.text("[data-failures] summary")
+    assert HOSTILE.replace("#", "")[:40] in shown
+    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    client = host.client()
+
+    def appeared() -> bool:
+        client.publish("alarms/live" + HOSTILE, b"{}")
+        return "alarms/live" in page.text("[data-failures] summary")
+
+    eventually(appeared)
+    assert "<img src=x" in page.text("[data-failures] summary")
+    assert page.evaluate("document.images.length") == 0
+    assert page.evaluate("document.title").startswith("Alarms")
+
+
+@pytest.mark.chromium
+def test_it_reads_without_javascript(host: Host, tmp_path: Path, chromium: str) -> None:
+    with browsing(chromium, tmp_path) as page:
+        page.size(1280, 800)
+        page.disable_scripts()
+        page.open(url(host))
+        assert page.text("[data-summary]").startswith("3 routes: ")
+        assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
+        assert "Without JavaScript" in page.text("noscript")
+        page.open(url(host, "/routes/Orders"))
+        assert "404 http_status" in page.text("[data-calls]")
+        assert page.evaluate("document.querySelectorAll('[data-failures] details').length") >= 1
+
+
+@pytest.mark.chromium
+@pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/graph"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
+    page.colours(scheme)
+    page.open(url(host, path))
+    page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+    found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+
+
+def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/routes/Alarms").text)
+    assert "hush-hush" not in text
+    assert 'WITH PASSWORD "***"' in text
+    assert 'ADD "X-Api-Key" "***"' in text
+    assert 'ADD "X-Text" "*** again"' in text
+    raw = admin_of(host).get("/routes/Alarms").text
+    assert "<img" not in raw
+    assert raw.count("<script") == 1
+
+
+def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
+    admin = admin_of(host)
+    for path in ("/", "/routes/Orders", "/graph", "/style.css", "/script.js"):
+        found = admin.get(path)
+        assert found.status == 200
+        policy = found.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert (found.headers["X-Frame-Options"], found.headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
+        assert not re.search(r"""(?:src|href|url\()=?["']?(?:https?:)?//""", found.text)
+
+
+def test_the_graph_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/graph").text)
+    for name in ("orders/+", "Orders", "http://127.0.0.1:9", "POST :0/hook", "Intake", "received"):
+        assert f"<title>{name}</title>" in text
+    assert text.count('class="edge"') == 6
+
+
+@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_out(count: int) -> None:
+    routes = "".join(server_route(f"R{number}").replace("/hook", f"/hook{number}") for number in range(count))
+    with hosting(routes, admin_port=0, processes=1) as running:
+        admin = admin_of(running)
+        assert admin.get("/").text.count("<tr data-route=") == count
+        assert len(admin.get("/api/routes").json["routes"]) == count
+        assert sum(name == "rest_bridge_queued" for name, _ in admin.samples()) == count
+        assert f"{count - 200} more routes are not drawn" in admin.get("/graph").text
+
+
