@@ -146,6 +146,8 @@ class RouteRunner:
                 self._succeed(call, response, event.result(call.message, built.destination, response))
                 return
         except SkippedError:
+            if self._recorder is not None:
+                self._record(self._recorder, call, None, None, SKIPPED)
             self._end(call, None, SKIPPED, "", None)
             return
         except CallError as error:
@@ -157,6 +159,8 @@ class RouteRunner:
 
     def _succeed(self, call: _OpenCall, response: HttpResponse, publication: Publication | None) -> None:
         log.debug("%s: %d on %s", call.event.label, response.status, loggable(call.message.topic))
+        if self._recorder is not None:
+            self._record(self._recorder, call, response.status, None, "call")
         self._end(call, response.status, None, "", publication)
 
     def _retry(self, call: _OpenCall, failure: CallError, response: HttpResponse | None) -> None:
@@ -184,14 +188,14 @@ class RouteRunner:
         )
         publication = results.failure(self.name, call.event.event, call.message, failure, response)
         status = None if response is None else response.status
+        if self._recorder is not None:
+            self._record(self._recorder, call, status, failure, "call")
         self._end(call, status, failure.code.value, failure.message, publication)
 
     def _end(
         self, call: _OpenCall, status: int | None, code: str | None, message: str, publication: Publication | None
     ) -> None:
         seconds = time.perf_counter() - call.started
-        if self._recorder is not None:
-            self._record(self._recorder, call, status, failure, "call")
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = seconds > _SLOW_SECONDS or not self._pool.backlog
         self._outbox.done(CallResult(call.id, status, code, message, seconds, publication), at_once=at_once)
