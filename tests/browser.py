@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bridge.http_listener_support import PATIENCE, eventually
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
+
+from tests.bridge.http_server_support import PATIENCE, eventually
 
 _KEYS = {"Tab": 9, "Enter": 13}
 

@@ -10,9 +10,9 @@ from email.message import Message
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.bridge.http_listener_support import eventually
 
 from tests.bridge.host import Client, Host
+from tests.bridge.http_server_support import eventually
 
 PATIENCE = 20.0
 TOKEN = "a-token-of-24-characters"

@@ -9,13 +9,13 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.bridge.http_listener_support import eventually
 
 from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.admin_support import TOKEN, Admin, admin_of, client_route, server_route
 from tests.bridge.host import Host, configuration, hosting
+from tests.bridge.http_server_support import eventually
 from tests.bridge.recorder import Recorder, Seen, recording
 
 

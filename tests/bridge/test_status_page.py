@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bridge.http_listener_support import eventually
 
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, hosting
+from tests.bridge.http_server_support import eventually
 from tests.bridge.recorder import Seen, recording
 from tests.browser import Page, browsing
 

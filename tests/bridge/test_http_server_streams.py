@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.bridge.http_listener_support import PATIENCE, Raw, eventually, get, listening_socket
-
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
+from tests.bridge.http_server_support import PATIENCE, Raw, eventually, get, listening_socket
 
 PIECE = bytes(65_536)
 
