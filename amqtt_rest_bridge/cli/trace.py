@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from types import FrameType
 from typing import Annotated, Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -58,7 +57,7 @@ def run(
 ) -> int:
     """Print until the stream ends."""
     address = _parse(admin)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     query = {name: value for name, value in (("route", route), ("topic", topic)) if value is not None}
     try:
         for name, value in _events(address, query):
@@ -150,7 +149,3 @@ def _refusal(response: http.client.HTTPResponse) -> str:
         return visible(f"{error['message']}. {error['hint']}")
     except (ValueError, TypeError, KeyError):
         return f"it answers {response.status}; is it the admin port of a bridge?"
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)

@@ -55,7 +55,7 @@ def test_a_line_for_each_message_with_its_request_and_result(target: Recorder) -
         assert f"Orders/Send  orders/7  POST {target.url}/new/7  200  " in told
         assert told.endswith(" ms\n")
         assert "payload" not in told
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
         assert process.stderr is not None
         assert process.stderr.read() == ""
