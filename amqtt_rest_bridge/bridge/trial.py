@@ -119,6 +119,7 @@ class _Broker:
     published: list[Publication] = field(default_factory=list)
     served: Served | None = None
     _expected: list[_Reply] = field(default_factory=list)
+    recorder = None
 
     def publish(self, publication: Publication) -> bool:
         self.published.append(publication)

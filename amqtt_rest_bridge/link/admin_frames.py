@@ -15,8 +15,9 @@ BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 class Record(Struct, frozen=True):
     """One message or request, as people see it: secrets are masked, there is no payload.
 
-    `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "skipped" (its WHEN was false), "refused" (a
-    message that its route had no room for), "request" (of server mode, matched or not) or "message" (matched no route).
+    `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "skipped"
+    (its WHEN was false), "refused" (a message that its route had no room for), "request" (of server mode, matched or
+    not) or "message" (matched no route).
     `time` is Unix time and `ms` the duration in milliseconds. Without a `code` all went well.
     """
 
