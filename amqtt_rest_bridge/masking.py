@@ -1,7 +1,7 @@
 """Masking of secrets in logs, errors and payloads. Pure: text in, text out."""
 
 import functools
-import html
+import html.entities
 import json
 import re
 from base64 import b64encode
@@ -15,12 +15,23 @@ _BASE64 = "[A-Za-z0-9+/_-]"
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
+    """Replace secrets in a text that the bridge itself wrote: as they are, in a URL or in a JSON string."""
+    return _without(text, [_plain(secret) for secret in secrets if len(secret) >= _SHORTEST])
+
+
+def mask_encoded(text: str, secrets: Iterable[str]) -> str:
     """Replace secrets in a text, in each form in which a server may send back what it was sent.
 
-    These are: as it is, percent-encoded, in a JSON string, in HTML, in hexadecimal digits, and in Base64, of either
-    alphabet and also as a part of what was encoded, as a password is in the credentials of Basic.
+    These are: as it is, in either case, percent-encoded, escaped in a JSON string or a Python literal, escaped in HTML,
+    each of these twice too and for any of its characters; in hexadecimal digits; and in Base64, of either alphabet, in
+    lines, and also as a part of what was encoded, as a password is in the credentials of Basic. The first use of a
+    secret takes some 10 ms, so this is not for the broker's loop.
     """
-    spans = [found.span() for secret in secrets if len(secret) >= _SHORTEST for found in _finder(secret).finditer(text)]
+    return _without(text, [_in_any_form(secret) for secret in secrets if len(secret) >= _SHORTEST])
+
+
+def _without(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
+    spans = [found.span() for pattern in patterns for found in pattern.finditer(text)]
     parts, end = [], 0
     for start, stop in sorted(spans):
         if start >= end:
@@ -30,15 +41,56 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _finder(secret: str) -> re.Pattern[str]:
-    """Return the pattern that finds a secret in all its forms."""
-    in_json = json.dumps(secret, ensure_ascii=False)[1:-1]
-    texts = {secret, html.escape(secret), in_json, in_json.replace("/", "\\/")}
+def _plain(secret: str) -> re.Pattern[str]:
     data = secret.encode(errors="surrogatepass")
-    coded = {json.dumps(secret)[1:-1], quote(data, safe=""), quote(data), quote_plus(data), data.hex()}
-    longest_first = sorted(map(re.escape, texts), key=len, reverse=True)
-    without_case = sorted(map(re.escape, coded), key=len, reverse=True)  # hexadecimal digits are written in either
-    return re.compile("|".join([*longest_first, *(f"(?i:{form})" for form in without_case), *_in_base64(data)]))
+    forms = {secret, json.dumps(secret, ensure_ascii=False)[1:-1], quote(data), quote(data, safe=""), quote_plus(data)}
+    return re.compile("|".join(sorted(map(re.escape, forms), key=len, reverse=True)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_any_form(secret: str) -> re.Pattern[str]:
+    """Return the pattern that finds a secret in all its forms.
+
+    Encoders differ in what they escape, and how: letters and digits are left alone or escaped all together (then their
+    numbers follow one another, with a few characters between), any other character may be in any of its forms.
+    """
+    data = secret.encode(errors="surrogatepass")
+    text = "".join([char if char.isascii() and char.isalnum() else _character(char) for char in secret])
+    hexadecimal = "[^0-9a-f]{0,4}(?:00)?".join([f"{byte:02x}" for byte in data])
+    decimal = "[^0-9]{1,7}".join([str(ord(char)) for char in secret])
+    return re.compile("|".join([f"(?i:{text}|{hexadecimal}|{decimal})", *_in_base64(data)]))
+
+
+def _character(char: str) -> str:
+    """Return the pattern of one character: itself, escaped, or escaped twice."""
+    data, units = char.encode(errors="surrogatepass"), char.encode("utf-16-be", "surrogatepass")
+    back = r"\\{1,3}"
+    forms = [
+        "".join([f"%(?:25)?{byte:02x}" for byte in data]),
+        "".join([f"{back}x{byte:02x}" for byte in data]),
+        "".join([f"{back}u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)]),
+        f"&(?:amp;)?(?:#0*{ord(char)}|#x0*{ord(char):x}|{'|'.join(_entities().get(char, ['#0']))});",
+        re.escape(data.decode("latin-1")),  # UTF-8 that was taken for Latin-1
+        rf"\\{{0,3}}{re.escape(char)}",
+    ]
+    if char == " ":
+        forms.append(r"\+")
+    elif char in _SHORT:
+        forms.append(back + _SHORT[char])
+    return f"(?:{'|'.join(forms)})"
+
+
+_SHORT = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}  # RFC 8259 section 7
+
+
+@functools.cache
+def _entities() -> dict[str, list[str]]:
+    """Return the names that HTML has for each character."""
+    names: dict[str, list[str]] = {}
+    for name, char in html.entities.html5.items():
+        if name.endswith(";"):
+            names.setdefault(char, []).append(name[:-1])
+    return names
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
@@ -51,11 +103,12 @@ def _in_base64(data: bytes) -> Iterator[str]:
         sure = b64encode(bytes(before) + data).decode()[first : beyond // 6]
         yield (
             (f"{_BASE64}?" if before else "")
-            + "".join([_IN_BASE64.get(char, char) for char in sure])
+            + _WRAP.join([_IN_BASE64.get(char, char) for char in sure])
             + (f"{_BASE64}?(?:=|%3[Dd])*" if beyond % 6 else "")
         )
 
 
+_WRAP = r"(?:[\r\n]|\\[rn])*"  # MIME and PEM break lines
 _IN_BASE64 = {"+": r"(?:[+-]|%2[Bb])", "/": r"(?:\\?/|_|%2[Ff])"}
 
 
@@ -66,8 +119,8 @@ def mask_header(name: str, value: str, secrets: Iterable[str]) -> str:
     """
     lower = name.lower()
     if lower in ("authorization", "proxy-authorization") and " " in value.strip():
-        return f"{mask(value.split()[0], secrets)} {MASK}"
-    return MASK if is_credential(name) else mask(value, secrets)
+        return f"{mask_encoded(value.split()[0], secrets)} {MASK}"
+    return MASK if is_credential(name) else mask_encoded(value, secrets)
 
 
 def is_credential(name: str) -> bool:

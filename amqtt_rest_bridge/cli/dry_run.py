@@ -23,7 +23,7 @@ from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.masking import is_credential, mask, mask_header
+from amqtt_rest_bridge.masking import is_credential, mask_encoded, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
@@ -142,11 +142,11 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     tried = try_request(routes, request, now=time.time(), max_body_bytes=MAX_BYTES)
     if tried.event is not None:
         print(f"# route {tried.event.route}, event {tried.event.event}: {tried.event.request}")
-    print(mask(tried.response.status, secrets))
+    print(mask_encoded(tried.response.status, secrets))
     print("\n".join(_headers_and_body(tried.response.headers, tried.response.body, secrets)))
     for publication in tried.publications:
         retained = ", retained" if publication.retain else ""
-        print(f"# would be published on {mask(publication.topic, secrets)}{retained}:")
+        print(f"# would be published on {mask_encoded(publication.topic, secrets)}{retained}:")
         print(_body_text(publication.payload, secrets))
     if not tried.publications:
         print("# nothing would be published")
@@ -172,7 +172,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     try:
         call = build_request(route, event, message, max_body_bytes=MAX_BYTES, idempotency_key=_key(route, send=send))
         secrets |= credentials_of(call.request)
-        goes_to = mask(call.destination or "no topic", route.secrets)
+        goes_to = mask_encoded(call.destination or "no topic", route.secrets)
         print("\n".join(request_lines(_with_token(route, call.request), route.secrets)))
         if not send:
             print(f"# nothing was sent; the response would go to {goes_to}\n")
@@ -183,13 +183,13 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
             print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
             return True
     except SkippedError:
-        print(f"# skipped: {mask(why_skipped(event.when, message), secrets)}\n")
+        print(f"# skipped: {mask_encoded(why_skipped(event.when, message), secrets)}\n")
         return True
     except CallError as failed:
         failure = failed
     where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
-    print(f"# fails with {failure.code}: {mask(failure.message, secrets)}")
-    print(f"# hint: {failure.hint}\n# the failure would go to {mask(where, route.secrets)}\n")
+    print(f"# fails with {failure.code}: {mask_encoded(failure.message, secrets)}")
+    print(f"# hint: {failure.hint}\n# the failure would go to {mask_encoded(where, route.secrets)}\n")
     return False
 
 
@@ -251,19 +251,19 @@ def credentials_of(request: HttpRequest) -> frozenset[str]:
 
 def request_lines(request: HttpRequest, secrets: frozenset[str]) -> Iterator[str]:
     """Write a request as it is sent, but with the whole URL and with credentials masked."""
-    yield f"{request.method} {mask(request.url, secrets)}"
+    yield f"{request.method} {mask_encoded(request.url, secrets)}"
     yield from _headers_and_body(request.headers, request.body or b"", secrets)
 
 
 def response_lines(response: HttpResponse, secrets: frozenset[str]) -> Iterator[str]:
     """Write a response as it came, after content decoding, with secrets masked in every form that servers send back."""
-    yield f"{response.status} {_printable(mask(response.reason, secrets))}"
+    yield f"{response.status} {_printable(mask_encoded(response.reason, secrets))}"
     yield from _headers_and_body(response.headers, response.body, secrets)
 
 
 def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, secrets: frozenset[str]) -> Iterator[str]:
     for name, value in headers:
-        yield f"{mask(name, secrets)}: {_printable(mask_header(name, value, secrets))}"
+        yield f"{mask_encoded(name, secrets)}: {_printable(mask_header(name, value, secrets))}"
     yield ""
     if body:
         yield _body_text(body, secrets)
@@ -274,8 +274,10 @@ def _body_text(body: bytes, secrets: frozenset[str]) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:  # UTF-16 has one beside each ASCII character, where no secret would be found
         return f"({len(body)} bytes that are not text)"
-    return "".join([char if char in "\n\t" or char.isprintable() else "\ufffd" for char in mask(text, secrets)])
+    return "".join([char if char in "\n\t" or char.isprintable() else "\ufffd" for char in mask_encoded(text, secrets)])
 
 
 def _printable(text: str) -> str:

@@ -2,7 +2,7 @@ import html
 import json
 import re
 import threading
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
@@ -39,14 +39,43 @@ DEFINE ROUTE Weather WITH TYPE REST_API
 """
 
 
+def escaped(text: str) -> list[str]:
+    """Return a text as the encoders of other languages write it; what holds several lines as one."""
+    decimal = "".join([char if char.isalnum() and char.isascii() else f"&#{ord(char)};" for char in text])
+    named = html.escape(text, quote=False)
+    return [
+        json.dumps(text, ensure_ascii=False)[1:-1].replace(">", "\\u003e").replace("&", "\\u0026"),  # Go
+        json.dumps(text)[1:-1].replace("/", "\\/"),  # PHP
+        "".join([char if char.isalnum() and char.isascii() else f"\\u{ord(char):04X}" for char in text]),  # .NET
+        json.dumps(json.dumps(text)[1:-1])[1:-1],
+        repr(text.encode())[2:-1],
+        "".join([f"%{byte:02X}" for byte in text.encode()]),
+        quote(text, safe="~!*'()"),  # encodeURIComponent
+        quote(text, safe="~!*'();:@&=+$,/?#"),  # encodeURI
+        quote(quote(text, safe=""), safe=""),
+        decimal,
+        named.replace('"', "&#34;").replace("'", "&#39;"),  # Go
+        named.replace('"', "&quot;").replace("'", "&apos;"),
+        html.escape(named),
+        text.upper(),
+        text.encode().decode("latin-1"),
+        ":".join([f"{byte:02x}" for byte in text.encode()]),
+        json.dumps(encodebytes(4 * text.encode()).decode())[1:-1],
+    ]
+
+
 class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if "echo" in self.path:
             self._send_back(body)
             return
         self.send_response(404 if "missing" in self.path else 200)
-        answer = b"\xff\xfe" if "binary" in self.path else b'you sent "%s"\n\x1b[31mred' % body
+        answer = b'you sent "%s"\n\x1b[31mred' % body
+        if "binary" in self.path:
+            answer = answer.decode().encode("utf-16-le" if "utf-16" in self.path else "utf-16")
         self.send_header("Content-Length", str(len(answer)))
         self.send_header("Set-Cookie", "session=1")
         self.send_header("X-Seen", self.headers["Idempotency-Key"] or "none")
@@ -60,17 +89,22 @@ class Handler(BaseHTTPRequestHandler):
         lines += ["pass word", "pass+word", "pass%20word"]
         lines += [secret, quote(secret), quote(secret).lower(), json.dumps(secret), html.escape(secret)]
         lines += [secret.encode().hex(), secret.encode().hex().upper()]
-        lines += ["token abc", self.headers["X-Token"].encode().hex()]
+        lines += ["token abc", self.headers["X-Token"].encode().hex(), *escaped(secret)]
         for before in range(3):
             for after in range(3):
                 data = b"x" * before + secret.encode() + b"y" * after
                 lines += [b64encode(data).decode(), urlsafe_b64encode(data).decode(), quote(b64encode(data), safe="")]
         answer = "\n".join(f"[{line}]" for line in lines).encode()
-        self.send_response(200, f"OK {b64encode(secret.encode()).decode()}")
+        self.send_response(200, f"OK {b64encode(secret.encode()).decode()} {quote(secret)} {json.dumps(secret)}")
         self.send_header("X-Echo", b64encode(b"operator:pass word").decode())
-        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("X-Raw", secret.encode().decode("latin-1"))
+        self.send_header("X-Folded", json.dumps(basic) + "\r\n and\r\n\t" + quote(secret))
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self.wfile.write(answer)
+        for start in range(0, len(answer), 7):
+            piece = answer[start : start + 7]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's own name for it
         pass
@@ -219,19 +253,24 @@ def test_send_masks_credentials_in_every_form_in_which_a_server_sends_them_back(
     assert attempt(folder, "--topic", "weather/x/ask", "--payload", "Ulm", "--send", port=port, path="echo") == 0
     response = capsys.readouterr().out.partition("200 OK")[2]
     lines = [line for line in response.splitlines() if line.startswith("[")]
-    assert len(lines) == 43
+    assert len(lines) == 60
     assert [line for line in lines if "***" not in line] == []
     # What is left of a line are its brackets and what stood beside the secret.
     assert [line for line in lines if len(line.replace("***", "")) > len('[{"a": "Basic "}]')] == []
-    assert "X-Echo: ***" in response
-    assert response.splitlines()[0].strip() == "***"
+    assert [line for line in response.splitlines() if line.startswith("X-")] == [
+        "X-Echo: ***",
+        "X-Raw: ***",
+        'X-Folded: "***" and ***',
+    ]
+    assert response.splitlines()[0].strip() == '*** *** "***"'
 
 
+@pytest.mark.parametrize(("path", "size"), [("binary", 94), ("binary-utf-16", 92)])
 def test_send_shows_bytes_that_are_no_text_by_their_number(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+    folder: Path, port: int, path: str, size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path="binary") == 0
-    assert "(2 bytes that are not text)" in capsys.readouterr().out
+    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path=path) == 0
+    assert f"({size} bytes that are not text)" in capsys.readouterr().out
 
 
 def test_status_of_400_and_above_gives_1_and_names_the_failure(
