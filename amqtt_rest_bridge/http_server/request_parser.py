@@ -80,14 +80,19 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             self._check_codings(codings)
         if _FOLD.search(header_plus):  # waitress joins the lines; RFC 9112 section 5.2 has a server refuse them
             raise ParsingError("a header is folded over several lines")
-        host = headers.get("HOST")
+        self._check_authority(headers.get("HOST"))
+        connection = {token.strip().lower() for token in headers.get("CONNECTION", "").split(",")}
+        self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
+        self.is_understood = True
+
+    def _check_authority(self, host: str | None) -> None:
+        """Refuse a host that is not one, or comes with a user name or password."""
         if "," in (host or "") or (host is None and self.version == "1.1"):  # RFC 9112 section 3.2
             raise ParsingError("HTTP/1.1 needs exactly one Host header")
         if host is not None and not _HOST.fullmatch(host):
             raise ParsingError("the Host header is not a host with or without a port")
-        connection = {token.strip().lower() for token in headers.get("CONNECTION", "").split(",")}
-        self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
-        self.is_understood = True
+        if "@" in (self.proxy_netloc or ""):  # RFC 9110 section 4.2.4
+            raise ParsingError("the request target holds a user name")
 
     def _check_codings(self, codings: list[bytes]) -> None:
         """Refuse what another server might not take for one chunked body (RFC 9112 section 6)."""

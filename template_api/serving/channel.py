@@ -50,6 +50,8 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
         """Parse the header section; raise `ParsingError` when it breaks a rule."""
         super().parse_header(header_plus)
         fault = _fault(header_plus, self.version, self.chunked, self.headers)
+        if fault is None and "@" in (self.proxy_netloc or ""):  # RFC 9110 section 4.2.4
+            fault = "The request target holds a user name"
         if fault:
             raise ParsingError(fault)
 

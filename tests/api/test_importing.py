@@ -457,6 +457,24 @@ def test_a_file_that_is_no_database_is_refused_with_its_reason(tmp_path: Path, m
         import_templates(f"sqlite:///{database}", file)
 
 
+def test_a_folder_and_a_line_of_one_slug_are_one_template(store: "Store", tmp_path: Path, make_template: Make) -> None:
+    folder, file = tmp_path / "folders", tmp_path / "library.jsonl"
+    (folder / "weather").mkdir(parents=True)
+    (folder / "weather" / "template.yaml").write_text("title: Folder\ncategory: A\n")
+    (folder / "weather" / "README.md").write_text("of the folder")
+    file.write_text(json.dumps(make_template("weather", title="Line", content="of the line")))
+    seen = []
+    for path, outcome in ((folder, "1 added, 0"), (file, "0 added, 1"), (file, "0 added, 0"), (folder, "0 added, 1")):
+        assert str(import_templates(store.url, path)).startswith(f"{outcome} changed")
+        client = store.client()
+        assert client.slugs("/api/templates") == ["weather"]
+        read = client.get("/api/templates/weather").json["template"]
+        seen.append((read["id"], read["title"], read["content"]))
+    assert len({id_ for id_, *_ in seen}) == 1
+    in_folder, in_file = ["Folder", "of the folder"], ["Line", "of the line"]
+    assert [rest for _, *rest in seen] == [in_folder, in_file, in_file, in_folder]
+
+
 def test_a_first_import_that_was_cut_off_is_taken_up_again(store: "Store", tmp_path: Path, make_template: Make) -> None:
     file = tmp_path / "library.jsonl"
     file.write_text("".join(json.dumps(make_template(f"t{n}")) + "\n" for n in range(4)))

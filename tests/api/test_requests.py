@@ -11,7 +11,8 @@ from falcon.testing import create_environ
 
 from template_api.app import create_app
 from template_api.errors import DatabaseUnavailableError
-from template_api.library import TemplateLibrary
+from template_api.library import TemplateLibrary, set_status
+from template_api.records import Status
 
 if TYPE_CHECKING:
     from tests.api.conftest import Client, Store
@@ -297,6 +298,23 @@ def test_a_caller_that_holds_the_answer_gets_304(client: "Client", path: str) ->
         assert again.status_code == 304
         assert again.headers["ETag"] == etag
     assert client.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+@pytest.mark.parametrize("state", [Status.HIDDEN, Status.DRAFT])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_caller_that_holds_what_is_hidden_now_gets_404(
+    client: "Client", sqlite_store: "Store", method: str, state: Status
+) -> None:
+    path = "/api/templates/webhook"
+    etag = client.get(path).headers["ETag"]
+    assert client.ask(method, path, headers={"If-None-Match": etag}).status_code == 304
+    set_status(sqlite_store.url, "webhook", state)
+    for held in (etag, etag.removeprefix("W/"), f'"other", {etag}', "*"):
+        answer = client.ask(method, path, headers={"If-None-Match": held})
+        assert answer.status_code == 404
+        assert answer.headers.get("ETag") != etag
+    for listed in ("/api/templates", "/api/search?q=webhook"):
+        assert b"webhook" not in client.get(listed, headers={"If-None-Match": etag}).content
 
 
 def test_a_changed_template_has_another_etag_and_the_others_keep_theirs(

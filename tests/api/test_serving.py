@@ -148,6 +148,15 @@ def test_an_absolute_target_counts_and_a_host_that_disagrees_does_not(api: "Serv
     assert b"other.test" not in body
 
 
+@pytest.mark.parametrize("target", [b"http://bob@x/health", b"http://bob:pw@x/health", b"https://@[::1]:9/health"])
+def test_an_absolute_target_with_a_user_name_is_refused(api: "Served", target: bytes) -> None:
+    # RFC 9110 section 4.2.4: it obscures the host, and a password would reach logs.
+    answered, _, body = exchange(api.port, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (answered, json.loads(body)["error"]["code"]) == (400, "invalid_request")
+    assert b"bob" not in body
+    assert "bob" not in api.log.read_text()
+
+
 def test_one_host_may_be_empty_or_hold_a_comma(api: "Served") -> None:
     for host in (b"", b"a,b", b"x:", b"[::1]:8000", b"caf%C3%A9", b" x "):
         asked = b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"

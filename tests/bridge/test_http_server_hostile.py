@@ -96,6 +96,8 @@ HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
         pytest.param(b"POST /hook\x1b[0m HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request",
                      id="control in the path"),
         pytest.param(b"POST /hook%0a HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="encoded control"),
+        *(pytest.param(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id=f"{target!r}")
+          for target in (b"http://bob@x/hook", b"http://bob:pw@x/hook", b"https://@x/hook", b"http://x@y:1/hook")),
         pytest.param(b"POST http://[ HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="broken address"),
         pytest.param(b"GARBAGE\r\n\r\n", 400, "invalid_request", id="no request at all"),
         pytest.param(b"\x16\x03\x01\x02\x00\r\n\r\n", 400, "invalid_request", id="TLS to a plain port"),
@@ -118,9 +120,11 @@ def test_what_cannot_be_read_ends_the_connection() -> None:
         assert hooks.outlet.published == []
 
 
-def test_the_callers_bytes_are_not_repeated_in_the_error() -> None:
-    with served() as hooks:
+def test_the_callers_bytes_are_not_repeated_in_the_error_nor_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG"), served() as hooks:
         assert b"evil" not in hooks.ask(HEAD + b"X: evil\nY: b\r\n\r\n").body
+        assert b"evil" not in hooks.ask(b"POST http://bob:evil@x/hook HTTP/1.1\r\nHost: x\r\n\r\n").body
+    assert "evil" not in caplog.text
 
 
 def test_headers_with_underscores_cannot_stand_for_others() -> None:
