@@ -1,6 +1,7 @@
 """Masking of secrets in logs, errors and payloads. Pure: text in, text out."""
 
 import functools
+import html
 import html.entities
 import json
 import re
@@ -15,12 +16,12 @@ _BASE64 = "[A-Za-z0-9+/_-]"
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Replace secrets in a text that the bridge itself wrote: as they are, in a URL or in a JSON string."""
-    return _without(text, [_plain(secret) for secret in secrets if len(secret) >= _SHORTEST])
+    """Replace secrets in a text: as they are, percent-encoded, in JSON, in HTML, in hexadecimal digits, in Base64."""
+    return _without(text, [_common(secret) for secret in secrets if len(secret) >= _SHORTEST])
 
 
 def mask_encoded(text: str, secrets: Iterable[str]) -> str:
-    """Replace secrets in a text, in each form in which a server may send back what it was sent.
+    """Replace secrets in a text in all forms of all encoders.
 
     These are: as it is, in either case, percent-encoded, escaped in a JSON string or a Python literal, escaped in HTML,
     each of these twice too and for any of its characters; in hexadecimal digits; and in Base64, of either alphabet, in
@@ -41,10 +42,15 @@ def _without(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _plain(secret: str) -> re.Pattern[str]:
+def _common(secret: str) -> re.Pattern[str]:
+    """Return the pattern that finds a secret as most encoders write it; some 0.3 ms."""
+    in_json = json.dumps(secret, ensure_ascii=False)[1:-1]
+    texts = {secret, html.escape(secret), in_json, in_json.replace("/", "\\/")}
     data = secret.encode(errors="surrogatepass")
-    forms = {secret, json.dumps(secret, ensure_ascii=False)[1:-1], quote(data), quote(data, safe=""), quote_plus(data)}
-    return re.compile("|".join(sorted(map(re.escape, forms), key=len, reverse=True)))
+    coded = {json.dumps(secret)[1:-1], quote(data, safe=""), quote(data), quote_plus(data), data.hex()}
+    longest_first = sorted(map(re.escape, texts), key=len, reverse=True)
+    without_case = sorted(map(re.escape, coded), key=len, reverse=True)  # hexadecimal digits are written in either
+    return re.compile("|".join([*longest_first, *(f"(?i:{form})" for form in without_case), *_in_base64(data)]))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -58,7 +64,7 @@ def _in_any_form(secret: str) -> re.Pattern[str]:
     text = "".join([char if char.isascii() and char.isalnum() else _character(char) for char in secret])
     hexadecimal = "[^0-9a-f]{0,4}(?:00)?".join([f"{byte:02x}" for byte in data])
     decimal = "[^0-9]{1,7}".join([str(ord(char)) for char in secret])
-    return re.compile("|".join([f"(?i:{text}|{hexadecimal}|{decimal})", *_in_base64(data)]))
+    return re.compile("|".join([f"(?i:{text}|{hexadecimal}|{decimal})", *_in_base64(data, _WRAP)]))
 
 
 def _character(char: str) -> str:
@@ -93,17 +99,17 @@ def _entities() -> dict[str, list[str]]:
     return names
 
 
-def _in_base64(data: bytes) -> Iterator[str]:
+def _in_base64(data: bytes, between: str = "") -> Iterator[str]:
     """Yield a pattern for each of the three offsets of data in what is encoded (RFC 4648 section 4).
 
-    Characters at its ends hold bits of the data around it too: any character matches there.
+    Characters at its ends hold bits of the data around it too: any character matches there. `between` is a pattern too.
     """
     for before in range(3):
         first, beyond = -(-before * 8 // 6), (before + len(data)) * 8
         sure = b64encode(bytes(before) + data).decode()[first : beyond // 6]
         yield (
             (f"{_BASE64}?" if before else "")
-            + _WRAP.join([_IN_BASE64.get(char, char) for char in sure])
+            + between.join([_IN_BASE64.get(char, char) for char in sure])
             + (f"{_BASE64}?(?:=|%3[Dd])*" if beyond % 6 else "")
         )
 

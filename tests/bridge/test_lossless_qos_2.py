@@ -57,3 +57,26 @@ def test_a_message_of_qos_2_that_is_sent_again_before_its_pubrel_is_one_message(
         assert [target.request().body for _ in range(2)] == [b"once", b"last"]
         assert target.requests.empty()
         wire.sock.close()
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "dup"),
+    [
+        pytest.param("in/x", b"0", False, id="the same without DUP"),
+        pytest.param("in/y", b"0", True, id="another topic"),
+        pytest.param("in/x", b"1", True, id="another payload"),
+    ],
+)
+def test_a_message_of_qos_2_under_an_id_in_use_is_new_unless_dup_topic_and_payload_are_the_same(
+    tmp_path: Path, processes: list[BrokerProcess], topic: str, body: bytes, dup: bool
+) -> None:
+    with recording() as target:
+        running = broker(processes, tmp_path, route(target.port))
+        for packet in (publish_packet("in/x", b"0", 1, qos=2), publish_packet(topic, body, 1, dup=dup, qos=2)):
+            wire = Wire(running.port, "crashing", clean=False)
+            wire.send(packet)
+            wire.expect(0x50)
+            wire.sock.close()
+        first, second = target.request(), target.request()
+        assert {first.body, second.body} == {b"0", body}  # in either order: they are under way side by side
+        assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]

@@ -164,6 +164,7 @@ def test_a_spool_reached_by_a_symbolic_link_is_the_same_spool(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match="another broker uses it"):
         Spool(path)
     key = first.keep("R", "E", message(1), 0, None)
+    assert list(link.parent.iterdir()) == [link], "another broker that uses the file itself finds its other files"
     first.close()
     with contextlib.closing(Spool(path)) as again:
         assert [one.key for one in left_over(again)] == [key]

@@ -136,6 +136,19 @@ def test_a_will_goes_nowhere_its_client_might_not_publish(
     listener.close()
 
 
+@pytest.mark.parametrize("topic", ["$SYS/broker/clients", "$SYS/gone", "$other/gone", "$other"])
+def test_a_will_goes_to_no_topic_of_the_broker_even_where_the_acl_permits_it(
+    host: Host, target: Recorder, topic: str
+) -> None:
+    listener = Listener(host)
+    named_so = user(host, topic.split("/")[0], "a", will=(topic, b"{}"), will_retain=True)
+    crash(host, named_so, "a")
+    assert listener.until("end") == []
+    assert requests(target, "end") == []
+    assert topic not in host.broker.retained_messages
+    listener.close()
+
+
 def test_a_will_is_not_sent_after_a_disconnect(host: Host) -> None:
     listener = Listener(host)
     ann = user(host, "ann", "a", will=("ann/gone", b"bye"))
