@@ -1,7 +1,7 @@
 """The last calls and requests of each route, for the admin port; there is a recorder only where there is such a port.
 
 The workers and the ports' threads record, which has to be cheap: one tuple into a bounded queue, nothing formatted, no
-lock. Secrets are masked when somebody looks. Any thread.
+lock. Secrets are masked when they are read. Any thread.
 
 Decision: a route keeps its last 50 calls and requests, and its last 20 failures, which successes do not push out.
 """

@@ -110,7 +110,7 @@ class Oversight:
                 self._follow(on, fleet)
 
     def became_ready(self, bridge: Overseen, fleet: Fleet) -> None:
-        """Note a bridge process that has been started; whoever followed by the first one has to ask it again."""
+        """Note a bridge process that has been started; followers by the first one have to ask it again."""
         if bridge is fleet.processes[0]:
             self._follow(False, fleet)
         elif self._observer.following:

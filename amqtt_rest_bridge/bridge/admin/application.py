@@ -189,7 +189,7 @@ class AdminApplication:
 
 
 class _Waiting:
-    """An answer that waits for somebody else's; see `http_server.Pending`."""
+    """An answer that waits for that of another request; see `http_server.Pending`."""
 
     def __init__(
         self,

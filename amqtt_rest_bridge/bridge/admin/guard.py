@@ -82,5 +82,5 @@ def _host(header: str) -> str:
 
 
 def _is_visit(headers: Mapping[str, str]) -> bool:
-    """Return whether somebody follows a link to a page, which shows it to that person alone."""
+    """Return whether a request follows a link to a page, which only its caller sees."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

@@ -1,6 +1,6 @@
-"""The broker's numbers, asked for when somebody wants them. Any thread.
+"""The broker's numbers, asked for when a caller wants them. Any thread.
 
-One question is on its way at a time; whoever asks meanwhile shares its answer, so that many who look cost the broker no
+One question is on its way at a time; callers meanwhile share its answer, so that many who look cost the broker no
 more than one.
 """
 

@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML section 9.2): every message and request, as it happens, to whoever follows.
+"""Server-sent events (WHATWG HTML section 9.2): every message and request, as it happens, to each follower.
 
 A follower that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
 """
