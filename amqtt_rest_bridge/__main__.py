@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import check, dry_run, replay, status, trace
+from amqtt_rest_bridge.cli import check, dry_run, replay, status, trace, worker
 from amqtt_rest_bridge.cli.install import command as install
 from amqtt_rest_bridge.cli.route_tests import command as route_tests
 from amqtt_rest_bridge.cli.serve import command as serve
@@ -45,6 +45,7 @@ def _application() -> typer.Typer:
         ("test", route_tests, route_tests.run, "run the tests beside route files"),
         ("replay", replay, replay.run, "publish the messages of failures again"),
         ("serve", serve, serve.run, "run the broker with its plugins"),
+        ("worker", worker, worker.run, "run routes beside any MQTT 5 broker"),
         ("status", status, status.run, "show how the routes of a running broker are doing"),
         ("trace", trace, trace.run, "print messages and requests of a running bridge as they happen"),
     ):

@@ -215,9 +215,10 @@ class Publication(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """What a bridge process needs to know of the plugin's configuration; sizes are bytes.
+    """The part of a configuration that a bridge process needs; sizes are bytes.
 
-    `observed` is whether there is an admin port, for which calls and requests are recorded.
+    `observed` is whether there is an admin port, for which calls and requests are recorded. `confirms`: requests of
+    server mode are answered once the broker has acknowledged what they publish.
     """
 
     workers: int = 64
@@ -228,6 +229,7 @@ class BridgeSettings:
     access_log: str | None = None
     observed: bool = False
     admin_token: str | None = field(default=None, repr=False)
+    confirms: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.processes.settings import Settings
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.worker.settings import WorkerSettings
 from template_api import config
 from template_api.errors import ApiError
 from tests.pages import PAGES, ROOT, anchors, codes, links, page, rows, section
@@ -99,7 +100,9 @@ def test_the_tests_that_show_a_guarantee_are_there() -> None:
     named = [code.split("::") for row in rows(guaranteed) for code in codes(row[-1]) if "::" in code]
     assert len(named) > 10
     for file, name in named:
-        tests = (Path(__file__).parent / "bridge" / f"test_{file}.py").read_text(encoding="utf-8")
+        folders = [Path(__file__).parent / name for name in ("bridge", "worker")]
+        (path,) = (one for folder in folders if (one := folder / f"test_{file}.py").exists())
+        tests = path.read_text(encoding="utf-8")
         assert f"\ndef test_{name}(" in tests, f"{file}::{name}"
 
 
@@ -154,3 +157,10 @@ def test_the_page_on_new_settings_names_files_that_are_there() -> None:
     assert len(named) > 5
     roots = (ROOT, ROOT / "amqtt_rest_bridge")
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_the_workers_settings_and_defaults_are_the_codes() -> None:
+    table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Workers")) if codes(row[0])}
+    shared = {field.name for field in dataclasses.fields(Settings)}
+    own = {field.name: written(field.default) for field in dataclasses.fields(WorkerSettings)}
+    assert table == {name: value for name, value in own.items() if name not in shared} | {"group": "required"}

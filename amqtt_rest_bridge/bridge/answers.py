@@ -13,7 +13,7 @@ from amqtt_rest_bridge.link.frames import Served as ServedReport
 log = logging.getLogger(__name__)
 
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
-_COUNTED: Final = frozenset({"internal_error", "overloaded", "reply_timeout", SKIPPED})
+_COUNTED: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout", SKIPPED})
 
 
 class Answers:

@@ -35,7 +35,12 @@ class Queued(Protocol):
 
     @property
     def sent(self) -> bool:
-        """Return whether the broker has it."""
+        """Return whether it has left, so that it cannot be withdrawn."""
+        ...
+
+    @property
+    def outcome(self) -> bool | None:
+        """Return whether the broker has it; None while that is not known."""
         ...
 
     def withdraw(self) -> bool:
@@ -63,12 +68,16 @@ class BrokerPort(Protocol):
     def publish(self, publication: Publication) -> bool:
         """Send a publication if there is room; once this returns true the broker has it, even if this process dies.
 
+        False too where the broker's acknowledgement has to be waited for, see `enqueue`.
+
         Raises `ShuttingDownError` when the bridge closes.
         """
         ...
 
     def enqueue(self, publication: Publication, wake: Wake) -> Queued:
-        """Send a publication as soon as there is room, in order of arrival; `wake` is called once it was sent late.
+        """Send a publication as soon as there is room, in order of arrival.
+
+        `wake` is called once it was sent late, and once its outcome is known later.
 
         Raises `ShuttingDownError` when the bridge closes.
         """

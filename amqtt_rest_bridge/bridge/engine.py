@@ -36,6 +36,7 @@ from amqtt_rest_bridge.link.admin_frames import ServeAdmin, ToAdmin
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import (
     Calls,
+    Confirmed,
     CreditReturn,
     DispatchedCall,
     Failed,
@@ -96,6 +97,7 @@ class Engine:
         self._watch = PortWatch(link.send)
         self._observation: Observation | None = None  # from the first routes on, where there is an admin port
         self._admin_socket: socket.socket | None = None
+        self._confirms = False
         self._ending = False
         self._stopping = False
         self._idle: list[RouteRunner] = []  # with calls that no thread runs yet
@@ -126,6 +128,9 @@ class Engine:
                 self._run_calls(calls)
             case CreditReturn(credits):
                 self._outbox.credit(credits)
+            case Confirmed(numbers, refused):
+                self._outbox.confirm(numbers, published=True)
+                self._outbox.confirm(refused, published=False)
             case Replies(messages):
                 for message in messages:
                     self._inbound.seen(message.topic, message.payload)
@@ -157,12 +162,12 @@ class Engine:
     def publish(self, publication: Publication) -> bool:
         """Send a publication to the broker if there is room; see `BrokerPort.publish`."""
         self._refuse_when_stopping()
-        return self._outbox.publish(publication)
+        return not self._confirms and self._outbox.publish(publication)
 
     def enqueue(self, publication: Publication, wake: Wake) -> Queued:
         """Send a publication once there is room; see `BrokerPort.enqueue`."""
         self._refuse_when_stopping()
-        return self._outbox.enqueue(publication, wake)
+        return self._outbox.enqueue(publication, wake, confirmed=self._confirms)
 
     def _refuse_when_stopping(self) -> None:
         if self._stopping:
@@ -205,6 +210,7 @@ class Engine:
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
         self._observe(routes, settings)
+        self._confirms = settings.confirms
         runners: dict[int, RouteRunner] = {}
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)

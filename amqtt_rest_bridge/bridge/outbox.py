@@ -7,7 +7,7 @@ or many callers never fill the broker's memory. Everything leaves in order. Any 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Results, ToBroker, credits_for
@@ -20,13 +20,15 @@ _COMPANY_SECONDS = 0.002  # ... and for how long
 class Entry:
     """A result or a publication in the queue."""
 
-    __slots__ = ("_outbox", "cost", "item", "sent", "wake")
+    __slots__ = ("_outbox", "confirmed", "cost", "item", "outcome", "sent", "wake")
 
-    def __init__(self, outbox: "Outbox", item: CallResult | Publication, cost: int) -> None:
+    def __init__(self, outbox: "Outbox", item: CallResult | Publication, cost: int, *, confirmed: bool = False) -> None:
         self.item = item
         self.cost = cost
+        self.confirmed = confirmed  # whether its outcome is what `Confirmed` says
         self.sent = False
-        self.wake: Callable[[], None] | None = None  # called when it is sent late
+        self.outcome: bool | None = None
+        self.wake: Callable[[], None] | None = None  # called when it is sent late, and when its outcome comes later
         self._outbox = outbox
 
     def withdraw(self) -> bool:
@@ -43,6 +45,8 @@ class Outbox:
         self._entries: deque[Entry] = deque()
         self._credits = INITIAL_CREDITS
         self._since = 0.0  # when the oldest entry was put in
+        self._numbers = 0  # of publications whose outcome is confirmed, so far
+        self._unconfirmed: dict[int, Entry] = {}
 
     @property
     def waiting(self) -> bool:
@@ -70,9 +74,12 @@ class Outbox:
                 self._entries.remove(entry)
             return entry.sent
 
-    def enqueue(self, publication: Publication, wake: Callable[[], None]) -> Entry:
-        """Send a publication as soon as there is room; `wake` is called, under the lock, if that is later."""
-        entry = Entry(self, publication, credits_for(publication.payload))
+    def enqueue(self, publication: Publication, wake: Callable[[], None], *, confirmed: bool) -> Entry:
+        """Send a publication as soon as there is room; `wake` is called, under the lock, if that is later.
+
+        With `confirmed` its outcome is known, and `wake` called, once the broker has acknowledged it.
+        """
+        entry = Entry(self, publication, credits_for(publication.payload), confirmed=confirmed)
         with self._lock:
             self._entries.append(entry)
             self._flush()
@@ -86,6 +93,15 @@ class Outbox:
                 return False
             self._entries.remove(entry)
             return True
+
+    def confirm(self, numbers: Iterable[int], *, published: bool) -> None:
+        """Take the broker's word on publications."""
+        with self._lock:
+            for number in numbers:
+                entry = self._unconfirmed.pop(number)
+                entry.outcome = published
+                if entry.wake is not None:
+                    entry.wake()
 
     def send(self, frame: ToBroker) -> None:
         """Send a frame that costs nothing, after what is ready to leave."""
@@ -122,11 +138,21 @@ class Outbox:
                 continue
             if entry.wake is not None:
                 late.append(entry.wake)
-            if isinstance(last, Publish):
+            first = self._number(entry)
+            if isinstance(last, Publish) and bool(last.first) == bool(first):
                 last.publications.append(entry.item)
             else:
-                frames.append(Publish([entry.item]))
+                frames.append(Publish([entry.item], first))
         if frames:
             self._link.send(*frames)
         for wake in late:
             wake()
+
+    def _number(self, entry: Entry) -> int:
+        """Return the number by which a publication is confirmed; 0 when it is not, and its outcome is known."""
+        if not entry.confirmed:
+            entry.outcome = True
+            return 0
+        self._numbers += 1
+        self._unconfirmed[self._numbers] = entry
+        return self._numbers

@@ -105,6 +105,7 @@ class _Reply:
 @dataclass(slots=True)
 class _Sent:
     sent: bool = True
+    outcome: bool = True
 
     def withdraw(self) -> bool:
         return False

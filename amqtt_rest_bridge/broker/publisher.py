@@ -10,7 +10,7 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.routing.calls import ReleaseCredits
+from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
@@ -59,12 +59,20 @@ class Publisher:
         """Return how many publications wait."""
         return len(self._queue)
 
-    def put(self, publication: Publication, hops: int, release_credits: ReleaseCredits | None = None) -> bool:
+    def put(
+        self,
+        publication: Publication,
+        hops: int,
+        release_credits: ReleaseCredits | None = None,
+        confirm: Confirm | None = None,
+    ) -> bool:
         """Queue a publication; return False, and queue nothing, when there is no room.
 
         `release_credits` is called with the credits of the publication once it is published; what has credits always
-        has room.
+        has room. `confirm` is for brokers that acknowledge: amqtt in the same process has what it was given.
         """
+        if confirm is not None:
+            confirm(True)
         return self._put(publication, hops, release_credits, status=False)
 
     def put_status(self, publication: Publication) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Mapping
-from importlib.metadata import version
 from typing import Any, Protocol
 
 from amqtt.broker import Broker
@@ -19,6 +18,7 @@ from amqtt.events import BrokerEvents
 from amqtt_rest_bridge.broker import amqtt_broker, listeners
 from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
+from amqtt_rest_bridge.processes.event_loop import loop_factory
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]
         CannotStartError: A plugin could not start; nothing is left running.
         BrokerFailedError: The broker ended without a signal, or its shutdown failed.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         loop = runner.get_loop()
         asyncio.set_event_loop(loop)  # plugins' constructors may look for it, as under the amqtt command
         signals.attach(loop)
@@ -147,17 +147,6 @@ def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
             raise listeners.CannotListenError(name, host, port, error) from error
 
     return explaining
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        log.debug("event loop: asyncio; the extra [fast] installs uvloop")
-        return asyncio.new_event_loop
-    log.info("event loop: uvloop %s", version("uvloop"))
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def _plugin_reason(error: Exception) -> str:

@@ -94,32 +94,39 @@ def _parse(payload: bytes) -> dict[str, Any] | None:
     return members if isinstance(members, dict) else None
 
 
-def snapshot(address: BrokerAddress, seconds: float | None = None) -> Overview:
+def snapshot(address: BrokerAddress, seconds: float | None = None, topic_filter: str = TOPIC_FILTER) -> Overview:
     """Return the status of every route, and the failed reload, that the broker has retained; blocks.
 
     Args:
         address: The broker.
         seconds: How long to listen; None: until what is retained has come.
+        topic_filter: The topics of the statuses; with a `+` for the slot, each status has the member `slot`.
 
     Raises:
         BrokerUnavailableError: It cannot be reached, refuses us, or closes the connection.
     """
-    return asyncio.run(_snapshot(address, seconds))
+    return asyncio.run(_snapshot(address, topic_filter, seconds))
 
 
-def follow(address: BrokerAddress, seconds: float | None, show: Callable[[Overview], None]) -> None:
+def follow(
+    address: BrokerAddress,
+    seconds: float | None,
+    show: Callable[[Overview], None],
+    topic_filter: str = TOPIC_FILTER,
+) -> None:
     """Call `show` with the status of all routes at each change and every second; blocks.
 
     Args:
         address: The broker.
         seconds: When to end; None: when interrupted.
         show: Called on the event loop's thread.
+        topic_filter: As in `snapshot`.
 
     Raises:
         BrokerUnavailableError: As `snapshot`.
         KeyboardInterrupt: Ctrl-C.
     """
-    asyncio.run(_follow(address, seconds, show))
+    asyncio.run(_follow(address, topic_filter, seconds, show))
 
 
 class _Feed:
@@ -148,7 +155,8 @@ class _Feed:
             return
         status = parse_status(payload)
         if status is not None:
-            self._statuses[topic] = status
+            slot = topic.split("/")[2]
+            self._statuses[topic] = status | ({"slot": int(slot)} if slot.isdigit() else {})
         elif not payload:  # the route is gone
             self._statuses.pop(topic, None)
 
@@ -170,8 +178,13 @@ async def receive(client: MQTTClient, address: BrokerAddress, seconds: float) ->
         raise BrokerUnavailableError(f"{address.shown} closed the connection") from None
 
 
-async def _snapshot(address: BrokerAddress, seconds: float | None) -> Overview:
-    async with connected(address, [TOPIC_FILTER, RELOAD_TOPIC]) as client:
+def _filters(topic_filter: str) -> list[str]:
+    """Return what is subscribed: workers do not retain a reload that failed."""
+    return [topic_filter, RELOAD_TOPIC] if topic_filter == TOPIC_FILTER else [topic_filter]
+
+
+async def _snapshot(address: BrokerAddress, topic_filter: str, seconds: float | None) -> Overview:
+    async with connected(address, _filters(topic_filter)) as client:
         feed = _Feed(client, address)
         if seconds is None:
             while await feed.receive(_QUIET_SECONDS):
@@ -183,9 +196,11 @@ async def _snapshot(address: BrokerAddress, seconds: float | None) -> Overview:
         return feed.overview
 
 
-async def _follow(address: BrokerAddress, seconds: float | None, show: Callable[[Overview], None]) -> None:
+async def _follow(
+    address: BrokerAddress, topic_filter: str, seconds: float | None, show: Callable[[Overview], None]
+) -> None:
     end = None if seconds is None else time.monotonic() + seconds
-    async with connected(address, [TOPIC_FILTER, RELOAD_TOPIC]) as client:
+    async with connected(address, _filters(topic_filter)) as client:
         feed = _Feed(client, address)
         while await feed.receive(_QUIET_SECONDS):
             pass

@@ -28,6 +28,9 @@ On a terminal the table follows the broker until Ctrl-C. Otherwise, and with --j
 printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin publishes every `status_seconds`
 (30 by default, 0: never) and whenever the health of a route changes.
 
+With --group the routes of the workers of a group are shown, each with the worker's slot: what they publish on
+bridge/<group>/<slot>/routes/<route>/status.
+
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
 Columns that are zero for every route are left out; the last error of each route follows below the table. A reload
@@ -43,6 +46,7 @@ exit status:
 examples:
   rest-bridge status
   rest-bridge status --broker mqtt://monitor:secret@broker.example
+  rest-bridge status --group plant --broker mqtt://broker.example
   rest-bridge status --json | jq -r '.[] | select(.health != "Green") | .name'
 """
 _DAY = 86_400
@@ -59,6 +63,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _group(text: str) -> str:
+    if not text or set(text) & set("/+#"):
+        raise typer.BadParameter(f"{text!r} is not the name of a group of workers")
+    return text
+
+
 def run(
     broker: Annotated[
         str,
@@ -68,6 +78,10 @@ def run(
             "%XX in user name and password is decoded",
         ),
     ] = DEFAULT_BROKER,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", parser=_group, show_default=False, help="show the workers of this group"),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="print a JSON array of the status payloads, once")
     ] = False,
@@ -83,12 +97,13 @@ def run(
     from amqtt_rest_bridge.broker import status_client  # amqtt takes a second to import, which --help need not wait for
 
     address = status_client.parse_address(broker)
+    topics = status_client.TOPIC_FILTER if group is None else f"bridge/{group}/+/routes/+/status"
     try:
         if sys.stdout.isatty() and not as_json:
             with _Screen(address.shown) as screen:
-                status_client.follow(address, seconds, screen.show)
+                status_client.follow(address, seconds, screen.show, topics)
             return 0
-        overview = status_client.snapshot(address, seconds)
+        overview = status_client.snapshot(address, seconds, topics)
     except BridgeError as error:
         print(f"rest-bridge status: {error}", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ _UNKNOWN: Final = "-"
 _COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red": "red"}
 _GRAVEST_FIRST: Final = ("Red", "Yellow", "Green")
 _TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
+_SLOT: Final = ("SLOT", "slot")  # of statuses of a group of workers
 _NUMBERS: Final = (
     ("TOTAL", "messages", "total"),
     ("OK", "messages", "succeeded"),
@@ -38,8 +39,10 @@ _NARROW: Final = (0, 1, 0, 0)  # one space between columns where two would not f
 
 
 def in_order(statuses: Iterable[Status]) -> list[Status]:
-    """Sort by the routes' names."""
-    return sorted(statuses, key=lambda status: (str(status["name"]).lower(), str(status["name"])))
+    """Sort by the routes' names, and the slots of a group."""
+    return sorted(
+        statuses, key=lambda status: (str(status["name"]).lower(), str(status["name"]), _slot(status))
+    )  # fmt: skip
 
 
 def table(statuses: Iterable[Status], console: Console, *, now: float, rows: int | None = None) -> RenderableType:
@@ -57,14 +60,15 @@ def table(statuses: Iterable[Status], console: Console, *, now: float, rows: int
     ordered = in_order(statuses)
     numbers = [column for column in _NUMBERS if any(_member(status, *column[1:]) for status in ordered)]
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for title, _ in _TEXTS:
+    texts = (*_TEXTS[:1], _SLOT, *_TEXTS[1:]) if any("slot" in status for status in ordered) else _TEXTS
+    for title, _ in texts:
         grid.add_column(title, no_wrap=True)
     for title, *_ in numbers:
         grid.add_column(title, no_wrap=True, justify="right")
     shown = ordered if rows is None or len(ordered) <= rows else ordered[: max(0, rows - 1)]
     for status in shown:
-        texts = [Text(_text(status.get(name)), _COLOURS.get(str(status.get(name)), "")) for _, name in _TEXTS]
-        grid.add_row(*texts, *(Text(_text(_member(status, *path))) for _, *path in numbers))
+        cells = [Text(_text(status.get(name)), _COLOURS.get(str(status.get(name)), "")) for _, name in texts]
+        grid.add_row(*cells, *(Text(_text(_member(status, *path))) for _, *path in numbers))
     unbounded = console.options.update(max_width=_WIDEST)
     grid.width = Measurement.get(console, unbounded, grid).maximum
     if grid.width > console.width:
@@ -90,6 +94,11 @@ def reload_failure(failure: Status | None, now: float) -> Text | None:
     errors, told = failure.get("errors"), _text(failure.get("message"))
     why = f"{errors} errors in the route files, the first: {told}" if isinstance(errors, int) and errors > 1 else told
     return Text(f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}", "red")
+
+
+def _slot(status: Status) -> int:
+    slot = status.get("slot")
+    return slot if isinstance(slot, int) else -1
 
 
 def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:

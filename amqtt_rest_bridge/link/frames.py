@@ -168,6 +168,13 @@ class Latest(Struct, frozen=True, array_like=True, tag=8):
     messages: list[TopicMessage]
 
 
+class Confirmed(Struct, frozen=True, array_like=True, tag=15):
+    """The broker has these publications of `Publish`; those that are `refused` it does not have, or may not have."""
+
+    numbers: list[int]
+    refused: list[int]
+
+
 # Bridge process to broker.
 
 
@@ -188,9 +195,13 @@ class Results(Struct, frozen=True, array_like=True, tag=22):
 
 
 class Publish(Struct, frozen=True, array_like=True, tag=23):
-    """Publish what requests of server mode brought."""
+    """Publish what requests of server mode brought.
+
+    `first` is the number of the first one, which the others follow; `Confirmed` answers each. 0: no answer is wanted.
+    """
 
     publications: list[Publication]
+    first: int = 0
 
 
 class Waiting(Struct, frozen=True, array_like=True, tag=24):
@@ -254,7 +265,7 @@ class Unserved(Struct, frozen=True, array_like=True, tag=32):
     reasons: dict[int, str]
 
 
-ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest | ToAdmin
+ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest | Confirmed | ToAdmin
 ToBroker = (
     Ready
     | Failed

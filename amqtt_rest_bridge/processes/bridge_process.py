@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -269,9 +270,10 @@ class BridgeProcess:
         match frame:
             case Results(results):
                 self._end_calls(results)
-            case Publish(publications):
-                for publication in publications:
-                    self._server.publish(publication, self._release_credits)
+            case Publish(publications, first):
+                for number, publication in enumerate(publications, first):
+                    confirm = partial(self._feed.confirm, number) if first else None
+                    self._server.publish(publication, self._release_credits, confirm)
             case Served():
                 self._server.served(frame)
             case Waiting(call_id, change, for_try):

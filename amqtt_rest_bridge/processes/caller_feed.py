@@ -1,4 +1,4 @@
-"""What the callers of one bridge process wait for: replies, and the newest messages of read events.
+"""What the callers of one bridge process wait for: replies, newest messages of read events, the broker's word.
 
 Both travel on the link beside everything else, and the bridge process may be slow to read. A read event needs nothing
 but the newest message: while the one before has not left, a newer one takes the place of what waits, so a message of
@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
-from amqtt_rest_bridge.link.frames import Latest, Replies, TopicMessage
+from amqtt_rest_bridge.link.frames import Confirmed, Latest, Replies, TopicMessage
 from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
 
 # Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
@@ -50,6 +50,7 @@ class CallerFeed:
         self._newest: dict[str, bytes] = {}  # by topic filter, those that have not been sent
         self._changes: Batcher[None] = Batcher(loop, lambda _: self.send_newest())
         self._newest_underway = _Underway(link)
+        self._confirmed: Batcher[tuple[int, bool]] = Batcher(loop, self._send_confirmed)
 
     def reply(self, topic: str, payload: bytes) -> bool:
         """Send a message that requests may wait for; False, and nothing is sent, when too much is on its way."""
@@ -65,6 +66,10 @@ class CallerFeed:
             self._changes.add(None)
         self._newest[topic_filter] = payload
 
+    def confirm(self, number: int, published: bool) -> None:
+        """Send whether the broker has a publication."""
+        self._confirmed.add((number, published))
+
     def send_newest(self) -> None:
         """Send what waits and has room."""
         while self._newest and self._newest_underway.size < _MOST_LATEST_BYTES:
@@ -76,6 +81,10 @@ class CallerFeed:
                 size += len(payload)
             self._link.send(Latest(items))
             self._newest_underway.add(size)
+
+    def _send_confirmed(self, ended: list[tuple[int, bool]]) -> None:
+        published = [number for number, is_published in ended if is_published]
+        self._link.send(Confirmed(published, [number for number, is_published in ended if not is_published]))
 
     def _send_replies(self, replies: list[TopicMessage]) -> None:
         self._link.send(Replies(replies))

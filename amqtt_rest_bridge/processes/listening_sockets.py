@@ -10,11 +10,18 @@ _BACKLOG: Final = 1024  # connections that wait while a bridge process is starte
 
 
 class ListeningSockets:
-    """Listening sockets by configured port; `setting` is what errors call the port."""
+    """Listening sockets by configured port.
 
-    def __init__(self, host: str, setting: str = "SERVER_PORT") -> None:
+    Args:
+        host: The address that they listen on.
+        setting: What errors call the port.
+        shared: Whether other processes may listen on the same ports (SO_REUSEPORT); the kernel deals connections out.
+    """
+
+    def __init__(self, host: str, setting: str = "SERVER_PORT", *, shared: bool = False) -> None:
         self._host = host
         self._setting = setting
+        self._shared = shared
         self.sockets: dict[int, socket.socket] = {}
 
     @property
@@ -46,6 +53,6 @@ class ListeningSockets:
 
     def _bind(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG)
+        sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG, reuse_port=self._shared)
         sock.setblocking(False)
         return sock

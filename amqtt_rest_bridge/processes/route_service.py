@@ -123,6 +123,7 @@ class RouteService:
         sockets: The listening sockets of their ports, which this service owns from now on.
         tasks: Tasks of the MQTT side, by their names in the log; run and supervised from `begin` on.
         on_reload: Called after each reload that changed the routes in use.
+        redelivered: Whether messages that have not ended when it stops are sent again by their source.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class RouteService:
         *,
         tasks: Mapping[str, Work] = _NO_TASKS,
         on_reload: Callable[[], None] = lambda: None,
+        redelivered: bool = False,
     ) -> None:
         self._settings = settings
         self._code = code
@@ -143,6 +145,7 @@ class RouteService:
         self._admin = ListeningSockets(settings.admin_host, "admin_port")
         self._tasks = tasks
         self._on_reload = on_reload
+        self._redelivered = redelivered
         self._closed = False
         self._numbering = Numbering()
         self._numbered = self._numbering.number(loaded.routes)
@@ -229,9 +232,11 @@ class RouteService:
             lost, kept = left.get(route, (0, 0))
             left[route] = (lost + count, kept)
         for route, (lost, kept) in left.items():
-            if lost:
+            if self._redelivered:
+                log.info("route %s: %d message(s) have not ended: the broker sends them again", route, lost + kept)
+            elif lost:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
-            if kept:
+            if kept and not self._redelivered:
                 log.info("route %s: %d message(s) stay in the spool for a start with this route", route, kept)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._parts.publisher.emptied(), _PUBLISH_SECONDS)

@@ -3,7 +3,7 @@
 import ipaddress
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -47,6 +47,20 @@ class Settings:
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
     admin_token: str | None = field(default=None, repr=False)
+
+    @property
+    def confirms(self) -> bool:
+        """Return whether requests of server mode are answered only when the broker has acknowledged them."""
+        return False
+
+    def faults_of(self, route: Route) -> Iterator[Fault]:
+        """Return the settings that a route needs and that are missing."""
+        if self.spool is None and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
+            yield _needs_spool(route)
+        config = route.config
+        is_served = config.enable_server and bool(route.server_events)
+        if self.server_certfile is None and config.use_ssl and is_served:
+            yield _needs_certificate(route)
 
 
 def check_settings(settings: Settings) -> None:
@@ -99,6 +113,7 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
         access_log=settings.access_log,
         observed=settings.admin_port is not None,
         admin_token=settings.admin_token,
+        confirms=settings.confirms,
     )
 
 
@@ -119,26 +134,13 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
         RouteFilesError: There is an error among the faults; a route that needs a setting which is missing is one: a
             lossless route the spool, one with USE_SSL and server events the certificate.
     """
-    faults = [
-        *loaded.faults,
-        *(_needs_spool(route) for route in loaded.routes if _is_lossless(route, settings)),
-        *(_needs_certificate(route) for route in loaded.routes if _is_in_the_clear(route, settings)),
-    ]
+    faults = [*loaded.faults, *(fault for route in loaded.routes for fault in settings.faults_of(route))]
     for fault in faults:
         log.log(_LEVELS[fault.severity], "%s", fault)
     errors = tuple(fault for fault in faults if fault.severity is Severity.ERROR)
     if errors:
         raise RouteFilesError(errors)
     return loaded.routes
-
-
-def _is_lossless(route: Route, settings: Settings) -> bool:
-    return settings.spool is None and route.route_config.overload_policy is OverloadPolicy.LOSSLESS
-
-
-def _is_in_the_clear(route: Route, settings: Settings) -> bool:
-    config = route.config
-    return settings.server_certfile is None and config.use_ssl and config.enable_server and bool(route.server_events)
 
 
 def _needs_certificate(route: Route) -> Fault:

@@ -21,6 +21,10 @@ ReleaseCredits = Callable[[int], None]
 """Return the credits of a publication to the bridge process that sent it."""
 
 
+Confirm = Callable[[bool], None]
+"""Tell whether the broker has acknowledged a publication."""
+
+
 class StoreFullError(BridgeError):
     """The store did not take a call; the message says why."""
 
@@ -52,6 +56,13 @@ class Delivery(Protocol):
     def release(self) -> None:
         """Release one hold: the call has ended, or the publication has been published."""
 
+    def key(self, event: EventName) -> str | None:
+        """Return the Idempotency-Key of a lossless call: the same whenever its source sends the message again.
+
+        None where the source does not; then a `Store` gives it.
+        """
+        ...
+
 
 class NoDelivery:
     """No-op default, for a source that does not wait to acknowledge."""
@@ -61,6 +72,10 @@ class NoDelivery:
 
     def release(self) -> None:
         """Release nothing."""
+
+    def key(self, event: EventName) -> str | None:  # noqa: ARG002  # as `Delivery`
+        """Return no key."""
+        return None
 
 
 NO_DELIVERY = NoDelivery()
@@ -136,5 +151,11 @@ class BridgePort(Protocol):
 class PublisherPort(Protocol):
     """The publisher's queue; see `broker.publisher`."""
 
-    def put(self, publication: Publication, hops: int, release_credits: ReleaseCredits | None = None) -> bool:
+    def put(
+        self,
+        publication: Publication,
+        hops: int,
+        release_credits: ReleaseCredits | None = None,
+        confirm: Confirm | None = None,
+    ) -> bool:
         """Queue a publication; return False when there is no room, which one with credits always has."""

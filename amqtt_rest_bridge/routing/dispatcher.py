@@ -204,8 +204,9 @@ class Dispatcher:
             self._bridges.dispatch(call)
         elif call.key is not None:
             old.withdraw()
-            self.orphans.append(call.key)
-            call.delivery.release()  # the store has the message
+            if self._store is not None:
+                self.orphans.append(call.key)
+                call.delivery.release()  # the store has the message; without one its source keeps it
         else:
             self.lost(call)
 
@@ -289,6 +290,10 @@ class Dispatcher:
             refusal: CallError | None = too_many_hops(MAX_HOPS)
         elif statistics.outside:  # those that came before go first
             refusal = None if self._room.accept(offered) else overloaded(statistics.capacity)
+        elif offered.listening.lossless and offered.delivery is not NO_DELIVERY:  # whose source bounds what it sends
+            statistics.admit_again()
+            refusal = None
+            self._begin(offered)
         elif (refusal := statistics.admit()) is None:
             self._begin(offered)
         elif self._room.accept(offered):
@@ -298,7 +303,8 @@ class Dispatcher:
 
     def _begin(self, offered: Offered) -> None:
         """Dispatch a message that is admitted."""
-        listening, message, key = offered.listening, offered.message, None
+        listening, message = offered.listening, offered.message
+        key = offered.delivery.key(listening.name) if listening.lossless else None
         if listening.lossless and self._store is not None:
             try:
                 key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)

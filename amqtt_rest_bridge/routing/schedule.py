@@ -42,6 +42,9 @@ class _Entry:
     def release(self) -> None:
         self.holds -= 1
 
+    def key(self, _event: EventName) -> None:
+        return None
+
 
 class Schedule:
     """Run events when they are due.

@@ -8,7 +8,7 @@ from amqtt_rest_bridge.failures import reply_dropped
 from amqtt_rest_bridge.link.frames import Served
 from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
-from amqtt_rest_bridge.routing.calls import PublisherPort, ReleaseCredits
+from amqtt_rest_bridge.routing.calls import Confirm, PublisherPort, ReleaseCredits
 from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
@@ -57,9 +57,11 @@ class ServerReports:
         """Return the topic filters of read events with their latest payload, for a bridge process that starts."""
         return self.watching.latest()
 
-    def publish(self, publication: Publication, release_credits: ReleaseCredits) -> None:
+    def publish(
+        self, publication: Publication, release_credits: ReleaseCredits, confirm: Confirm | None = None
+    ) -> None:
         """Publish what a request brought."""
-        self._publisher.put(publication, 1, release_credits)
+        self._publisher.put(publication, 1, release_credits, confirm)
 
     def served(self, report: Served) -> None:
         """Note what was answered."""

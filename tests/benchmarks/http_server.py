@@ -49,7 +49,7 @@ class Engine:
         self._link = BridgeEnd(ours)
         self._timers = Timers()
 
-    sent = True  # what is queued, at once
+    sent = outcome = True  # what is queued, at once
     recorder = None
 
     def publish(self, publication: Publication) -> bool:

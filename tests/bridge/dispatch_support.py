@@ -53,7 +53,11 @@ class Queue:
         self._unpublished: deque[Callable[[int], None]] = deque()
 
     def put(
-        self, publication: Publication, hops: int, release_credits: Callable[[int], None] | None = None
+        self,
+        publication: Publication,
+        hops: int,
+        release_credits: Callable[[int], None] | None = None,
+        confirm: Callable[[bool], None] | None = None,
     ) -> bool:
         if release_credits is None and len(self.publications) >= MAX_QUEUE:
             return False

@@ -40,6 +40,7 @@ class FakeQueued:
 
     def __init__(self, broker: "FakeBroker", publication: Publication, wake: Wake) -> None:
         self.sent = False
+        self.outcome: bool | None = None
         self.publication = publication
         self.wake = wake
         self._broker = broker
@@ -96,7 +97,9 @@ class FakeBroker:
     def enqueue(self, publication: Publication, wake: Wake) -> FakeQueued:
         queued = FakeQueued(self, publication, wake)
         queued.sent = self.publish(publication)
-        if not queued.sent:
+        if queued.sent:
+            queued.outcome = True
+        else:
             self.queued.append(queued)
         return queued
 
@@ -104,7 +107,7 @@ class FakeBroker:
         """Publish what is queued, as the engine does when credits come."""
         for queued in list(self.queued):
             self.queued.remove(queued)
-            queued.sent = self.publish(queued.publication)
+            queued.sent = queued.outcome = self.publish(queued.publication)
             queued.wake()
 
     def latest(self, topic_filter: str) -> TopicPayload | None:

@@ -37,6 +37,9 @@ class Acknowledgement:
         assert self.held >= 0
         self.acknowledged += not self.held
 
+    def key(self, _event: tuple[str, str]) -> None:
+        return None
+
 
 class FullStore:
     """Takes nothing."""

@@ -84,7 +84,7 @@ def test_publications_stop_when_the_credits_are_spent_and_go_on_when_they_come_b
     assert not outbox.publish(item)
     assert sum(len(frame.publications) for frame in peer.frames() if isinstance(frame, Publish)) == INITIAL_CREDITS
     woken: list[int] = []
-    first, second = (outbox.enqueue(item, partial(woken.append, number)) for number in (1, 2))
+    first, second = (outbox.enqueue(item, partial(woken.append, number), confirmed=False) for number in (1, 2))
     assert not outbox.publish(item)  # behind them
     outbox.credit(1)
     assert (first.sent, second.sent, woken) == (True, False, [1])
@@ -95,7 +95,7 @@ def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[Outb
     outbox, peer = linked
     assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
     assert not outbox.publish(Publication("t", b"refused"))
-    withdrawn = outbox.enqueue(Publication("t", b"withdrawn"), lambda: None)
+    withdrawn = outbox.enqueue(Publication("t", b"withdrawn"), lambda: None, confirmed=False)
     assert (withdrawn.withdraw(), withdrawn.withdraw()) == (True, False)
     peer.frames()
     outbox.credit(10 * INITIAL_CREDITS)

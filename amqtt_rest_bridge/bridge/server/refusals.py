@@ -15,6 +15,7 @@ STATUS_LINES: Final = {
     "no_message": "404 Not Found",
     "method_not_allowed": "405 Method Not Allowed",
     "unsupported_media_type": "415 Unsupported Media Type",
+    "broker_unavailable": "503 Service Unavailable",
     "reply_timeout": "504 Gateway Timeout",
 }
 
@@ -50,6 +51,16 @@ def overloaded() -> RefusedError:
     """Return the error for a request for which there is no room at the broker."""
     return RefusedError(
         http.overloaded("The bridge has more requests than the broker can take; this one was not published")
+    )
+
+
+def broker_unavailable() -> RefusedError:
+    """Return the error for a request that the broker has not acknowledged; a worker's alone."""
+    return error(
+        "broker_unavailable",
+        "The MQTT broker is away or has not acknowledged this request; it may have been published",
+        "Send it again later; where doing it twice does harm, let the subscribers tell repeated ones apart",
+        http.RETRY_AFTER,
     )
 
 

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.bridge.payloads import TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.refusals import (
     IgnoredError,
     RefusedError,
+    broker_unavailable,
     error,
     invalid_request,
     overloaded,
@@ -29,6 +30,7 @@ from amqtt_rest_bridge.model import Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
+CONFIRM_SECONDS: Final = 10.0  # ... and for the broker's acknowledgement
 _JSON: Final = (("Content-Type", "application/json"),)
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 _WITHOUT_BODY: Final = (204, 205)  # RFC 9110 section 15.3
@@ -172,7 +174,10 @@ class _Publishing:
         return Publication(topic, payload, event.retain), values
 
     def send(self, request: EventRequest, publication: Publication) -> Generator[float, None, None]:
-        """Publish, waiting up to `HOLD_SECONDS` for room; raises `RefusedError` when nothing was published."""
+        """Publish, waiting up to `HOLD_SECONDS` for room; raises `RefusedError` when nothing was published.
+
+        Where the broker acknowledges what it has, that is waited for too, up to `CONFIRM_SECONDS`.
+        """
         try:
             queued = self.broker.enqueue(publication, request.wake)
         except ShuttingDownError:
@@ -183,6 +188,9 @@ class _Publishing:
             was_withdrawn = queued.withdraw()  # also when the waiting is cancelled
         if was_withdrawn:
             raise overloaded()
+        yield from request.until(lambda: queued.outcome is not None, CONFIRM_SECONDS)
+        if not queued.outcome:
+            raise broker_unavailable()
 
 
 class _Replying:

@@ -67,7 +67,7 @@ def run(
     if check:
         written = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
         logs = configure(log_format, sys.stdout, level=written, only_messages=True)
-        return _report_failure(lambda: _check(path), logs)
+        return report_failure(lambda: _check(path), logs)
     stray = StrayOutput() if log_format is LogFormat.JSON else None
     logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
     signals = Signals(logs.write_last)
@@ -80,10 +80,10 @@ def run(
             if stray is not None:
                 stray.end()
 
-    return _report_failure(work, logs)
+    return report_failure(work, logs)
 
 
-def _report_failure(work: Callable[[], int], logs: Handler) -> int:
+def report_failure(work: Callable[[], int], logs: Handler) -> int:
     """Return the exit status of the work; an error of ours becomes the last line of the log, and 1."""
     try:
         status = work()
@@ -105,7 +105,7 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     faults = [*configuration.broker_faults(read), *configuration.listed_plugins(read)[1]]
     errors = [fault for fault in faults if fault.severity is Severity.ERROR]
     if errors:
-        raise ConfigurationError(_in_one_line(errors))
+        raise ConfigurationError(in_one_line(errors))
     for warning in faults:
         log.warning("%s", warning)
     service.run(configuration.broker_config(read), signals, logs.stop_holding)
@@ -132,7 +132,8 @@ def _check(path: Path) -> int:
     return 0
 
 
-def _in_one_line(errors: list[Fault]) -> str:
+def in_one_line(errors: list[Fault]) -> str:
+    """Return the first error with its place and hint, and how many more there are."""
     first, *others = errors
     place = f"{first.path}:{first.position.line}:{first.position.column}"
     hint = f" ({first.hint})" if first.hint else ""

@@ -1,0 +1,94 @@
+"""A client id at the broker, connected again whenever its connection ends. The event loop alone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.values import Address, BrokerError, Received, Session
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 1.0  # seconds before the first try; doubled each time ...
+_LONGEST_DELAY: Final = 30.0  # ... up to here
+
+
+class Client:
+    """Keep a client connected.
+
+    Args:
+        address: The broker.
+        session: Which client connects.
+        on_message: Called with each message and the connection that it came on.
+        on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
+        on_down: Called when a connection has ended.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        session: Session,
+        on_message: Callable[[Connection, Received], None],
+        on_up: Callable[[Connection], Awaitable[None]],
+        on_down: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.connection: Connection | None = None
+        """The connection that is open and has subscribed, None while there is none."""
+        self._address = address
+        self._session = session
+        self._on_message = on_message
+        self._on_up = on_up
+        self._on_down = on_down
+        self._opened: Connection | None = None
+        self._has_session = False
+
+    @property
+    def client_id(self) -> str:
+        """Return the client id."""
+        return self._session.client_id
+
+    async def open(self) -> None:
+        """Connect for the first time; raises `BrokerError`."""
+        connection = self._opened = Connection(self._address, self._session, self._on_message)
+        try:
+            await connection.open()
+            if self._has_session and self._session.expiry and not connection.session_present:
+                log.warning("the broker has forgotten the session of %s and what it kept for it", self.client_id)
+            self._has_session = True
+            await self._on_up(connection)
+        except BaseException:
+            connection.abort()
+            raise
+        self.connection = connection
+
+    async def run(self) -> None:
+        """Wait for the end of the connection and connect again, until cancelled."""
+        while True:
+            if self._opened is not None and self.connection is self._opened:
+                why = await self._opened.ended()
+                self.connection = None
+                log.warning("%s lost its connection to %s: %s", self.client_id, self._address.shown, why)
+                self._on_down()
+            await self._reconnect()
+
+    async def _reconnect(self) -> None:
+        delay = _FIRST_DELAY
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                await self.open()
+            except BrokerError as error:
+                delay = min(_LONGEST_DELAY, 2 * delay)
+                log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
+            else:
+                log.info("%s is connected again", self.client_id)
+                return
+
+    async def close(self) -> None:
+        """Disconnect; the session stays at the broker for as long as it was asked to."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await connection.disconnect()
+        elif self._opened is not None:
+            self._opened.abort()

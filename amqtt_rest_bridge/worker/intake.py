@@ -1,0 +1,266 @@
+"""One session's messages on their way to the dispatcher, and their acknowledgements on the way back. The event loop.
+
+A message is acknowledged when everything that came of it has ended (`Acknowledgement`), in the order in which that is
+so. Decision: MQTT 5 section 4.6 wants PUBACKs in the order of the messages; then one call that is retried for an hour
+would hold all later messages back, so that the broker would stop sending. Brokers look packet ids up.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+from zlib import crc32
+
+from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.topics import loggable
+from amqtt_rest_bridge.worker.client import Client
+from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.values import Address, Received, Session, Subscription
+
+log = logging.getLogger(__name__)
+
+HOPS: Final = "rest-bridge-hops"
+"""The user property that counts the routes which a message has passed through."""
+_KEY: Final = "idempotency-key"
+_LONGEST_KEY: Final = 255
+_KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
+
+
+class Offer(Protocol):
+    """`Dispatcher.offer`."""
+
+    def __call__(
+        self, message: Message, *, hops: int, taken: Collection[EventName], delivery: Delivery | None
+    ) -> None:
+        """Take a message for all events but those in `taken`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A subscription, and the events that its messages are for.
+
+    `by_slot`: it is not shared, each slot takes its share of topics. `at_once`: messages are acknowledged on arrival.
+    """
+
+    topic_filter: str
+    events: frozenset[EventName]
+    by_slot: bool = False
+    at_once: bool = False
+
+    @property
+    def identifier(self) -> int:
+        """Return the subscription identifier: the same after a restart, when the session has messages from before."""
+        return 1 + crc32(self.topic_filter.encode()) % 268_435_454
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Whom the messages of some subscriptions are not for: where the topic is this slot's, and where it is not."""
+
+    mine: frozenset[EventName]
+    others: frozenset[EventName]
+    at_once: bool
+
+
+class Intake:
+    """The messages of one session.
+
+    Args:
+        address: The broker.
+        session: The client; its Receive Maximum bounds the messages that are held.
+        offer: Takes them.
+        slot: The slot that the session is of ...
+        slots: ... and how many there are, for feeds by slot.
+        on_down: Called when its connection has ended.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        session: Session,
+        offer: Offer,
+        slot: int,
+        slots: int,
+        on_down: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.held = 0
+        """How many messages have come and not ended."""
+        self.client = Client(address, session, self._take, self._connected, on_down)
+        self._limit = session.receive_maximum
+        self._offer = offer
+        self._slot = slot
+        self._slots = slots
+        self._feeds: dict[int, Feed] = {}
+        self._gone: set[str] = set()  # topic filters to unsubscribe
+        self._all: frozenset[EventName] = frozenset()
+        self._choices: dict[tuple[int, ...], _Choice] = {}
+        self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
+
+    def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
+        """Use these feeds for what comes from now on; return the topic filters that went.
+
+        `events` are the client events of all routes.
+        """
+        before = self._feeds
+        self._feeds = {feed.identifier: feed for feed in feeds}
+        self._all = events
+        self._choices = {}
+        return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
+
+    async def subscribe(self, gone: Iterable[str] = ()) -> None:
+        """Subscribe all feeds, then unsubscribe the topic filters that went; without a connection on the next one."""
+        self._gone.update(gone)
+        if self.client.connection is not None:
+            await self._subscribe(self.client.connection)
+
+    async def unsubscribe_shared(self) -> None:
+        """Leave what is published from now on to other slots; what the broker has for this one still comes."""
+        if self.client.connection is not None:
+            wanted = [feed.topic_filter for feed in self._feeds.values() if not feed.by_slot]
+            await self.client.connection.unsubscribe(wanted)
+
+    def pause(self) -> None:
+        """Take no more messages, for good."""
+        self._limit = 0
+        if self.client.connection is not None:
+            self.client.connection.pause()
+
+    async def _connected(self, connection: Connection) -> None:
+        if not connection.session_present:  # then no message of before comes again
+            self._unacknowledged = {}
+        await self._subscribe(connection)
+
+    async def _subscribe(self, connection: Connection) -> None:
+        await connection.subscribe(
+            [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
+        )
+        gone = self._gone - {feed.topic_filter for feed in self._feeds.values()}
+        await connection.unsubscribe(gone)
+        self._gone -= gone
+
+    def _take(self, connection: Connection, received: Received) -> None:
+        if self._is_under_way(connection, received):
+            return
+        choice = self._choices.get(received.identifiers) or self._choose(received.identifiers)
+        taken = choice.mine
+        if choice.others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
+            taken = choice.others
+        delivery = Acknowledgement(self, connection, received)
+        if received.packet_id is not None:
+            self._unacknowledged[received.packet_id] = delivery
+        self.held += 1
+        delivery.hold()
+        if not received.retain and taken != self._all:
+            self._pass_on(received, taken, None if choice.at_once else delivery)
+        delivery.release()
+        if self.held >= self._limit:  # the broker sent more than it may, or with QoS 0
+            connection.pause()
+
+    def _pass_on(self, received: Received, taken: Collection[EventName], delivery: Delivery | None) -> None:
+        message = Message(received.topic, received.payload, time.time())
+        try:
+            self._offer(message, hops=hops_of(received.user_properties), taken=taken, delivery=delivery)
+        except Exception:  # no message keeps the next one from being taken
+            log.exception("a message on %s was not looked at", loggable(received.topic))
+
+    def _is_under_way(self, connection: Connection, received: Received) -> bool:
+        """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
+        if not received.duplicate or received.packet_id is None:
+            return False
+        known = self._unacknowledged.get(received.packet_id)
+        if known is None or not known.move(connection, received):
+            return False
+        if known.has_ended:
+            self._acknowledge(known)
+        return True
+
+    def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
+        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
+        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for all that match
+            return _Choice(frozenset(), frozenset(), at_once=False)
+        mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
+        others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
+        at_once = all(feed.at_once for feed in feeds)
+        not_mine = self._all - mine
+        choice = _Choice(not_mine, not_mine if mine == others else self._all - others, at_once)
+        if len(self._choices) < _MOST_CHOICES:
+            self._choices[identifiers] = choice
+        return choice
+
+    def ended(self, delivery: "Acknowledgement") -> None:
+        """Acknowledge a message of which nothing is under way any more."""
+        self.held -= 1
+        self._acknowledge(delivery)
+        if self.held < self._limit:
+            delivery.connection.resume()
+
+    def _acknowledge(self, delivery: "Acknowledgement") -> None:
+        """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
+        packet_id = delivery.received.packet_id
+        if packet_id is not None and delivery.connection.is_open:
+            if self._unacknowledged.get(packet_id) is delivery:
+                del self._unacknowledged[packet_id]
+            delivery.connection.acknowledge(packet_id)
+
+
+_MOST_CHOICES: Final = 4096
+
+
+class Acknowledgement:
+    """How a message is acknowledged: by the last `release`, on the connection that it came on last."""
+
+    __slots__ = ("_holds", "_intake", "connection", "has_ended", "received")
+
+    def __init__(self, intake: Intake, connection: Connection, received: Received) -> None:
+        self._intake = intake
+        self._holds = 0
+        self.connection = connection
+        self.received = received
+        self.has_ended = False
+
+    def move(self, connection: Connection, received: Received) -> bool:
+        """Go over to the connection on which the message came again; return False when it is another message."""
+        before = self.received
+        if (before.topic, before.payload) != (received.topic, received.payload):
+            return False
+        self.connection = connection
+        return True
+
+    def hold(self) -> None:
+        """Hold the acknowledgement back."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Release one hold; the last one acknowledges the message."""
+        self._holds -= 1
+        if not self._holds:
+            self.has_ended = True
+            self._intake.ended(self)
+
+    def key(self, event: EventName) -> str:
+        """Return the Idempotency-Key of the message for an event: the publisher's, or one made of the message."""
+        received = self.received
+        given = next((value for name, value in received.user_properties if name.lower() == _KEY), None)
+        if given is None and received.correlation:
+            given = received.correlation.decode("latin-1")
+        if given is not None:
+            return given if _is_header_value(given) else str(uuid.uuid5(_KEYS, given))
+        if received.packet_id is None:
+            return str(uuid.uuid4())
+        name = "\0".join([self._intake.client.client_id, str(received.packet_id), *event, received.topic, ""])
+        return str(uuid.uuid5(_KEYS, (name.encode() + received.payload).decode("latin-1")))
+
+
+def hops_of(user_properties: Iterable[tuple[str, str]]) -> int:
+    """Return how many routes a message has passed through, 0 where the property is not a number."""
+    for name, value in user_properties:
+        if name == HOPS and value.isascii() and value.isdigit():
+            return min(int(value[:4]), 1000)
+    return 0
+
+
+def _is_header_value(text: str) -> bool:
+    return len(text) <= _LONGEST_KEY and text.isascii() and text.isprintable() and text == text.strip() != ""

@@ -1,0 +1,135 @@
+"""What goes to the broker: results, status, and what requests of server mode bring. The event loop alone.
+
+Everything is published with QoS 1 on a connection of its own, which is always read: PUBACKs of results must not wait
+behind messages that a busy route leaves unread. Until its PUBACK a result counts as not published, and is published
+again on the next connection. A publication of server mode is not: its caller gets an error and asks again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.link.frames import credits_for
+from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
+from amqtt_rest_bridge.topics import check_topic_name, loggable
+from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.intake import HOPS
+
+log = logging.getLogger(__name__)
+
+MAX_QUEUE: Final = 10_000  # failure payloads of refusals; results are bounded by credits and by what is unacknowledged
+_HEADER_BYTES: Final = 64  # of a PUBLISH packet beside topic and payload, properties included
+_LOOK_SECONDS: Final = 0.01
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    """A publication on its way."""
+
+    publication: Publication
+    hops: int
+    release_credits: ReleaseCredits | None
+    confirm: Confirm | None
+
+
+class BrokerPublisher:
+    """A queue to the broker; see `routing.calls.PublisherPort`."""
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self._queue: deque[_Item] = deque()
+        self._under_way: dict[int, _Item] = {}
+        self._numbers = 0
+
+    def put(
+        self,
+        publication: Publication,
+        hops: int,
+        release_credits: ReleaseCredits | None = None,
+        confirm: Confirm | None = None,
+    ) -> bool:
+        """Queue a publication; return False when there is no room, which one with credits always has.
+
+        `release_credits` is called once it has been published. `confirm` is called with whether it has been: False when
+        there is no connection or it ends before the PUBACK, and then the publication is not tried again.
+        """
+        if release_credits is None and len(self._queue) >= MAX_QUEUE:
+            return False
+        item = _Item(publication, hops, release_credits, confirm)
+        fault = check_topic_name(publication.topic)
+        if fault is not None:
+            self._drop(item, f"the topic {fault}")
+        elif confirm is not None and self._connection is None:
+            _end(item, published=False)
+        else:
+            self._queue.append(item)
+            self._send()
+        return True
+
+    def put_status(self, publication: Publication) -> bool:
+        """Queue the status of a route; return False without a connection: the next one comes soon."""
+        return self._connection is not None and self.put(publication, 1)
+
+    async def emptied(self) -> None:
+        """Wait until everything has been published; for ever, while the broker is away."""
+        while self._queue or self._under_way:
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def up(self, connection: Connection) -> None:
+        """Publish on this connection from now on."""
+        self._connection = connection
+        self._send()
+
+    def down(self) -> None:
+        """Keep what the broker has not acknowledged for the next connection."""
+        self._connection = None
+        again = list(self._under_way.values()) + list(self._queue)
+        self._under_way, self._queue = {}, deque()
+        for item in again:
+            if item.confirm is None:
+                self._queue.append(item)
+            else:
+                _end(item, published=False)
+
+    def _send(self) -> None:
+        while self._queue and self._connection is not None and len(self._under_way) < self._connection.receive_maximum:
+            item = self._queue.popleft()
+            self._numbers += 1
+            self._publish(self._connection, self._numbers, item)
+
+    def _publish(self, connection: Connection, number: int, item: _Item) -> None:
+        publication = item.publication
+        size = len(publication.topic.encode()) + len(publication.payload) + _HEADER_BYTES
+        if size > connection.maximum_packet_size:
+            self._drop(item, f"a packet of {size} bytes; the broker takes {connection.maximum_packet_size} at most")
+            return
+        self._under_way[number] = item
+
+        def published(why: str | None) -> None:
+            if self._under_way.pop(number, None) is None:  # `down` has it
+                return
+            if why is None:
+                _end(item, published=True)
+            else:
+                self._drop(item, f"the broker answers {why}")
+            self._send()
+
+        connection.publish(
+            publication.topic, publication.payload,
+            retain=publication.retain, hops=(HOPS, str(item.hops)), published=published,
+        )  # fmt: skip
+
+
+    def _drop(self, item: _Item, why: str) -> None:
+        log.error("not published on %s: %s", loggable(item.publication.topic), why)
+        _end(item, published=False)
+
+
+def _end(item: _Item, *, published: bool) -> None:
+    if item.release_credits is not None:
+        item.release_credits(credits_for(item.publication.payload))
+    if item.confirm is not None:
+        item.confirm(published)

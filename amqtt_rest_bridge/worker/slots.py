@@ -1,0 +1,182 @@
+"""The sessions of a slot: one for all routes that may drop messages, and one for each lossless route. The event loop.
+
+A lossless route has a connection of its own, so that a server that is away fills that connection alone. Its share is
+named after the route too: two sessions that subscribed one filter under one share would each get half of its messages.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.model import OverloadPolicy, Route
+from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.routing.calls import EventName
+from amqtt_rest_bridge.topics import schedule_topic
+from amqtt_rest_bridge.worker.intake import Feed, Intake, Offer
+from amqtt_rest_bridge.worker.values import Address, Session, Will
+
+MAIN: Final = ""
+"""The name of the session that is not a lossless route's."""
+_MOST_RECEIVED: Final = 65_535
+_MOST_LOSSLESS: Final = 1024  # messages of a lossless route that a worker holds: enough for 64 workers, few to repeat
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What a session subscribes, and how many messages it holds at most."""
+
+    feeds: tuple[Feed, ...]
+    receive_maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sessions of every slot of a group, by name, and all client events."""
+
+    sessions: Mapping[str, SessionPlan]
+    events: frozenset[EventName]
+
+
+def plan(routes: Iterable[Route], group: str) -> Plan:
+    """Return which sessions a set of routes needs."""
+    sessions: dict[str, SessionPlan] = {}
+    others: list[Route] = []
+    for route in routes:
+        if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS or not route.client_events:
+            others.append(route)
+            continue
+        most = max(1, min(route.route_config.overload_capacity, _MOST_LOSSLESS))
+        sessions[route.name] = SessionPlan(_feeds([route], f"{group}:{route.name}"), most)
+    sessions[MAIN] = SessionPlan(_feeds(others, group), _MOST_RECEIVED)
+    events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
+    return Plan(sessions, events)
+
+
+def _feeds(routes: Iterable[Route], share: str) -> tuple[Feed, ...]:
+    events: dict[tuple[str, bool], set[EventName]] = {}
+    waiting: set[str] = set()  # topic filters whose messages are not acknowledged on arrival
+    for route in routes:
+        for event in route.client_events:
+            if event.source_topic == schedule_topic(route.name, event.name):  # it listens to no topic
+                continue
+            events.setdefault((event.source_topic, event.ordered), set()).add((route.name, event.name))
+            if route.route_config.overload_policy is not OverloadPolicy.REALTIME:
+                waiting.add(event.source_topic)
+    return tuple(
+        Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, topic not in waiting)
+        for (topic, ordered), names in events.items()
+    )
+
+
+def client_id(group: str, slot: int, session: str) -> str:
+    """Return the client id of a slot's session: `<group>-<slot>`, and for a lossless route `<group>-<slot>:<route>`."""
+    return f"{group}-{slot}" + (f":{session}" if session != MAIN else "")
+
+
+class Slot:
+    """One slot's sessions, open on this worker.
+
+    Args:
+        address: The broker.
+        group: The group, of `slots` slots.
+        number: The slot.
+        expiry: Seconds that the broker keeps the sessions.
+        offer: Takes messages; see `Dispatcher.offer`.
+        will: Of the main session; None for a slot that is adopted.
+        on_up: Called when the main session is connected again.
+        on_down: Called when it has lost its connection.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        group: str,
+        number: int,
+        slots: int,
+        expiry: int,
+        offer: Offer,
+        *,
+        will: Will | None = None,
+        on_down: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.number = number
+        self._address = address
+        self._group = group
+        self._slots = slots
+        self._expiry = expiry
+        self._offer = offer
+        self._will = will
+        self._on_down = on_down
+        self._intakes: dict[str, Intake] = {}
+        self._supervisors: dict[str, Supervisor] = {}
+        self._changing = asyncio.Lock()
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether the main session is connected."""
+        main = self._intakes.get(MAIN)
+        return main is not None and main.client.connection is not None
+
+    @property
+    def held(self) -> int:
+        """Return how many messages have come and are not acknowledged."""
+        return sum(intake.held for intake in self._intakes.values())
+
+    async def use(self, wanted: Plan) -> None:
+        """Open or change the sessions for a set of routes; raises `BrokerError` when one cannot be opened.
+
+        New filters are subscribed before old ones are given up. The session of a lossless route that is gone keeps what
+        was not acknowledged for as long as sessions are kept.
+        """
+        async with self._changing:
+            gone = {
+                name: intake.prepare(wanted.sessions[name].feeds if name in wanted.sessions else (), wanted.events)
+                for name, intake in self._intakes.items()
+            }
+            for name, session in sorted(wanted.sessions.items()):  # the main one first: it takes the slot over
+                if name not in self._intakes:
+                    await self._open(name, session, wanted.events)
+                else:
+                    await self._intakes[name].subscribe(())
+            for name, feeds in gone.items():
+                await self._intakes[name].subscribe(feeds)
+                if name not in wanted.sessions:
+                    await self._close(name)
+
+    async def unsubscribe(self) -> None:
+        """Leave what is published from now on to other slots, but for this slot's share of topics."""
+        for intake in self._intakes.values():
+            await intake.unsubscribe_shared()
+
+    def pause(self) -> None:
+        """Take no more messages; acknowledgements are sent all the same."""
+        for intake in self._intakes.values():
+            intake.pause()
+
+    async def close(self) -> None:
+        """Disconnect all sessions, which the broker keeps."""
+        async with self._changing:
+            for name in list(self._intakes):
+                await self._close(name)
+
+    async def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
+        session = Session(
+            client_id(self._group, self.number, name), self._expiry, wanted.receive_maximum,
+            self._will if name == MAIN else None,
+        )  # fmt: skip
+        on_down = self._on_down if name == MAIN else _nothing
+        intake = Intake(self._address, session, self._offer, self.number, self._slots, on_down)
+        intake.prepare(wanted.feeds, events)
+        await intake.client.open()
+        supervisor = Supervisor(lambda _: None)
+        supervisor.keep(session.client_id, intake.client.run)
+        self._intakes[name], self._supervisors[name] = intake, supervisor
+
+    async def _close(self, name: str) -> None:
+        await self._supervisors.pop(name).stop()
+        await self._intakes.pop(name).client.close()
+
+
+def _nothing() -> None:
+    """No-op default."""

@@ -1,0 +1,60 @@
+"""Leaves out the tests of workers where mosquitto is not installed, and says so."""
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.mosquitto import PROGRAM, Mosquitto
+from tests.worker.workers import Group
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if PROGRAM is None:
+        for item in items:
+            if item.get_closest_marker("mosquitto"):
+                item.add_marker(pytest.mark.skip(reason="mosquitto is not installed"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    where = PROGRAM or "not found, the tests of workers were skipped"
+    terminalreporter.write_line(f"mosquitto for the tests of workers: {where}")
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    """A mosquitto that keeps what it has over a kill."""
+    with Mosquitto(tmp_path) as broker:
+        yield broker
+
+
+@pytest.fixture
+def group(tmp_path: Path, mosquitto: Mosquitto) -> Iterator[Group]:
+    """Workers of one group; those that still run are killed in the end."""
+    with Group(tmp_path, mosquitto) as workers:
+        yield workers
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture
+def mosquitto_tls(tmp_path: Path) -> Iterator[Callable[[str], Mosquitto]]:
+    """What starts a mosquitto with another configuration, and a user `bridge` with the password `s3cret`."""
+    with contextlib.ExitStack() as running:
+
+        def start(configuration: str) -> Mosquitto:
+            broker = Mosquitto(tmp_path, configuration=configuration)
+            passwords = broker.folder / "passwords"
+            passwords.touch()
+            subprocess.run(["mosquitto_passwd", "-b", str(passwords), "bridge", "s3cret"], check=True)
+            return running.enter_context(broker)
+
+        yield start

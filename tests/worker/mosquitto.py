@@ -1,0 +1,163 @@
+"""A real mosquitto on a free port, and MQTT 5 clients that show everything."""
+
+import getpass
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.bridge.broker_process import eventually
+
+PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin")
+SECONDS = 30.0
+
+CONFIGURATION = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+max_queued_messages 0
+persistence true
+persistence_location {folder}/
+autosave_interval 0
+user {user}
+log_type error
+log_type unsubscribe
+"""
+
+
+class Mosquitto:
+    """Start on entering; `kill` and `start` again keep the port."""
+
+    def __init__(self, folder: Path, more: str = "", configuration: str = CONFIGURATION) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self.port: int = sock.getsockname()[1]
+        self.folder = folder / "mosquitto"
+        self.folder.mkdir()
+        self._file = self.folder / "mosquitto.conf"
+        self._file.write_text(configuration.format(port=self.port, folder=self.folder, user=getpass.getuser()) + more)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clients: list[Client] = []
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for client in self._clients:
+            client.close()
+        if self._process is not None:
+            self.kill()
+
+    def start(self) -> None:
+        """Start and wait until clients can connect."""
+        assert PROGRAM is not None
+        with (self.folder / "log").open("a") as log:
+            self._process = subprocess.Popen([PROGRAM, "-c", str(self._file)], stdout=log, stderr=log)
+        eventually(self._accepts, "mosquitto accepts no connection")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def save(self) -> None:
+        """Have it write what it has to disk, and wait until it has."""
+        assert self._process is not None
+        database = self.folder / "mosquitto.db"
+        before = database.stat().st_mtime_ns if database.exists() else 0
+        self._process.send_signal(signal.SIGUSR1)
+        eventually(lambda: database.exists() and database.stat().st_mtime_ns > before, "nothing was written")
+
+    def client(self, client_id: str = "", **options: Any) -> "Client":
+        """Return a connected client."""
+        client = Client(self.port, client_id, **options)
+        self._clients.append(client)
+        return client
+
+    def _accepts(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+
+class Client:
+    """A publisher and subscriber whose network thread runs until `close`."""
+
+    def __init__(self, port: int, client_id: str = "", *, will: tuple[str, bytes] | None = None) -> None:
+        self.messages: queue.SimpleQueue[paho.MQTTMessage] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+        self._paho.max_inflight_messages = 1000
+        self._paho.on_message = lambda _client, _data, message: self.messages.put(message)
+        self._paho.on_subscribe = lambda *arguments: self._answers.put(arguments)
+        self._paho.on_connect = lambda *arguments: self._answers.put(arguments)
+        if will is not None:
+            self._paho.will_set(*will, qos=1)
+        self._paho.reconnect_delay_set(1, 1)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = 3600  # so that nothing is missed while the broker is killed and started
+        self._paho.connect("127.0.0.1", port, clean_start=not client_id, properties=properties)
+        self._paho.loop_start()
+        self._answers.get(timeout=SECONDS)
+
+    def subscribe(self, *filters: str) -> Self:
+        """Subscribe with QoS 1, and wait for the answer."""
+        for topic_filter in filters:
+            self._paho.subscribe(topic_filter, options=SubscribeOptions(qos=1))
+            self._answers.get(timeout=SECONDS)
+        return self
+
+    def publish(
+        self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, wait: bool = True,
+        user: tuple[tuple[str, str], ...] = (), correlation: bytes | None = None,
+    ) -> paho.MQTTMessageInfo:  # fmt: skip
+        """Publish, and wait for the acknowledgement."""
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        for pair in user:
+            properties.UserProperty = pair
+        if correlation is not None:
+            properties.CorrelationData = correlation
+        eventually(self._paho.is_connected, "not connected")
+        info = self._paho.publish(topic, payload, qos=qos, retain=retain, properties=properties)
+        if wait:
+            info.wait_for_publish(SECONDS)
+        return info
+
+    def next(self, seconds: float = SECONDS) -> tuple[str, bytes]:
+        """Return the topic and payload of the next message."""
+        message = self.messages.get(timeout=seconds)
+        return message.topic, bytes(message.payload)
+
+    def collect(self, count: int, seconds: float = SECONDS) -> list[tuple[str, bytes]]:
+        """Return the next messages, so many of them."""
+        return [self.next(seconds) for _ in range(count)]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._paho.disconnect()
+        self._paho.loop_stop()

@@ -1,0 +1,177 @@
+"""Several workers of one group: shares, adoption, takeover, and what a reload or a broker that was away costs."""
+
+import json
+import signal
+import subprocess
+import sys
+from zlib import crc32
+
+import pytest
+
+from tests.bridge.broker_process import eventually
+from tests.bridge.http_target import Peer, Target, echo, reply
+from tests.worker.mosquitto import Client, Mosquitto
+from tests.worker.workers import LOSSLESS, Group, client_route
+
+pytestmark = pytest.mark.mosquitto
+
+
+def publish_all(client: Client, topic: str, numbers: range) -> None:
+    infos = [client.publish(topic.format(number), b"%d" % number, wait=False) for number in numbers]
+    for info in infos:
+        info.wait_for_publish(30)
+
+
+def numbers_of(client: Client, count: int) -> list[int]:
+    return sorted(int(payload) for _, payload in client.collect(count))
+
+
+def succeeded(client: Client, slot: int) -> int:
+    """Wait for a status that counts messages, and return how many."""
+    while True:
+        topic, payload = client.next()
+        if topic.startswith(f"bridge/plant/{slot}/routes/") and (status := json.loads(payload))["messages"]["total"]:
+            return int(status["messages"]["succeeded"])
+
+
+def test_workers_share_the_messages_and_each_is_sent_once(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in/#"))
+        workers = [group.start(slot, status_seconds=1) for slot in (0, 1)]
+        for worker in workers:
+            worker.ready()
+        client = mosquitto.client().subscribe("results/#")
+        publish_all(client, "in/{}", range(200))
+        assert numbers_of(client, 200) == list(range(200))
+        status = mosquitto.client().subscribe("bridge/plant/+/routes/+/status")
+        assert succeeded(status, 0) > 0 and succeeded(status, 1) > 0
+        assert len(target.requests) == 200
+
+
+def test_messages_of_one_topic_of_an_ordered_event_go_to_one_worker_in_order(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("InOrder", target.port, "in/#", event='WITH ORDERED "true"'))
+        workers = [group.start(slot).ready() for slot in (0, 1)]
+        client = mosquitto.client().subscribe("results/#")
+        for number in range(100):
+            client.publish(f"in/{number % 7}", b"%d" % number, wait=False)
+        assert numbers_of(client, 100) == list(range(100))
+        assert len(target.requests) == 100
+        by_topic: dict[str, list[int]] = {}
+        for seen in target.requests:
+            by_topic.setdefault(seen.values("x-topic")[0], []).append(int(seen.body))
+        assert all(numbers == sorted(numbers) for numbers in by_topic.values())
+        assert len({crc32(topic.encode()) % 2 for topic in by_topic}) == 2  # both slots had some
+        assert all(worker.stop() == 0 for worker in workers)
+
+
+def test_a_slot_that_stays_away_is_adopted_and_handed_back(group: Group, mosquitto: Mosquitto) -> None:
+    """Its share of ORDERED topics arrives, and what the broker keeps for it; nothing is left for its own worker."""
+    with Target(echo) as target:
+        ordered = client_route("InOrder", target.port, "ordered/#", event='WITH ORDERED "true"')
+        group.routes(client_route("Safe", target.port, "safe/#", config=LOSSLESS) + ordered)
+        first, second = group.start(0, adopt_seconds=2).ready(), group.start(1, adopt_seconds=2).ready()
+        client = mosquitto.client().subscribe("results/#")
+        second.kill()
+        publish_all(client, "safe/{}", range(40))
+        publish_all(client, "ordered/{}", range(40, 80))
+        assert numbers_of(client, 80) == list(range(80))
+        first.line("slot 1 of group plant is away")
+        publish_all(client, "ordered/{}", range(80, 120))
+        assert numbers_of(client, 40) == list(range(80, 120))
+        group.start(1, adopt_seconds=2).ready()
+        first.line("handed back")
+        publish_all(client, "safe/{}", range(120, 140))
+        publish_all(client, "ordered/{}", range(140, 160))
+        assert numbers_of(client, 40) == list(range(120, 160))
+        assert sorted({int(seen.body) for seen in target.requests}) == list(range(160))
+
+
+def test_a_second_worker_on_a_slot_ends_the_first(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Safe", target.port, "in/#", config=LOSSLESS))
+        first = group.start(0).ready()
+        group.start(0).ready()
+        assert first.end() == 1
+        assert first.lines[-1] == "rest-bridge: error: another worker has slot 0 of group plant now: this one ends"
+        client = mosquitto.client().subscribe("results/#")
+        publish_all(client, "in/{}", range(20))
+        assert numbers_of(client, 20) == list(range(20))
+
+
+def test_a_reload_subscribes_what_is_new_and_gives_up_what_is_gone(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "old/#"))
+        worker = group.start(0, slots=1).ready()
+        client = mosquitto.client().subscribe("results/#")
+        group.routes(
+            client_route("Echo", target.port, "new/#") + client_route("Safe", target.port, "safe", config=LOSSLESS)
+        )
+        worker.send(signal.SIGHUP)
+        worker.line("routes reloaded")
+        eventually(lambda: "$share/plant/old/#" in mosquitto.log, "nothing was unsubscribed")
+        client.publish("old/1", b"old")
+        client.publish("new/1", b"new")
+        client.publish("safe", b"safe")
+        assert sorted(client.collect(2)) == [("results/Echo", b"new"), ("results/Safe", b"safe")]
+
+
+def test_no_message_is_lost_by_reloads_that_change_filters(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in/+"))
+        worker = group.start(0, slots=1).ready()
+        client = mosquitto.client().subscribe("results/#")
+        topics = ["in/#", "in/+", "in/+/#", "in/+"]
+        for turn, topic in enumerate(topics):
+            group.routes(client_route("Echo", target.port, topic, config=LOSSLESS if turn % 2 else ""))
+            worker.send(signal.SIGHUP)
+            for number in range(100):
+                client.publish(f"in/{number}", b"%d" % (100 * turn + number), wait=False)
+            worker.line("routes reloaded")
+        wanted = set(range(400))
+        seen: set[int] = set()
+        while seen != wanted:
+            topic, payload = client.next()
+            if topic == "results/Echo":
+                seen.add(int(payload))
+
+
+@pytest.mark.parametrize("config", [pytest.param("", id="balanced"), pytest.param(LOSSLESS, id="lossless")])
+def test_a_broker_that_was_away_costs_no_message_and_calls_go_on_meanwhile(
+    group: Group, mosquitto: Mosquitto, config: str
+) -> None:
+    """What is under way when the connection is lost is not sent again, although the broker sends it again."""
+
+    def late(peer: Peer) -> None:
+        while peer.request() is not None:
+            peer.server.stopping.wait(0.5)
+            peer.send(reply(b"done"))
+
+    with Target(late) as target:
+        group.routes(client_route("Slow", target.port, "in/#", config=config))
+        worker = group.start(0, slots=1).ready()
+        client = mosquitto.client("watcher").subscribe("results/#")
+        publish_all(client, "in/{}", range(20))
+        eventually(lambda: len(target.requests) == 20, "not all were sent")
+        mosquitto.save()
+        mosquitto.kill()
+        worker.line("lost its connection")
+        mosquitto.start()
+        assert client.collect(20) == [("results/Slow", b"done")] * 20
+        client.publish("in/last", b"x")
+        assert client.next()[1] == b"done"
+        assert len(target.requests) == 21
+
+
+def test_status_shows_the_routes_of_every_worker_of_a_group(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in"))
+        for slot in (0, 1):
+            group.start(slot, status_seconds=1).ready()
+        command = [sys.executable, "-m", "amqtt_rest_bridge", "status", "--group", "plant", "--broker", mosquitto.url]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.splitlines()
+        assert [line.split()[:3] for line in shown] == [
+            ["ROUTE", "SLOT", "HEALTH"], ["Echo", "0", "Green"], ["Echo", "1", "Green"],
+        ]  # fmt: skip

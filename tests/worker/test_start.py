@@ -1,0 +1,170 @@
+"""What keeps a worker from starting: one line that says why, and exit status 1."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.worker.settings import WorkerSettings, check_worker_settings
+from tests.bridge.http_target import AUTHORITY, CERTIFICATES, Peer, Target, echo
+from tests.bridge.launcher_support import taken_port
+from tests.worker.mosquitto import Mosquitto
+from tests.worker.workers import LOSSLESS, Group, client_route
+
+NO_SHARED = bytes.fromhex("2005 0000 022A 00")
+NO_IDENTIFIERS = bytes.fromhex("2005 0000 0229 00")
+NOT_AUTHORIZED = bytes.fromhex("2003 0087 00")
+ONLY_3_1_1 = bytes.fromhex("2002 0001")
+
+
+def run(folder: Path, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
+    configuration = {"broker": "mqtt://127.0.0.1:1", "group": "plant", "routes": str(folder), **settings}
+    path = folder / "worker.yaml"
+    path.write_text(json.dumps(configuration))
+    command = [sys.executable, "-m", "amqtt_rest_bridge", "worker", "-c", str(path), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
+    """Return the last line, without the place that may begin it; there is no stack trace before it."""
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr + ended.stdout, ended.stderr
+    return (ended.stderr + ended.stdout).splitlines()[-1].removeprefix("rest-bridge: error: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        pytest.param({"slots": 2, "slot": 2}, "the setting slot is 2; with slots: 2 it is 0 to 1", id="slot"),
+        pytest.param({"slots": 0}, "the setting slots is 0; allowed is 1 to 1024", id="slots"),
+        pytest.param({"group": "a/b"}, "the setting group must be a name", id="group"),
+        pytest.param({"group": ""}, "the setting group must be a name", id="no group"),
+        pytest.param({"broker": "http://x"}, "the setting broker must be mqtt://", id="address"),
+        pytest.param({"broker": "mqtt://me:secret@x"}, "the setting broker holds a password", id="password"),
+        pytest.param({"ca_file": "ca.pem"}, "the setting ca_file needs TLS", id="TLS file"),
+        pytest.param({"broker": "mqtts://x", "cert_file": "x"}, "cert_file and key_file belong together", id="pair"),
+        pytest.param({"broker": "mqtts://x", "ca_file": "gone"}, "the TLS files of the broker cannot be", id="gone"),
+        pytest.param({"password_secret": "gone"}, "cannot read the setting password_secret", id="secret"),
+        pytest.param({"adopt_seconds": 0}, "the setting adopt_seconds is 0; allowed is 1 to", id="adopt_seconds"),
+        pytest.param({"session_expiry": 1}, "the setting session_expiry is 1; allowed is 60 to", id="session_expiry"),
+        pytest.param({"workers": 0}, "the setting workers is 0; allowed is 1 to 1024", id="a setting of the plugin"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], wrong: str) -> None:
+    given = {"broker": "mqtt://127.0.0.1:1", "group": "plant", "routes": str(tmp_path), **settings}
+    with pytest.raises(ConfigurationError, match=re.escape(wrong)) as raised:
+        check_worker_settings(WorkerSettings(**given))
+    assert "secret@" not in str(raised.value)
+
+
+@pytest.mark.parametrize("arguments", [pytest.param((), id="start"), pytest.param(("--check",), id="check")])
+def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ended = run(tmp_path, *arguments, slots="2", spool="s.db", slotz=1)
+    line = reason_of(ended)
+    assert line.startswith(f"{tmp_path}/worker.yaml:1:")
+    assert line.endswith("unknown setting slotz (did you mean slots?); 2 more, see --check")
+    assert wrong_slot(tmp_path, *arguments).endswith("the setting slot is 1; with slots: 1 it is 0 to 0")
+
+
+def wrong_slot(folder: Path, *arguments: str) -> str:
+    return reason_of(run(folder, *arguments, slot=1))
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.lot").write_text(client_route("Safe", 1, "in", config=LOSSLESS))
+    assert run(tmp_path, "--slots", "3", "--slot", "2", "--check", slot=7).stdout.splitlines() == ["ok"]
+
+
+def test_a_route_that_only_a_worker_cannot_run(tmp_path: Path) -> None:
+    (tmp_path / "a.lot").write_text("""
+DEFINE ROUTE Ask WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0"
+    ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/a" WITH DESTINATION_TOPIC "a" WITH REPLY_TOPIC "b"
+""")
+    ended = run(tmp_path, "--check")
+    assert ended.returncode == 1
+    assert "a.lot:2:1: error: event A of route Ask: with workers a REPLY_TOPIC needs {request_id}" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("connack", "wrong"),
+    [
+        pytest.param(NO_SHARED, "does not support shared subscriptions", id="no shared subscriptions"),
+        pytest.param(NO_IDENTIFIERS, "does not support subscription identifiers", id="no subscription identifiers"),
+        pytest.param(ONLY_3_1_1, "does not support MQTT 5", id="MQTT 3.1.1 alone"),
+        pytest.param(NOT_AUTHORIZED, "refuses the client: Not authorized", id="not authorized"),
+        pytest.param(b"", "closed the connection without an answer to CONNECT", id="no answer"),
+    ],
+)
+def test_a_broker_that_cannot_be_used(tmp_path: Path, connack: bytes, wrong: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(connack)
+
+    with Target(script) as broker:
+        assert wrong in reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{broker.port}"))
+
+
+def test_a_broker_that_cannot_be_reached(tmp_path: Path, unused_port: int) -> None:
+    line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{unused_port}"))
+    assert line == f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused"
+
+
+@pytest.mark.mosquitto
+def test_a_port_that_is_taken(tmp_path: Path, mosquitto: Mosquitto) -> None:
+    with taken_port() as port:
+        (tmp_path / "a.lot").write_text(f"""
+DEFINE ROUTE Intake WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "{port}"
+    ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/a" WITH DESTINATION_TOPIC "a"
+""")
+        line = reason_of(run(tmp_path, broker=mosquitto.url))
+        assert line.startswith(f"cannot listen on 127.0.0.1 port {port} (SERVER_PORT): Address already in use")
+
+
+TLS = f"""\
+listener {{port}} 127.0.0.1
+allow_anonymous false
+password_file {{folder}}/passwords
+cafile {AUTHORITY}
+certfile {CERTIFICATES}/server.pem
+keyfile {CERTIFICATES}/server.pem
+require_certificate true
+user {{user}}
+"""
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        pytest.param({}, None, id="right"),
+        pytest.param({"ca_file": None}, "certificate verify failed", id="unknown authority"),
+        pytest.param({"password_secret": None}, "refuses the client: Not authorized", id="no password"),
+    ],
+)
+def test_tls_certificate_and_password(
+    tmp_path: Path, change: dict[str, None], wrong: str | None, mosquitto_tls: Callable[[str], Mosquitto]
+) -> None:
+    broker = mosquitto_tls(TLS)
+    (tmp_path / "password").write_text("s3cret\n")
+    settings: dict[str, Any] = {
+        "broker": f"mqtts://bridge@localhost:{broker.port}", "ca_file": AUTHORITY, "secrets_dir": str(tmp_path),
+        "cert_file": str(CERTIFICATES / "client.pem"), "key_file": str(CERTIFICATES / "client.pem"),
+        "password_secret": "password", **change,
+    }  # fmt: skip
+    with Group(tmp_path, broker) as group, Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in"))
+        worker = group.start(**settings)
+        if wrong is None:
+            worker.ready()
+            assert worker.stop() == 0
+        else:
+            worker.line(wrong)
+            assert worker.end() == 1
+        assert "s3cret" not in "".join(worker.lines)

@@ -1,0 +1,189 @@
+"""One worker beside mosquitto: what becomes of messages and requests."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.bridge.broker_process import eventually
+from tests.bridge.http_target import Peer, Target, answering, echo, reply
+from tests.worker.mosquitto import Mosquitto
+from tests.worker.workers import LOSSLESS, Group, client_route
+
+pytestmark = pytest.mark.mosquitto
+
+SERVER = """
+DEFINE ROUTE Intake WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "{port}"
+    ADD EVENT Received WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "received"
+    ADD EVENT State WITH METHOD "GET" WITH ENDPOINT "/state" WITH SOURCE_TOPIC "state"
+    ADD EVENT Ask WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "asked/{{request_id}}"
+        WITH REPLY_TOPIC "answers/{{request_id}}"
+"""
+
+
+def request(port: int, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, 30) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_a_message_is_sent_and_its_answer_published(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in/+"))
+        group.start().ready()
+        client = mosquitto.client().subscribe("results/#")
+        for qos in (0, 1, 2):
+            client.publish("in/1", b"%d" % qos, qos=qos)
+            assert client.next() == ("results/Echo", b"%d" % qos)
+
+
+def test_a_message_is_acknowledged_when_its_result_is_published(group: Group, mosquitto: Mosquitto) -> None:
+    """What a killed worker held comes again; what had ended does not."""
+    with Target(echo) as target, Target(lambda peer: peer.wait()) as hanging:
+        fast, slow = client_route("Fast", target.port, "in"), client_route("Slow", hanging.port, "slow")
+        group.routes(fast + slow)
+        worker = group.start().ready()
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("in", b"ended")
+        assert client.next()[1] == b"ended"
+        client.publish("slow", b"held")
+        eventually(lambda: hanging.connections > 0, "the slow server was not called")
+        worker.kill()
+        group.routes(fast + client_route("Slow", target.port, "slow"))
+        group.start().ready()
+        assert client.next() == ("results/Slow", b"held")
+        client.publish("in", b"last")
+        assert client.next()[1] == b"last"
+        assert [seen.body for seen in target.requests] == [b"ended", b"held", b"last"]
+
+
+def test_messages_that_were_published_while_no_worker_ran_come_when_it_starts(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Safe", target.port, "in/#", config=LOSSLESS))
+        assert group.start().ready().stop() == 0
+        client = mosquitto.client().subscribe("results/#")
+        for number in range(50):
+            client.publish(f"in/{number}", b"%d" % number)
+        group.start().ready()
+        assert sorted(int(payload) for _, payload in client.collect(50)) == list(range(50))
+
+
+def test_a_retained_message_does_not_trigger(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("in", b"retained", retain=True)
+        ordered = client_route("Ordered", target.port, "in", event='WITH ORDERED "true"')
+        group.routes(client_route("Echo", target.port, "in") + ordered)
+        group.start(slots=1).ready()
+        client.publish("in", b"live", retain=True)
+        assert sorted(client.collect(2)) == [("results/Echo", b"live"), ("results/Ordered", b"live")]
+
+
+def test_overlapping_filters_run_each_event_once(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        filters = {"Plus": "a/+", "Rest": "a/#", "Exact": "a/b", "Same": "a/+"}
+        routes = [client_route(name, target.port, topic) for name, topic in filters.items()]
+        routes.append(client_route("Lossless", target.port, "a/+", config=LOSSLESS))
+        routes.append(client_route("InOrder", target.port, "a/+", event='WITH ORDERED "true"'))
+        group.routes("".join(routes))
+        group.start(slots=1).ready()
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("a/b", b"x")
+        names = [topic.removeprefix("results/") for topic, _ in client.collect(6)]
+        assert sorted(names) == sorted([*filters, "Lossless", "InOrder"])
+        client.publish("a/b/c", b"y")
+        assert client.next() == ("results/Rest", b"y")
+
+
+def test_routes_chain_up_to_eight_hops(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Loop", target.port, "results/Loop"))
+        worker = group.start(status_seconds=1).ready()
+        client = mosquitto.client().subscribe("results/#", "bridge/plant/0/routes/Loop/status")
+        client.publish("results/Loop", b"x")
+        worker.line("went through 8 routes")
+        messages = []
+        while True:
+            topic, payload = client.next()
+            if topic == "results/Loop":
+                messages.append(payload)
+            elif json.loads(payload)["messages"]["refused"]:
+                break
+        assert len(messages) == 1 + 8
+
+
+def test_a_request_is_answered_when_the_broker_has_its_publication(
+    group: Group, mosquitto: Mosquitto, unused_port: int
+) -> None:
+    group.routes(SERVER.format(port=unused_port))
+    worker = group.start().ready()
+    client = mosquitto.client().subscribe("received", "asked/#")
+    assert request(unused_port, "/hook", b"hello")[0] == 200
+    assert client.next() == ("received", b"hello")
+    mosquitto.kill()
+    worker.line("lost its connection")
+    status, body = request(unused_port, "/hook", b"lost")
+    assert (status, json.loads(body)["error"]["code"]) == (503, "broker_unavailable")
+    mosquitto.start()
+    worker.line("is connected again")
+    eventually(lambda: request(unused_port, "/hook", b"again")[0] == 200, "the broker is back and requests are refused")
+
+
+def test_read_events_and_replies(group: Group, mosquitto: Mosquitto, unused_port: int) -> None:
+    client = mosquitto.client().subscribe("asked/#")
+    client.publish("state", b"retained", retain=True)
+    group.routes(SERVER.format(port=unused_port))
+    group.start().ready()
+    eventually(lambda: request(unused_port, "/state") == (200, b"retained"), "the retained message is not known")
+    client.publish("state", b"newer")
+    eventually(lambda: request(unused_port, "/state") == (200, b"newer"), "the newer message is not known")
+    answers: list[tuple[int, bytes]] = []
+    caller = threading.Thread(target=lambda: answers.append(request(unused_port, "/ask", b"what")))
+    caller.start()
+    topic, payload = client.next()
+    client.publish(topic.replace("asked", "answers"), payload + b"?")
+    caller.join()
+    assert answers == [(200, b"what?")]
+
+
+def test_a_lossless_call_has_the_publishers_key_or_one_that_stays(group: Group, mosquitto: Mosquitto) -> None:
+    def failing_once(peer: Peer) -> None:
+        while peer.request() is not None:
+            failed = len(peer.server.requests) <= 3
+            peer.send(reply(status="503 Later") if failed else reply(b"ok"))
+
+    with Target(failing_once) as target:
+        group.routes(client_route("Safe", target.port, "in", config=LOSSLESS))
+        group.start().ready()
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("in", b"a", user=(("Idempotency-Key", "order-17"),))
+        client.publish("in", b"b", correlation=b"invoice-4")
+        client.publish("in", b"c")
+        client.collect(3)
+        keys = {body: [seen.values("idempotency-key")[0] for seen in target.requests if seen.body == body] for body in
+                (b"a", b"b", b"c")}  # fmt: skip
+        assert {*keys[b"a"]} == {"order-17"}
+        assert {*keys[b"b"]} == {"invoice-4"}
+        assert len({*keys[b"c"]}) == 1 and len(target.requests) == 6
+
+
+def test_a_lossless_route_whose_server_is_gone_delays_no_other_route(
+    group: Group, mosquitto: Mosquitto, unused_port: int
+) -> None:
+    with Target(answering(reply(b"fine"))) as target:
+        dead = client_route("Dead", unused_port, "dead/#", config=f"{LOSSLESS} WITH OVERLOAD_CAPACITY 5")
+        group.routes(dead + client_route("Other", target.port, "other", config=LOSSLESS))
+        group.start().ready()
+        client = mosquitto.client().subscribe("results/#")
+        for number in range(50):
+            client.publish(f"dead/{number}", b"x", qos=number % 2)
+        client.publish("other", b"x")
+        assert client.next() == ("results/Other", b"fine")

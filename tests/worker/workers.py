@@ -1,0 +1,98 @@
+"""`rest-bridge worker` as its users run it: processes of one group beside a broker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.bridge.launcher_support import Running
+from tests.worker.mosquitto import Mosquitto
+
+
+def client_route(name: str, port: int, topic: str, *, config: str = "", event: str = "", path: str = "/") -> str:
+    """Write a route that posts each message of a topic filter and publishes the answer on `results/<name>`."""
+    return f"""
+DEFINE ROUTE {name} WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH ENABLE_CLIENT "true"
+        WITH BASE_ADDRESS "http://127.0.0.1:{port}"
+        WITH RETRIES 0
+    {config and f"ADD ROUTE_CONFIG {config}"}
+    ADD EVENT Call
+        WITH SOURCE_TOPIC "{topic}"
+        WITH METHOD "POST"
+        WITH ENDPOINT "{path}"
+        WITH BODY "{{payload}}"
+        WITH DESTINATION_TOPIC "results/{name}"
+        WITH HEADERS
+            ADD "Content-Type" "text/plain"
+            ADD "X-Topic" "{{topic}}"
+        {event}
+"""
+
+
+LOSSLESS = 'WITH OVERLOAD_POLICY "lossless"'
+
+
+class Worker(Running):
+    """One worker's process."""
+
+    def ready(self) -> Self:
+        """Wait until it takes messages."""
+        self.line("ready:")
+        return self
+
+    def children(self) -> list[int]:
+        """Return the process ids of its bridge processes, whichever of its threads started them."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+    def stop(self) -> int:
+        """End it with SIGTERM, and return its exit status."""
+        self.send(signal.SIGTERM)
+        return self.end()
+
+
+class Group:
+    """The workers of a group, all with one folder of routes."""
+
+    def __init__(self, folder: Path, broker: Mosquitto) -> None:
+        self.folder = folder
+        self.broker = broker
+        self.workers: list[Worker] = []
+        (folder / "routes").mkdir(exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def routes(self, text: str, name: str = "routes.lot") -> None:
+        """Write a route file, in one step, so that no reload sees half of it."""
+        path = self.folder / "routes" / name
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").rename(path)
+
+    def start(self, slot: int = 0, **settings: Any) -> Worker:
+        """Start a worker; `ready` waits for it."""
+        configuration = {
+            "broker": self.broker.url, "group": "plant", "slots": 2, "slot": slot, "adopt_seconds": 30,
+            "routes": str(self.folder / "routes"), "reload_seconds": 0, **settings,
+        }  # fmt: skip
+        path = self.folder / f"worker-{slot}.yaml"
+        path.write_text(json.dumps(configuration))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "amqtt_rest_bridge", "worker", "-c", str(path)], cwd=self.folder,
+            env=dict(os.environ), stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        worker = Worker(process)
+        self.workers.append(worker)
+        return worker
