@@ -22,12 +22,15 @@ from template_api.errors import (
 )
 from template_api.library import TemplateLibrary
 from template_api.middleware import AccessLog, Cors, RequestId, allowed_methods, request_id
+from template_api.pages.resources import Asset, DocsPage, LibraryPage, Pages, TemplatePage
 from template_api.replies import JSON, error_body
 from template_api.resources import Answers, Description, Facets, Health, OneTemplate, Search, Suggest, Templates
 
 log = logging.getLogger(__name__)
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
+_PAGES = ("/", "/templates/{id_or_slug}", "/docs")
+_NAMED = ("/api/templates/{id_or_slug}", "/templates/{id_or_slug}", "/static/{name}")
 _FAILURES: dict[str | None, Callable[[], ApiError]] = {
     "/api/templates": SearchFailedError,
     "/api/templates/{id_or_slug}": TemplateUnavailableError,
@@ -35,6 +38,8 @@ _FAILURES: dict[str | None, Callable[[], ApiError]] = {
     "/api/suggest": SearchFailedError,
     "/api/facets": SearchFailedError,
     "/health": LibraryUnavailableError,
+    "/": SearchFailedError,
+    "/templates/{id_or_slug}": TemplateUnavailableError,
 }
 
 
@@ -48,7 +53,7 @@ def create_app(
         base_url: the public address, from which a template without a `url` of its own gets one.
         access_log: gets one line of JSON for each request, at INFO; None logs none.
     """
-    answers = Answers(library, base_url.rstrip("/"))
+    answers, pages = Answers(library, base_url.rstrip("/")), Pages(library, base_url.rstrip("/"))
     resources: dict[str, object] = {
         "/api/templates": Templates(answers),
         "/api/templates/{id_or_slug}": OneTemplate(answers),
@@ -57,6 +62,10 @@ def create_app(
         "/api/facets": Facets(answers),
         "/openapi.json": Description(),
         "/health": Health(answers),
+        "/": LibraryPage(pages),
+        "/templates/{id_or_slug}": TemplatePage(pages),
+        "/docs": DocsPage(pages),
+        "/static/{name}": Asset(),
     }
     middleware: list[Any] = [RequestId(), Cors()]
     if access_log is not None:
@@ -64,7 +73,7 @@ def create_app(
     app = falcon.App(middleware=middleware)
     for path, resource in resources.items():
         app.add_route(path, resource)
-    errors = _Errors(resources)
+    errors = _Errors(resources, pages)
     for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
         app.add_error_handler(kind, errors.handle)
     return app
@@ -73,15 +82,19 @@ def create_app(
 class _Errors:
     """Map each exception of a request to the error body of the specification."""
 
-    def __init__(self, resources: dict[str, object]) -> None:
+    def __init__(self, resources: dict[str, object], pages: Pages) -> None:
         self._resources = resources
+        self._pages = pages
 
     def handle(self, req: falcon.Request, resp: falcon.Response, exc: Exception, _params: dict[str, object]) -> None:
         """Send status, code, message and hint; an internal error shows nothing of its cause."""
         error = exc if isinstance(exc, ApiError) else self._translated(req, exc)
         resp.status = error.status
-        resp.content_type = JSON
-        resp.data = error_body(error, req.method, req.path)
+        if req.uri_template in _PAGES:
+            self._pages.send_error(req, resp, error)
+        else:
+            resp.content_type = JSON
+            resp.data = error_body(error, req.method, req.path)
         if isinstance(error, MethodNotAllowedError):
             resp.set_header("Allow", ", ".join(error.allowed))
         elif isinstance(error, SearchNotReadyError):
@@ -100,10 +113,15 @@ class _Errors:
 
     def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:
         """Return Falcon's own refusals as our errors: an unknown path, a method that the path or HTTP does not have."""
-        template = "/api/templates/{id_or_slug}" if req.path.startswith("/api/templates/") else req.path
-        resource = self._resources.get(template)
+        resource = self._resources.get(_template_of(req.path))
         if exc.status_code == HTTPStatus.NOT_FOUND or resource is None:
             return NotFoundError("This API has no such path")
         if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED or req.method not in falcon.HTTP_METHODS:
             return MethodNotAllowedError(req.method, allowed_methods(resource))
         return InvalidRequestError("The request is not well-formed")
+
+
+def _template_of(path: str) -> str:
+    """Return the path as it is in the table of resources: Falcon refuses some requests before it looks there."""
+    folder, _, name = path.rpartition("/")
+    return next((each for each in _NAMED if name and each.rpartition("/")[0] == folder), path)

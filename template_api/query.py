@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode
@@ -64,6 +64,16 @@ def search_query(query_string: str) -> TemplateQuery:
     return _cached_search_query(query_string) if len(query_string) <= _CACHED_LENGTH else _search_query(query_string)
 
 
+def page_query(query_string: str) -> TemplateQuery:
+    """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too.
+
+    Raises:
+        InvalidParameterError: a parameter breaks its rule.
+    """
+    given = _parameters(LIST_PATH, query_string)
+    return replace(_get_query(given.get("q", "").strip(_BLANKS), given, filtered=True), limit=DEFAULT_LIMIT)
+
+
 def suggest_text(query_string: str) -> str:
     """Read the query string of GET /api/suggest, as WSGI hands it over; a blank `q` is an empty text.
 
@@ -107,9 +117,9 @@ def _required_text(given: Mapping[str, str]) -> str:
     return given["q"].strip(_BLANKS)
 
 
-def _get_query(text: str, given: Mapping[str, str]) -> TemplateQuery:
+def _get_query(text: str, given: Mapping[str, str], *, filtered: bool = False) -> TemplateQuery:
     # Without q the specification applies neither the tag, nor the route, nor the version filter.
-    filters = {name: _ids(given.get(name, "").split(",")) for name in _ID_LISTS} if text else {}
+    filters = {name: _ids(given.get(name, "").split(",")) for name in _ID_LISTS} if text or filtered else {}
     category_id = given.get("category_id")
     return TemplateQuery(
         text=text,

@@ -30,16 +30,17 @@ _LEVEL = 1
 
 
 class Reply:
-    """One JSON answer with its entity tag and, from its first use on, its compressed form.
+    """One answer with its media type, its entity tag and, from its first use on, its compressed form.
 
     The tag depends on the content alone, so an import that changes nothing changes no tag. It is a weak one because the
     compressed form shares it (RFC 9110 section 8.8.1).
     """
 
-    __slots__ = ("_compressed", "body", "etag", "total")
+    __slots__ = ("_compressed", "body", "etag", "media_type", "total")
 
-    def __init__(self, body: bytes, total: int = 0) -> None:
+    def __init__(self, body: bytes, total: int = 0, media_type: str = JSON) -> None:
         self.body = body
+        self.media_type = media_type
         self.total = total
         self.etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         self._compressed: bytes | None = None
@@ -115,7 +116,7 @@ def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> No
 
 def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
     """Send an answer that no caller keeps, such as one to POST; compressed to a caller that takes gzip."""
-    response.content_type = JSON
+    response.content_type = reply.media_type
     response.set_header("Vary", "Accept-Encoding")
     if len(reply.body) >= _COMPRESSED_FROM and takes_gzip(request.get_header("Accept-Encoding")):
         response.set_header("Content-Encoding", "gzip")

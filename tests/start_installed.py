@@ -41,16 +41,19 @@ def main(binaries: Path, conf: Path) -> None:
             finally:
                 running.send_signal(signal.SIGTERM)
                 status = running.wait(15)
-    assert answers == ("published", True), answers
+    assert answers == ("published", True, True), answers
     assert status == 0, f"exit status {status}"
     print("the installed wheel serves, answers and stops")
 
 
-def ask(http: int, api: int) -> tuple[str, bool]:
-    """Publish by HTTP and search by HTTP."""
+def ask(http: int, api: int) -> tuple[str, bool, bool]:
+    """Publish by HTTP, search by HTTP, and load what the library page loads."""
     hook = urllib.request.Request(f"http://127.0.0.1:{http}/webhook", data=b"hello", method="POST")
     search = f"http://127.0.0.1:{api}/api/search?q=webhook"
-    return json.loads(read(hook))["status"], bool(json.loads(read(urllib.request.Request(search)))["results"])
+    found = bool(json.loads(read(urllib.request.Request(search)))["results"])
+    pages = ("", "templates/webhook-intake", "docs", "static/library.css", "static/library.js", "static/icon.svg")
+    shown = all(read(urllib.request.Request(f"http://127.0.0.1:{api}/{path}")) for path in pages)
+    return json.loads(read(hook))["status"], found, shown
 
 
 def read(request: urllib.request.Request, seconds: float = 30.0) -> bytes:

@@ -197,6 +197,11 @@ class Client:
     def get(self, path: str, **request: Any) -> falcon.testing.Result:
         return self.ask("GET", path, **request)
 
+    def page(self, path: str, **request: Any) -> falcon.testing.Result:
+        """Ask for a page, which openapi.json does not describe."""
+        self.library.refresh()
+        return self._client.simulate_get(path, **request)
+
     def post(self, body: object, **request: Any) -> falcon.testing.Result:
         return self.ask("POST", "/api/search", json=body, **request)
 

@@ -1,0 +1,79 @@
+"""Markdown from a template's author to HTML that can do nothing. Pure; the one door for markdown-it-py.
+
+Raw HTML is text, links lead to http, https and mail addresses alone, and images are links: no page loads anything from
+another host.
+"""
+
+import re
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Final
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markupsafe import Markup
+
+from template_api.pages.highlighting import highlighted
+
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_SAFE_SCHEME: Final = re.compile(r"(https?|mailto):", re.IGNORECASE)
+_LONGEST: Final = 200_000  # 0.5 s; longer texts are shown as they are
+_LOWEST: Final = 6
+
+
+def rendered(text: str, *, below: int) -> Markup:
+    """Return Markdown as HTML; its headings follow one of the level `below`."""
+    if len(text) > _LONGEST:
+        return Markup("<pre>{}</pre>").format(text)
+    return Markup(_MARKDOWN.render(text, {"below": below}))  # noqa: S704  # made from escaped text, see above
+
+
+def _is_safe_link(url: str) -> bool:
+    """Allow addresses with a safe scheme, and fragments and paths, but not those of another host (`//host`)."""
+    address = re.sub(r"[\x00-\x20]", "", url)
+    if _SCHEME.match(address):
+        return _SAFE_SCHEME.match(address) is not None
+    return not address.startswith(("//", "\\", "/\\"))
+
+
+def _lower_headings(state: StateCore) -> None:
+    """Put the headings of a text below that of the page, so that the page has one outline."""
+    for token in state.tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(_LOWEST, int(token.tag[1:]) + state.env['below'])}"
+
+
+def _image(
+    _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: MutableMapping[str, Any]
+) -> str:
+    token = tokens[index]
+    label = escapeHtml(token.content or "image")
+    return f'<a href="{escapeHtml(str(token.attrs["src"]))}" rel="noopener noreferrer nofollow">{label}</a>'
+
+
+def _link(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]
+) -> str:
+    tokens[index].attrSet("rel", "noopener noreferrer nofollow")
+    return renderer.renderToken(tokens, index, options, env)
+
+
+def _fence(
+    _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: MutableMapping[str, Any]
+) -> str:
+    token = tokens[index]
+    return f'<pre tabindex="0"><code>{highlighted(token.content, token.info.partition(" ")[0])}</code></pre>\n'
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # documented as the way to replace it
+    parser.core.ruler.push("lower_headings", _lower_headings)
+    for name, rule in (("image", _image), ("link_open", _link), ("fence", _fence), ("code_block", _fence)):
+        parser.add_render_rule(name, rule)
+    return parser
+
+
+_MARKDOWN: Final = _parser()

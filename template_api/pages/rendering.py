@@ -1,0 +1,97 @@
+"""The pages as HTML: jinja2 over the templates beside this module, which escape everything. The one door for jinja2."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from template_api import openapi
+from template_api.errors import ApiError
+from template_api.pages import shown
+from template_api.pages.markdown import rendered
+from template_api.query import MOST_OFFSET, TemplateQuery
+from template_api.records import Page, Template
+from template_api.replies import Reply
+
+HTML: Final = "text/html; charset=utf-8"
+_ASSETS: Final = {
+    "library.css": "text/css; charset=utf-8",
+    "library.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class Renderer:
+    """Render the pages of one library.
+
+    Args:
+        base_url: the public address, without a trailing slash; links of the pages begin with its path.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        environment = Environment(
+            loader=PackageLoader("template_api.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        root = urlsplit(base_url).path
+        environment.globals |= {"root": root, "template_path": lambda one: root + shown.template_path(one)}
+        self._templates = {name: environment.get_template(f"{name}.html") for name in _PAGES}
+
+    def library(self, wanted: TemplateQuery, page: Page, counted: Mapping[str, Sequence[Mapping[str, Any]]]) -> Reply:
+        """Return the page that lists templates."""
+        following, preceding = wanted.offset + wanted.limit, max(0, wanted.offset - wanted.limit)
+        return self._page(
+            "library",
+            wanted=wanted,
+            page=page,
+            facets=shown.facets(counted, wanted),
+            corrections=shown.corrections(page.found),
+            kept=_kept(wanted),
+            next=following < page.total
+            and following <= MOST_OFFSET
+            and shown.search_link(replace(wanted, offset=following)),
+            previous=wanted.offset > 0 and shown.search_link(replace(wanted, offset=preceding)),
+        )
+
+    def template(self, template: Template) -> Reply:
+        """Return the page of one template."""
+        summary = template.summary
+        return self._page(
+            "template",
+            summary=summary,
+            content=rendered(summary.content, below=1),
+            notebooks=[(notebook, list(shown.cells(notebook))) for notebook in template.notebooks],
+            install=shown.install_line(summary, self._base_url),
+        )
+
+    def docs(self) -> Reply:
+        """Return the page that describes the API."""
+        description = openapi.description()
+        about = rendered(description["info"].get("description", ""), below=1)
+        return self._page("docs", about=about, operations=list(shown.operations(description)), base_url=self._base_url)
+
+    def error(self, error: ApiError) -> Reply:
+        """Return the page of an error."""
+        return self._page("error", error=error)
+
+    def _page(self, name: str, **values: Any) -> Reply:
+        return Reply(self._templates[name].render(**values).encode("utf-8", "replace"), media_type=HTML)
+
+
+def assets() -> Mapping[str, Reply]:
+    """Return the style sheet, the script and the icon, by name."""
+    folder = files("template_api.pages").joinpath("static")
+    return {name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()}
+
+
+def _kept(wanted: TemplateQuery) -> list[tuple[str, str]]:
+    """Return the filters that a search from this page keeps, as fields of its form."""
+    given = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
+    given |= {name: ",".join(sorted(getattr(wanted, name))) for name in ("tag_ids", "route_ids", "broker_version_ids")}
+    return [(name, value) for name, value in given.items() if value]
+
+
+_PAGES: Final = ("library", "template", "docs", "error")

@@ -1,0 +1,171 @@
+"""From the library's values to what the pages show: facets with links, cells, the description of the API. Pure."""
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+from markupsafe import Markup
+
+from template_api import query
+from template_api.pages.highlighting import highlighted
+from template_api.pages.markdown import rendered
+from template_api.query import TemplateQuery
+from template_api.records import Found, Notebook, Summary
+
+_MOST_VALUES: Final = 30
+_SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}
+_SEVERAL: Final = {
+    "tags": ("Tags", "tag_ids"),
+    "routes": ("Route types", "route_ids"),
+    "broker_versions": ("Broker versions", "broker_version_ids"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FacetValue:
+    """One value of a facet; `link` adds it to the filters, or takes it out when it is `chosen`."""
+
+    name: str
+    count: int
+    link: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """What templates are classified by: its commonest values, and those that are chosen."""
+
+    title: str
+    values: Sequence[FacetValue]
+
+    @property
+    def chosen(self) -> bool:
+        """Return whether it filters now."""
+        return any(value.chosen for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a notebook, as HTML; `language` is empty for Markdown."""
+
+    language: str
+    content: Markup
+
+
+def facets(counted: Mapping[str, Sequence[Mapping[str, Any]]], wanted: TemplateQuery) -> list[Facet]:
+    """Return the facets with links from a page that shows the results of `wanted`."""
+    found: list[Facet] = []
+    for group, (title, member) in {**_SINGLE, **_SEVERAL}.items():
+        values = [_value(each, member, wanted) for each in counted.get(group, ())]
+        shown = [value for number, value in enumerate(values) if number < _MOST_VALUES or value.chosen]
+        if shown:
+            found.append(Facet(title, shown))
+    return found
+
+
+def _value(given: Mapping[str, Any], member: str, wanted: TemplateQuery) -> FacetValue:
+    current, id_ = getattr(wanted, member), given["id"]
+    chosen = id_ in current if isinstance(current, frozenset) else id_ == current
+    toggled = current ^ {id_} if isinstance(current, frozenset) else None if chosen else id_
+    changes: dict[str, Any] = {"offset": 0, member: toggled}
+    return FacetValue(given["name"], given["count"], search_link(replace(wanted, **changes)), chosen)
+
+
+def search_link(wanted: TemplateQuery) -> str:
+    """Return the query of a link to the page that shows these templates, "?" when it shows all."""
+    pairs = parse_qsl(query.query_string(wanted))
+    return "?" + urlencode([(name, value) for name, value in pairs if name != "limit" and value != "0"])
+
+
+def corrections(found: Iterable[Found]) -> dict[str, str]:
+    """Return the words that were corrected, as typed to as found."""
+    return {word.typed: word.found for each in found for word in each.matched if word.typed != word.found}
+
+
+def install_line(summary: Summary, base_url: str) -> str:
+    """Return the command that installs a template."""
+    return f"rest-bridge install {shlex.quote(summary.slug or summary.id)} --from {shlex.quote(base_url)}"
+
+
+def template_path(id_or_slug: str) -> str:
+    """Return the path of a template's page."""
+    return f"/templates/{quote(id_or_slug, safe='')}"
+
+
+def cells(notebook: Notebook) -> Iterator[Cell]:
+    """Yield the cells of a notebook; Markdown is rendered below headings of level 2, code is highlighted."""
+    for cell in json.loads(notebook.cells):
+        text, language = _text(cell.get("value")), _text(cell.get("language")) or "text"
+        if language.lower() in ("markdown", "md"):
+            yield Cell("", rendered(text, below=2))
+        else:
+            yield Cell(language, highlighted(text, language))
+
+
+def _text(value: object) -> str:
+    """Return a free-form member of a cell as text."""
+    if isinstance(value, list):
+        return "".join(part for part in value if isinstance(part, str))
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the API, as `/docs` shows it."""
+
+    method: str
+    path: str
+    summary: str
+    description: Markup
+    parameters: Sequence[tuple[str, str, bool, str, Markup]]
+    """Name, place, required, what is allowed, description."""
+    body: str
+    responses: Sequence[tuple[str, Markup]]
+
+
+def operations(description: Mapping[str, Any]) -> Iterator[Operation]:
+    """Yield the operations of an OpenAPI description, in its order."""
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            responses = ((status, _resolved(description, each)) for status, each in operation["responses"].items())
+            body = operation.get("requestBody", {}).get("content", {})
+            yield Operation(
+                method=method.upper(),
+                path=path,
+                summary=operation["summary"],
+                description=rendered(operation.get("description", ""), below=2),
+                parameters=[_parameter(_resolved(description, each)) for each in operation.get("parameters", ())],
+                body="\n".join(json.dumps(each["schema"], indent=2) for each in body.values()),
+                responses=[(status, rendered(each["description"], below=2)) for status, each in responses],
+            )
+
+
+def _parameter(given: Mapping[str, Any]) -> tuple[str, str, bool, str, Markup]:
+    schema = given["schema"]
+    allowed = [
+        schema.get("format") or schema["type"],
+        *(" | ".join(schema[name]) for name in ("enum",) if name in schema),
+    ]
+    allowed += [f"{label} {schema[name]}" for name, label in _BOUNDS.items() if name in schema]
+    required = given.get("required", False)
+    return given["name"], given["in"], required, ", ".join(allowed), rendered(given.get("description", ""), below=2)
+
+
+_BOUNDS: Final = {
+    "minimum": "at least", "maximum": "at most", "maxLength": "longest", "default": "default",
+}  # fmt: skip
+
+
+def _resolved(description: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a reference inside the description leads to."""
+    while "$ref" in given:
+        target: Any = description
+        for name in given["$ref"].removeprefix("#/").split("/"):
+            target = target[name.replace("~1", "/").replace("~0", "~")]
+        given = target
+    return given

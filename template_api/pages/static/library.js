@@ -1,0 +1,68 @@
+// Makes the pages better: search while typing, copy buttons. What is fetched is our own page, and texts are put in as text.
+"use strict";
+
+const PAUSE_MS = 150;
+const LONGEST_SUGGESTED = 200;
+
+function tell(text) {
+  document.getElementById("told").textContent = text;
+}
+
+async function copy(element) {
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+  } catch { // no permission, or a page that came over http from another machine
+    getSelection().selectAllChildren(element);
+    document.execCommand("copy");
+    getSelection().removeAllRanges();
+  }
+  tell("Copied");
+}
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => copy(document.getElementById(button.dataset.copy)));
+}
+
+const form = document.querySelector("[data-search]");
+let latest = 0;
+let pause;
+
+function show(fresh) {
+  const opened = [...document.querySelectorAll("[data-facet][open]")].map((facet) => facet.dataset.facet);
+  for (const id of ["results", "facets"]) {
+    document.getElementById(id).replaceChildren(...fresh.getElementById(id).childNodes);
+  }
+  for (const facet of document.querySelectorAll("[data-facet]")) {
+    facet.open = opened.includes(facet.dataset.facet);
+  }
+}
+
+function suggest({ suggestions }) {
+  const options = suggestions.map(({ text }) => Object.assign(document.createElement("option"), { value: text }));
+  document.getElementById("suggestions").replaceChildren(...options);
+}
+
+async function search() {
+  const mine = ++latest;
+  const address = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
+  const typed = form.elements.q.value.slice(0, LONGEST_SUGGESTED);
+  try {
+    const [page, suggested] = await Promise.all([
+      fetch(address), fetch(`${form.dataset.suggest}?${new URLSearchParams({ q: typed })}`),
+    ]);
+    const text = await page.text();
+    const found = suggested.ok ? await suggested.json() : { suggestions: [] };
+    if (mine !== latest || !page.ok) return; // another search has begun
+    show(new DOMParser().parseFromString(text, "text/html"));
+    suggest(found);
+    history.replaceState(null, "", address);
+  } catch {
+    tell("The search could not be run; press Enter to try again");
+  }
+}
+
+form?.elements.q.addEventListener("input", () => {
+  clearTimeout(pause);
+  pause = setTimeout(search, PAUSE_MS);
+});
