@@ -1,0 +1,39 @@
+"""From the library to a running route: the line that a template's page shows installs it into a running broker."""
+
+import html
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.bridge.http_server_support import eventually
+from tests.test_readme_running import Running, Shown
+
+
+def status_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return int(error.code)
+
+
+def test_the_line_of_a_templates_page_installs_it_into_the_running_broker(tmp_path: Path) -> None:
+    shown = Shown(tmp_path)
+    notebook = tmp_path / "conf/library/sensor-rest-facade/greenhouse-api.lotnb"
+    notebook.write_text(shown._on_free_ports(notebook.read_text()))
+    running = Running(shown.start(shown.serve, None, subprocess.PIPE))
+    try:
+        running.line("ready: MQTT on 127.0.0.1:")
+        with urllib.request.urlopen(shown._on_free_ports("http://127.0.0.1:8000/templates/sensor-rest-facade")) as page:
+            text = page.read().decode()
+        (line,) = re.findall(r'<code id="install">(.*?)</code>', text)
+        route = shown._on_free_ports("http://127.0.0.1:8080/api/greenhouse/temperature")
+        assert status_of(route) == 404  # the port is that of the demonstration, the path is not there yet
+        installed = shown.run(shown._words(f".venv/bin/{html.unescape(line)}"))
+        assert installed.startswith("conf/routes/greenhouse-api.lotnb: route GreenhouseApi\n")
+        eventually(lambda: status_of(route) == 401)  # it asks its callers for a password
+    finally:
+        running.kill()
