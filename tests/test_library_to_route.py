@@ -8,7 +8,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.bridge.http_server_support import eventually
-from tests.test_readme_running import Running, Shown
+from tests.bridge.launcher_support import Running
+from tests.test_readme_running import Shown
 
 
 def status_of(url: str) -> int:

@@ -16,6 +16,8 @@ from template_api.query import MOST_OFFSET, TemplateQuery
 from template_api.records import Page, Template
 from template_api.replies import Reply
 
+Counted = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Facets as `TemplateLibrary.facets` counts them."""
 HTML: Final = "text/html; charset=utf-8"
 _ASSETS: Final = {
     "library.css": "text/css; charset=utf-8",
@@ -40,7 +42,7 @@ class Renderer:
         environment.globals |= {"root": root, "template_path": lambda one: root + shown.template_path(one)}
         self._templates = {name: environment.get_template(f"{name}.html") for name in _PAGES}
 
-    def library(self, wanted: TemplateQuery, page: Page, counted: Mapping[str, Sequence[Mapping[str, Any]]]) -> Reply:
+    def library(self, wanted: TemplateQuery, page: Page, counted: Counted) -> Reply:
         """Return the page that lists templates."""
         following, preceding = wanted.offset + wanted.limit, max(0, wanted.offset - wanted.limit)
         return self._page(

@@ -1,5 +1,6 @@
 """One Falcon resource for each page. They run on the server's threads and may be entered by several at once."""
 
+from collections.abc import Hashable
 from typing import Final
 
 import falcon
@@ -7,7 +8,7 @@ import falcon
 from template_api import query
 from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
 from template_api.library import TemplateLibrary
-from template_api.pages.rendering import Renderer, assets
+from template_api.pages.rendering import Counted, Renderer, assets
 from template_api.query import TemplateQuery
 from template_api.replies import Reply, ReplyCache, send, send_whole
 
@@ -36,6 +37,7 @@ class Pages:
         self._library = library
         self._renderer = Renderer(base_url)
         self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
+        self._known: tuple[Hashable, Counted] = (None, {})
         self.docs = self._renderer.docs()
 
     def found(self, wanted: TemplateQuery) -> Reply:
@@ -57,11 +59,21 @@ class Pages:
 
     def _found(self, wanted: TemplateQuery) -> Reply:
         page = self._library.find(wanted)
-        try:
-            counted = self._library.facets()
-        except IndexNotReadyError:  # the first seconds of a large library: a page without facets is better than none
-            counted = {}
-        return self._renderer.library(wanted, page, counted)
+        return self._renderer.library(wanted, page, self._counted())
+
+    def _counted(self) -> Counted:
+        """Return the facets, counted once for an edition of the library: each letter that is typed asks for a page."""
+        edition = self._library.edition
+        known, counted = self._known
+        if known != edition:
+            try:
+                counted = self._library.facets()
+            except (
+                IndexNotReadyError
+            ):  # the first seconds of a large library: a page without facets is better than none
+                counted = {}
+            self._known = (edition, counted)
+        return counted
 
     def _template(self, id_or_slug: str) -> Reply:
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
