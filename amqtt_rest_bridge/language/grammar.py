@@ -3,7 +3,6 @@
 The text is scanned once. Parsing never fails: what is wrong comes back as a node of its own.
 """
 
-import hashlib
 import pickle
 import re
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 import tatsu
 from tatsu.buffering import Buffer
 
+from amqtt_rest_bridge.language import grammar_cache
 from amqtt_rest_bridge.language.nodes import (
     BlockNode,
     ConditionTree,
@@ -53,19 +53,23 @@ def _parse(text: str, compiled: bytes, **settings: Any) -> Any:
 @cache
 def compiled_grammar() -> bytes:
     """Return the compiled grammar for another process, which loads it in 20 ms; compiling it takes 300."""
-    return _version() + pickle.dumps(_model())
+    return grammar_cache.seal(pickle.dumps(_model(b"")), _version())
 
 
 @cache
-def _model(compiled: bytes = b"") -> Any:
+def _model(compiled: bytes) -> Any:
     """Load or compile the grammar, once and only when there is something to parse."""
-    if compiled.startswith(_version()):  # else grammar or TatSu was upgraded while the broker runs
-        return pickle.loads(compiled.removeprefix(_version()))  # noqa: S301  # our own process
-    return tatsu.compile(_grammar(), colorize=False)
+    version = _version()  # another one: grammar or TatSu was upgraded since, perhaps while the broker runs
+    pickled = grammar_cache.unseal(compiled, version) or grammar_cache.unseal(grammar_cache.load(), version)
+    if pickled:
+        return pickle.loads(pickled)  # noqa: S301  # written by this package, see grammar_cache
+    model = tatsu.compile(_grammar(), colorize=False)
+    grammar_cache.save(grammar_cache.seal(pickle.dumps(model), version))
+    return model
 
 
-def _version() -> bytes:
-    return hashlib.sha256(f"{tatsu.__version__} {_grammar()}".encode()).digest()
+def _version() -> str:
+    return f"{tatsu.__version__} {_grammar()}"
 
 
 def _grammar() -> str:

@@ -1,5 +1,6 @@
 """The grammar: what stands where, as one reads it in `route.tatsu`."""
 
+import os
 import pickle
 import re
 import subprocess
@@ -121,17 +122,62 @@ def test_text_in_a_message_is_short_and_visible(text: str, shown: str) -> None:
 ROUTE = "DEFINE ROUTE {} WITH TYPE REST_API ADD EVENT E WITH METHOD GET"
 LATER_PROCESS = f"""
 import sys, tatsu
-del tatsu.compile
+compile = tatsu.compile
+tatsu.compile = lambda *arguments, **options: print("compiled", end=" ") or compile(*arguments, **options)
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 print(ParsedTexts(sys.stdin.buffer.read()).parse({ROUTE.format("Changed")!r}).definitions[0].name)
 """
 
 
-def test_a_later_process_parses_a_changed_text_without_compiling_the_grammar() -> None:
+def later_process(cache: Path, dumped: bytes = b"", **environment: str) -> str:
+    """Parse a text in another process and its folder of compiled files; "compiled" before its name: the grammar was."""
+    cached = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache), "PYTHONDONTWRITEBYTECODE": "", **environment}
+    command = [sys.executable, "-c", LATER_PROCESS]
+    return subprocess.run(command, input=dumped, env=cached, stdout=subprocess.PIPE, check=True).stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cache = tmp_path_factory.mktemp("cache")
+    assert later_process(cache) == "compiled Changed\n"
+    return cache
+
+
+@pytest.fixture
+def grammar(compiled: Path) -> Path:
+    """The file of the compiled grammar, as a start has written it."""
+    (file,) = compiled.rglob("*.pickle")
+    return file
+
+
+def test_a_later_process_parses_a_changed_text_without_compiling_the_grammar(compiled: Path, grammar: Path) -> None:
     parsed = ParsedTexts()
     parsed.parse(ROUTE.format("First"))
-    command = [sys.executable, "-c", LATER_PROCESS]
-    assert subprocess.run(command, input=parsed.dump(), stdout=subprocess.PIPE, check=True).stdout == b"Changed\n"
+    grammar.unlink()
+    assert later_process(compiled, parsed.dump()) == "Changed\n"
+    assert later_process(compiled, PYTHONDONTWRITEBYTECODE="1") == "compiled Changed\n"
+    assert not grammar.exists()  # as with compiled modules
+    assert later_process(compiled) == "compiled Changed\n"
+
+
+def test_a_later_start_loads_the_grammar_from_beside_the_compiled_modules(compiled: Path, grammar: Path) -> None:
+    assert later_process(compiled) == "Changed\n"
+    grammar.write_bytes(grammar.read_bytes()[:-1])
+    assert later_process(compiled) == "compiled Changed\n"
+    assert later_process(compiled) == "Changed\n"
+    assert [path for path in grammar.parent.iterdir() if path.suffix != ".pyc"] == [grammar]
+
+
+@pytest.mark.parametrize("writable", ["file", "folder"])
+def test_a_compiled_grammar_that_every_user_can_write_is_not_loaded(
+    compiled: Path, grammar: Path, writable: str
+) -> None:
+    path = grammar if writable == "file" else grammar.parent
+    mode = path.stat().st_mode
+    path.chmod(0o777)
+    assert later_process(compiled) == "compiled Changed\n"
+    path.chmod(mode)
+    assert later_process(compiled) == "Changed\n"
 
 
 @pytest.mark.parametrize("dumped", [b"", b"damaged", pickle.dumps((b"the grammar of another version", {}))])
