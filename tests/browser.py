@@ -19,7 +19,8 @@ from typing import Any
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from tests.bridge.http_server_support import PATIENCE, eventually
+from tests.bridge.http_server_support import PATIENCE
+from tests.waiting import eventually
 
 _KEYS = {"Tab": 9, "Enter": 13}
 

@@ -6,7 +6,6 @@ The wheel alone has to carry everything: grammar, OpenAPI description, console s
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,14 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-
-def free_ports(count: int) -> list[int]:
-    """Give ports that nobody listens on just now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(sock.getsockname()[1]) for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
+from tests.ports import free_ports
 
 
 def main(binaries: Path, conf: Path) -> None:

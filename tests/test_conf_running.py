@@ -18,9 +18,9 @@ import yaml
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
 from template_api.plugin import TemplateApiPlugin
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import PLUGIN, Client, Host, configuration, hosting
 from tests.pages import page, section
+from tests.waiting import eventually
 
 CONF: Final = Path(__file__).parent.parent / "conf"
 DEMO: Final = (CONF / "routes" / "demo.lot").read_text(encoding="utf-8")

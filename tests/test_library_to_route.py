@@ -7,9 +7,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.bridge.http_server_support import eventually
 from tests.bridge.launcher_support import Running
 from tests.test_readme_running import Shown
+from tests.waiting import eventually
 
 
 def status_of(url: str) -> int:

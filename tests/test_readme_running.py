@@ -16,7 +16,7 @@ from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import Route
 from tests.bridge.launcher_support import Running
 from tests.pages import ROOT, blocks, page, section
-from tests.start_installed import free_ports
+from tests.ports import free_ports
 
 README: Final = page("README.md")
 FIRST_SCREEN: Final = README.partition("\n## ")[0]

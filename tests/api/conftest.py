@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from referencing.jsonschema import DRAFT202012
 from template_api.app import create_app
 from template_api.library import Report, TemplateLibrary, import_templates
 from template_api.openapi import description
+from tests.ports import free_port
 
 POSTGRES_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
@@ -108,12 +108,6 @@ def _has_account(name: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

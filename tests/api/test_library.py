@@ -5,7 +5,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +14,7 @@ from template_api.library import TemplateLibrary, set_status
 from template_api.library import template_library as library_module
 from template_api.query import TemplateQuery
 from template_api.records import Status
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.api.conftest import Store
@@ -90,19 +90,12 @@ def test_what_was_hidden_a_moment_ago_is_not_shown(library: TemplateLibrary, sto
     assert library.get("t0") is None
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what other threads are to bring about; a wait without an end would end the test."""
-    deadline = monotonic() + 60
-    while not condition():
-        assert monotonic() < deadline
-
-
 def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, store: "Store") -> None:
     library.follow()
     before = library.version
     set_status(store.url, "t0", Status.HIDDEN)
-    until(lambda: library.version > before)
-    until(lambda: found(library, "title0") == [])
+    eventually(lambda: library.version > before)
+    eventually(lambda: found(library, "title0") == [])
 
 
 def test_following_outlives_a_fault_of_its_own(
@@ -117,7 +110,7 @@ def test_following_outlives_a_fault_of_its_own(
     monkeypatch.setattr(library, "_index", fail)
     monkeypatch.setattr(library_module, "FOLLOW_SECONDS", 0.001)
     library.follow()
-    until(lambda: len(calls) > 2)
+    eventually(lambda: len(calls) > 2)
     assert "cannot follow the library's changes" in caplog.text
 
 
@@ -141,7 +134,7 @@ def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
         assert found(library, "title0") == ["t0"]
         before = library.edition
         set_status(store.url, "t0", Status.HIDDEN)
-        until(lambda: library.edition > before)
+        eventually(lambda: library.edition > before)
         assert found(library, "title0") == []
         assert found(library, "")[0] == "t1"
         assert library.suggest("common title0") == []

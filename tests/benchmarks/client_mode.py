@@ -21,6 +21,7 @@ from typing import Any
 from amqtt_rest_bridge.model import BridgeSettings
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.ports import free_port
 
 FLOOR: dict[str, Any] = {"tests.benchmarks.floor.CopyPlugin": {}}
 RUNS = 3
@@ -190,7 +191,7 @@ def target_in_shifts(port: int, until: float, back: float) -> Iterator[list[floa
 def outage() -> None:
     """A target that is gone for 3 s (100 messages/s) and for 10 s (50 messages/s), default settings."""
     for gone, per_second, seconds in ((3.0, 100, 8.0), (10.0, 50, 16.0)):
-        port = rig.free_port()
+        port = free_port()
         with tempfile.TemporaryDirectory() as folder, target_in_shifts(port, 2.0, gone) as returned:
             started = rig.bridge_broker(route(port), Path(folder, "log"))
             with started as (mqtt, _):

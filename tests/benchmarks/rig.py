@@ -13,15 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 BRIDGE = "amqtt_rest_bridge.plugin.RestBridgePlugin"
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on just now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.benchmarks import rig
 from tests.benchmarks.client_mode import counting, load, result
+from tests.ports import free_port
 
 RUNS = 3
 SECONDS = 5
@@ -71,7 +72,7 @@ def floor() -> dict[str, float]:
 
 def hooked(connections: int, *, pair: bool = False) -> dict[str, float]:
     """Load the hook and count at the subscriber."""
-    port = rig.free_port()
+    port = free_port()
     with rig.bridge_broker(route(port)) as (mqtt, broker):
         subscriber = counting(mqtt, SECONDS + 2)
         other = load("pair", mqtt, SECONDS) if pair else None
@@ -115,7 +116,7 @@ def latency() -> None:
     """Latency at 200 requests a second, beside a Falcon application on waitress that does nothing."""
     ours, bare = [], []
     for _ in range(RUNS):
-        port = rig.free_port()
+        port = free_port()
         with rig.bridge_broker(route(port)):
             ours.append(result(load("post", port, SECONDS, 200))["latencies"])
         with rig.process("-m", "tests.benchmarks.floor", stdout=subprocess.PIPE) as running:
@@ -129,7 +130,7 @@ def latency() -> None:
 
 def memory(requests: int = 200_000, connections: int = 10_000) -> None:
     """Memory over many requests and many connections."""
-    port = rig.free_port()
+    port = free_port()
     with rig.bridge_broker(route(port)) as (_, broker):
         processes = [broker.pid, *rig.children(broker.pid)]
         wrk(port, 16, 1)
@@ -149,7 +150,7 @@ def tls() -> None:
     files: dict[str, Any] = dict.fromkeys(("server_certfile", "server_keyfile"), str(CERTIFICATES / "server.pem"))
     ratios = []
     for _ in range(RUNS):
-        port = rig.free_port()
+        port = free_port()
         with rig.bridge_broker(route(port)):
             plain = wrk(port, 16, SECONDS)["per_second"]
         with rig.bridge_broker(route(port), **files):

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.ports import free_port
 
 PER_SECOND = 100
 QUIET_SECONDS = 45.0  # the longest wait between two tries is 30 s
@@ -127,7 +128,7 @@ DEFINE ROUTE Guest WITH TYPE REST_API
 
 def soak(minutes: float, seed: int) -> bool:
     """Run, print the books, say whether they balance."""
-    moments, target = random.Random(seed), rig.free_port()
+    moments, target = random.Random(seed), free_port()
     with TemporaryDirectory() as name, rig.process("-m", "tests.benchmarks.faulty_target", str(target), str(seed)):
         folder, log = Path(name), Path(name, "broker.log")
         (folder / "routes.lot").write_text(routes(target, ""))

@@ -10,7 +10,6 @@ and the noise of the machine falls out. Needs `wrk` for the rates; without it th
 import json
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from template_api.app import create_app
 from template_api.library import TemplateLibrary, import_templates, set_status
 from template_api.records import Status
 from tests.benchmarks.ranking import Texts, resident
+from tests.ports import free_port
 
 CONNECTIONS, SECONDS = 8, 2
 DRAFT = 3
@@ -104,9 +104,7 @@ class Process:
     """A server in a process of its own, asked until it answers."""
 
     def __init__(self, *command: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         began = monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", *command, "--port", str(self.port)],

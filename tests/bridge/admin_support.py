@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bridge.host import Client, Host
-from tests.bridge.http_server_support import eventually
+from tests.waiting import eventually
 
 PATIENCE = 20.0
 TOKEN = "a-token-of-24-characters"

@@ -5,24 +5,19 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from tests.bridge.host import ANONYMOUS, PLUGIN
-
-SECONDS = 30.0
+from tests.ports import free_port
+from tests.waiting import SECONDS, eventually
 
 
 class BrokerProcess:
     """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop)."""
 
     def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port: int = sock.getsockname()[1]
+        self.port = free_port()
         self._folder = folder
         (folder / "routes.lot").write_text(routes)
         bridge = {"routes": str(folder / "routes.lot"), "reload_seconds": 0, "status_seconds": 0, **settings}
@@ -81,12 +76,3 @@ class BrokerProcess:
         self._running.send_signal(number)
         self._running.wait(SECONDS)
         self._running = None
-
-
-def eventually(holds: Callable[[], bool], complaint: str, seconds: float = SECONDS) -> None:
-    """Wait until something holds that nobody tells of."""
-    pause = threading.Event()
-    deadline = monotonic() + seconds
-    while not holds():
-        assert monotonic() < deadline, complaint
-        pause.wait(0.005)

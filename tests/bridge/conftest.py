@@ -1,11 +1,11 @@
 """Leaves out tests that need a program which is not installed, and says so."""
 
 import shutil
-import socket
 
 import pytest
 
 from tests.bridge.spawning import Spawning
+from tests.ports import free_port
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -38,5 +38,4 @@ def spawning(monkeypatch: pytest.MonkeyPatch) -> Spawning:
 @pytest.fixture
 def unused_port() -> int:
     """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    return free_port()

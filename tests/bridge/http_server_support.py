@@ -5,8 +5,7 @@ import json
 import socket
 import ssl
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -108,16 +107,6 @@ class _Unclosed:
         return getattr(self._file, name)
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something is so that nothing tells of."""
-    patience = threading.Event()
-    for _ in range(int(PATIENCE / 0.005)):
-        if condition():
-            return
-        patience.wait(0.005)
-    raise AssertionError("it never came about")
-
-
 def post(path: str = "/hook", body: bytes = b"x", *headers: str) -> bytes:
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
@@ -150,6 +139,20 @@ class Served:
     def waiting(self) -> FakeReply:
         """Return the place of the next request that waits for a reply."""
         return self.outlet.waiting.get(timeout=PATIENCE)
+
+    @property
+    def connections(self) -> list[Any]:
+        """The open connections; this and the next two are the only look behind the door of HttpServer."""
+        return list(self.server._port.active_channels.values())
+
+    @property
+    def in_turn(self) -> int:
+        """How many requests wait for their replies."""
+        return len(self.server._port.waiting.exchanges)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.server._port.closing is not None
 
     @property
     def bodies(self) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import socket
 import sqlite3
 import threading
 from pathlib import Path
@@ -19,12 +18,6 @@ def route(port: int, capacity: int = 10_000) -> str:
             WITH DESTINATION_TOPIC "out"
         ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '{capacity}'
     """
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Keys:

@@ -23,11 +23,16 @@ class Seen:
 Answer = tuple[int, bytes]
 
 
+def echo(seen: Seen) -> Answer:
+    """Answer 200 with the body that came."""
+    return 200, seen.body
+
+
 class Recorder:
     """A running server; `answer` may be replaced at any time."""
 
     def __init__(self, port: int = 0) -> None:
-        self.answer: Callable[[Seen], Answer] = lambda seen: (200, seen.body)
+        self.answer: Callable[[Seen], Answer] = echo
         self.requests: queue.SimpleQueue[Seen] = queue.SimpleQueue()
         self._server = _Server(("127.0.0.1", port), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -21,9 +21,9 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import StoreFullError
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.recorder import recording
+from tests.waiting import eventually
 
 SIZE: Final = 2 << 20
 _ROUTE: Final = """DEFINE ROUTE L WITH TYPE REST_API

@@ -15,8 +15,8 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.admin_support import TOKEN, Admin, admin_of, client_route, server_route
 from tests.bridge.host import Host, configuration, hosting
-from tests.bridge.http_server_support import eventually
 from tests.bridge.recorder import Recorder, Seen, recording
+from tests.waiting import eventually
 
 
 @pytest.fixture

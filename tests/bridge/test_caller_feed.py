@@ -14,8 +14,8 @@ import pytest
 
 from amqtt_rest_bridge.bridge import payloads
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import SECONDS, Host, hosting
+from tests.waiting import eventually
 
 ROUTE = """DEFINE ROUTE Callers WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0' WITH REQUEST_TIMEOUT '20'

@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import queue
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire
+from tests.bridge.gate import Gate
 from tests.bridge.host import hosting
-from tests.bridge.recorder import Recorder, Seen, recording
+from tests.bridge.recorder import Recorder, Seen, echo, recording
 
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
 
@@ -187,22 +187,9 @@ def test_retained_messages_delivered_on_subscription_do_not_trigger(target: Reco
     assert target.requests.qsize() == 2
 
 
-class Gate:
-    """An answer that waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.entered: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.open = threading.Event()
-
-    def answer(self, seen: Seen) -> tuple[int, bytes]:
-        self.entered.put(seen.body)
-        self.open.wait(10)
-        return 200, seen.body
-
-
 def test_a_full_route_refuses_the_new_message_and_answers_the_old_ones(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '2'"
     with hosting(routes, workers=1) as host:
         client = host.client("out")
@@ -215,7 +202,7 @@ def test_a_full_route_refuses_the_new_message_and_answers_the_old_ones(target: R
 
 def test_a_full_route_with_a_timeout_lets_messages_wait_for_room(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '60000'"
     with hosting(routes) as host:
         client = host.client("out")
@@ -228,7 +215,7 @@ def test_a_full_route_with_a_timeout_lets_messages_wait_for_room(target: Recorde
 
 def test_a_full_route_refuses_when_the_timeout_is_over(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '1'"
     with hosting(routes) as host:
         client = host.client("out")
@@ -241,7 +228,7 @@ def test_a_full_route_refuses_when_the_timeout_is_over(target: Recorder) -> None
 
 def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     routes = route(target, POST) + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "realtime"'
     with hosting(routes, workers=2) as host:
         client = host.client("out")
@@ -254,14 +241,14 @@ def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> No
 
 def test_a_slow_server_is_asked_sixty_four_times_at_once_by_default(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     routes = route(target, POST) + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "realtime"'
     with hosting(routes) as host:
         client = host.client("out")
         for number in range(65):
             client.publish("in/x", b"%d" % number)
         assert "all 64 workers are busy" in json.loads(client.message()[1])["error"]["message"]
-        assert {gate.entered.get(timeout=10) for _ in range(64)} == {b"%d" % number for number in range(64)}
+        assert {gate.entered.get(timeout=10).body for _ in range(64)} == {b"%d" % number for number in range(64)}
         gate.open.set()
         assert len(client.messages(64)) == 64
 
@@ -294,7 +281,7 @@ def test_ordered_messages_of_one_topic_end_one_after_the_other(target: Recorder)
 
 def test_a_slow_route_delays_no_other(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     with recording() as quick:
         slow = route(target, POST.replace("in/#", "slow"), name="Slow")
         fast = route(quick, POST.replace("in/#", "fast").replace('"out"', '"quick"'), name="Fast")
@@ -309,11 +296,11 @@ def test_a_slow_route_delays_no_other(target: Recorder) -> None:
 
 def test_a_killed_bridge_process_costs_no_message_its_answer(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     with hosting(route(target, POST), processes=1) as host:
         client = host.client("out")
         client.publish("in/x", b"held")
-        assert gate.entered.get(timeout=10) == b"held"
+        assert gate.entered.get(timeout=10).body == b"held"
         (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
         failure = json.loads(client.message()[1])

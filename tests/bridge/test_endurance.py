@@ -15,8 +15,10 @@ import pytest
 
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.broker_process import BrokerProcess, eventually
+from tests.bridge.broker_process import BrokerProcess
 from tests.bridge.recorder import recording
+from tests.ports import free_port
+from tests.waiting import eventually
 
 PER_SECOND = 200
 WORKERS = 16  # of each of two routes; a thread without work and an idle connection stay for a while
@@ -134,7 +136,7 @@ class Traffic:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[tuple[BrokerProcess, int, int]]:
     with recording() as target:
-        port = rig.free_port()
+        port = free_port()
         broker = BrokerProcess(tmp_path, routes(target.port, port), spool=str(tmp_path / "spool.db"))
         broker.start()
         try:

@@ -49,6 +49,7 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 from amqtt_rest_bridge.route_set import Numbering
+from tests.bridge.gate import Gate
 
 SECONDS = 10.0
 FINE = HttpResponse(200, "OK", (), b"fine", 0.0)
@@ -185,17 +186,6 @@ def route(
     return Route(name, config, (event,), route_config=RouteConfig(1000, policy))
 
 
-class Gate:
-    """An answer that comes when it is let go."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-
-    def answer(self, _request: HttpRequest) -> HttpResponse:
-        self.open.wait(SECONDS)
-        return FINE
-
-
 def test_a_call_that_waits_for_its_next_try_holds_no_worker(rig: Rig) -> None:
     later = HttpResponse(429, "Slow down", (("Retry-After", "3600"),), b"", 0.0)
     rig.network.answer = lambda request: later if request.body == b"first" else FINE
@@ -230,7 +220,7 @@ def test_ordered_calls_wait_for_the_tries_of_the_one_before(rig: Rig) -> None:
 
 def test_ordered_calls_keep_their_order_over_a_reload(rig: Rig) -> None:
     gate = Gate()
-    rig.network.answer = gate.answer
+    rig.network.answer = gate.before(lambda _: FINE)
     rig.use(route(ordered=True))
     calls = [rig.call(body) for body in (b"1", b"2")]
     assert rig.network.bodies(1) == [b"1"]
@@ -245,7 +235,7 @@ def test_ordered_calls_keep_their_order_over_a_reload(rig: Rig) -> None:
 
 def test_a_replaced_route_gives_its_threads_and_connections_back_when_its_calls_have_ended(rig: Rig) -> None:
     gate = Gate()
-    rig.network.answer = gate.answer
+    rig.network.answer = gate.before(lambda _: FINE)
     rig.use(route())
     rig.call(b"1")
     rig.network.bodies(1)
@@ -279,7 +269,7 @@ def test_a_lossless_call_whose_route_is_gone_goes_back_to_the_broker(rig: Rig) -
 
 def test_after_stop_what_runs_ends_and_nothing_more_begins(rig: Rig) -> None:
     gate = Gate()
-    rig.network.answer = gate.answer
+    rig.network.answer = gate.before(lambda _: FINE)
     rig.use(route(ordered=True), route(name="Plain"), workers=1)
     running = [rig.call(b"1"), rig.call(b"a", name="Plain")]
     rig.network.bodies(2)
@@ -309,7 +299,7 @@ def test_results_that_wait_for_the_broker_leave_before_the_engine_says_that_it_h
 
 def test_stop_waits_no_longer_than_its_grace(rig: Rig) -> None:
     gate = Gate()
-    rig.network.answer = gate.answer
+    rig.network.answer = gate.before(lambda _: FINE)
     rig.use(route())
     rig.call(b"1")
     rig.network.bodies(1)
@@ -348,7 +338,8 @@ def test_a_lone_call_runs_on_the_thread_that_read_it(rig: Rig) -> None:
 
 def test_calls_that_hang_keep_nobody_from_reading_on(rig: Rig) -> None:
     gate = Gate()
-    rig.network.answer = lambda request: FINE if request.body == b"quick" else gate.answer(request)
+    held = gate.before(lambda _: FINE)
+    rig.network.answer = lambda request: FINE if request.body == b"quick" else held(request)
     rig.use(*(route(name=name) for name in "ABC"), workers=1)
     hanging = [rig.call(name=name) for name in "AB"]
     rig.network.bodies(2)
@@ -360,7 +351,7 @@ def test_calls_that_hang_keep_nobody_from_reading_on(rig: Rig) -> None:
 
 def test_the_engine_ends_with_its_link_though_a_reader_is_at_a_call() -> None:
     rig, gate = Rig(), Gate()
-    rig.network.answer = gate.answer
+    rig.network.answer = gate.before(lambda _: FINE)
     rig.use(route())
     rig.call()
     rig.network.bodies(1)

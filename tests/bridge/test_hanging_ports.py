@@ -14,10 +14,10 @@ from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.processes import route_service
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.http_server_support import Raw, get
 from tests.bridge.test_caller_feed import ROUTE, ask, bridge_of, status
+from tests.waiting import eventually
 
 HANGING = """
 import threading

@@ -10,20 +10,11 @@ import pytest
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, Method
+from tests.bridge.clock import Clock
 from tests.bridge.http_client_support import base_of, client_of
 from tests.bridge.http_target import Peer, Script, Target, answering, echo, reply
 
 WITH_KEY = (("Idempotency-Key", "k1"),)
-
-
-class Clock:
-    """The real clock, which a test can put forward."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return monotonic() + self.ahead
 
 
 def test_connection_is_used_again() -> None:
@@ -77,11 +68,11 @@ def test_connection_is_not_used_again_after(response: bytes) -> None:
 def test_connection_is_not_used_when_its_server_may_be_closing_it(
     response: bytes, seconds: float, connections: int
 ) -> None:
-    clock = Clock()
+    clock = Clock(monotonic())
     with Target(answering(response)) as target, client_of(base_of(target), clock=clock) as client:
         for _ in range(2):
             client.send(HttpRequest(Method.GET, base_of(target) + "/"))
-            clock.ahead += seconds
+            clock.now += seconds
         assert target.connections == connections
 
 
@@ -95,13 +86,13 @@ def test_connections_idle_for_too_long_are_closed_without_another_request() -> N
             peer.send(reply())
         gone.release()
 
-    clock = Clock()
+    clock = Clock(monotonic())
     with Target(script) as target, client_of(base_of(target), clock=clock) as client, ThreadPoolExecutor(3) as threads:
         list(threads.map(lambda _: client.send(HttpRequest(Method.GET, base_of(target) + "/")), range(3)))
-        clock.ahead = 50
+        clock.now += 50
         client.expire()
         assert not gone.acquire(blocking=False)
-        clock.ahead = 56
+        clock.now += 6
         client.expire()
         assert all(gone.acquire(timeout=5) for _ in range(3))
 

@@ -16,11 +16,11 @@ from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import TlsContexts, TlsOptions, check_files
 from amqtt_rest_bridge.model import BridgeSettings, ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.http_client_support import client_by, failure_of
 from tests.bridge.http_target import AUTHORITY, CERTIFICATES, Target, closing, echo, reply, server_tls
 from tests.bridge.recorder import recording
+from tests.waiting import eventually
 
 CLIENT = str(CERTIFICATES / "client.pem")
 

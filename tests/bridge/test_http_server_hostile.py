@@ -15,12 +15,12 @@ from tests.bridge.http_server_support import (
     Raw,
     certificate,
     error_code_of,
-    eventually,
     get,
     hook_route,
     post,
     served,
 )
+from tests.waiting import eventually
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -197,8 +197,7 @@ def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
             sock.connect(("127.0.0.1", hooks.port))
             sock.sendall(get("/last"))
             assert hooks.ask(post()).status == 200
-            server = hooks.server._port
-            eventually(lambda: not server.active_channels)
+            eventually(lambda: not hooks.connections)
         hooks.outlet.payloads["last"] = b"ok"
         assert hooks.ask(get("/last"), "GET").body == b"ok"
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bridge.http_server_support import Raw, Served, error_code_of, eventually, post, served
+from tests.bridge.http_server_support import Raw, Served, error_code_of, post, served
+from tests.waiting import eventually
 
 
 def close(raw: Raw) -> None:
@@ -24,7 +25,7 @@ def wait_in_turn(hooks: Served, *bodies: bytes) -> list[Raw]:
     callers = []
     for number, body in enumerate(bodies, 1):
         callers.append(Raw(hooks.port).send(post("/one", body)))
-        eventually(lambda awaited=number: len(hooks.server._port.waiting.exchanges) == awaited)  # type: ignore[misc]
+        eventually(lambda awaited=number: hooks.in_turn == awaited)  # type: ignore[misc]
     return callers
 
 
@@ -48,7 +49,7 @@ def test_a_caller_that_leaves_once_it_is_published_keeps_its_turn_so_that_its_re
     with served() as hooks:
         first, second = wait_in_turn(hooks, b"1", b"2")
         leave(first)
-        eventually(lambda: any(each._caller_left for each in hooks.server._port.active_channels.values()))
+        eventually(lambda: any(each._caller_left for each in hooks.connections))
         assert hooks.bodies == [b"1"]
         hooks.waiting().give(b"one")
         hooks.waiting().give(b"two")
@@ -74,7 +75,7 @@ def test_requests_sent_behind_one_that_waits_are_held_in_bounds() -> None:
         raw.send(post("/ask") + post(body=b"2"))
         reply = hooks.waiting()
         raw.send(post(body=b"x" * 900) * 100)
-        (connection,) = hooks.server._port.active_channels.values()
+        (connection,) = hooks.connections
         eventually(lambda: bool(connection._unparsed) and not connection.readable())
         assert len(connection._unparsed) <= 16_384
         reply.give(b"reply")

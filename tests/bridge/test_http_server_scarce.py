@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge.http_server import Limits
-from tests.bridge.http_server_support import Raw, error_code_of, eventually, post, served
+from tests.bridge.http_server_support import Raw, error_code_of, post, served
+from tests.waiting import eventually
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -37,7 +38,7 @@ def test_with_too_many_connections_the_longest_idle_makes_room() -> None:
 def test_with_too_many_busy_connections_a_new_one_is_told_so() -> None:
     with served(limits=Limits(connections=1)) as hooks, hooks.connect() as busy:
         busy.send(HEAD)
-        eventually(lambda: bool(hooks.server._port.active_channels))
+        eventually(lambda: bool(hooks.connections))
         with hooks.connect() as second:
             answer = second.answer()
         assert (answer.status, error_code_of(answer), answer.headers["Retry-After"]) == (503, "overloaded", "1")
@@ -49,7 +50,7 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypa
     with served(limits=Limits(connections=2)) as hooks, hooks.connect() as slow, hooks.connect() as slower:
         slower.send(HEAD)
         slow.send(HEAD)
-        eventually(lambda: sum(1 for each in hooks.server._port.active_channels.values() if each.request) == 2)
+        eventually(lambda: sum(1 for each in hooks.connections if each.request) == 2)
         assert hooks.ask(post()).status == 200
         assert slower.is_closed_by_peer()
 

@@ -1,15 +1,15 @@
 """How a listener stops, and how several share a socket."""
 
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import HttpServer
-from tests.bridge.http_server_support import PATIENCE, Raw, eventually, hook_route, listening_socket, post, served
+from tests.bridge.http_server_support import PATIENCE, Raw, hook_route, listening_socket, post, served
 from tests.bridge.server_mode_support import FakeBroker
+from tests.waiting import eventually
 
 
 def listener_on(sock: object, outlet: FakeBroker) -> HttpServer:
@@ -49,7 +49,7 @@ def test_a_running_request_is_finished_and_new_ones_are_refused() -> None:
         reply = hooks.waiting()
         with ThreadPoolExecutor(1) as threads:
             stopping = threads.submit(hooks.server.stop, PATIENCE)
-            eventually(lambda: hooks.server._port.closing is not None)
+            eventually(lambda: hooks.is_stopping)
             answer = other.ask(post(body=b"after"))
             assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
             assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("1", "close")
@@ -74,8 +74,7 @@ def test_after_the_grace_everything_is_closed() -> None:
 def test_a_half_sent_request_is_told_that_the_bridge_closes() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(post()[:-1])
-        while not any(connection.request for connection in list(hooks.server._port.active_channels.values())):
-            threading.Event().wait(0.001)
+        eventually(lambda: any(connection.request for connection in hooks.connections))
         hooks.server.stop(0.05)
         answer = raw.answer()
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
-from tests.bridge.http_server_support import PATIENCE, Raw, eventually, get, listening_socket
+from tests.bridge.http_server_support import PATIENCE, Raw, get, listening_socket
+from tests.waiting import eventually
 
 PIECE = bytes(65_536)
 

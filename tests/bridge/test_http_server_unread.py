@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.http_server import Limits, TlsFiles
-from tests.bridge.http_server_support import Raw, Served, error_code_of, eventually, get, post, served
+from tests.bridge.http_server_support import Raw, Served, error_code_of, get, post, served
+from tests.waiting import eventually
 
 PAYLOAD = b'"' + b"x" * 36_000 + b'"'
 BURST = 585  # requests in one write of 16 kB
@@ -38,7 +39,7 @@ def port(
 
 def stalled(hooks: Served, count: int = 1) -> bool:
     """Say that so many connections wait for their peers to read."""
-    connections = list(hooks.server._port.active_channels.values())
+    connections = hooks.connections
     return sum(1 for each in connections if each._output and each._unparsed) == count
 
 
@@ -89,14 +90,14 @@ def test_one_that_reads_nothing_for_the_time_given_is_closed(
     with port(tls=tls, limits=Limits(slow_seconds=0.3)) as (hooks, context), hooks.connect(context) as unread:
         unread.send(request_bytes * BURST)
         eventually(lambda: "did not read" in caplog.text)
-        assert not hooks.server._port.active_channels
+        assert not hooks.connections
     assert "closed 1 connection(s) that did not read their answers for 0.3 s" in caplog.text
 
 
 def test_one_that_does_not_read_its_reply_is_not_counted_as_waiting() -> None:
     with port() as (hooks, _), hooks.connect() as unread:
         unread.send(post("/ask") * BURST)
-        eventually(lambda: stalled(hooks) and not hooks.server._port.waiting.exchanges)
+        eventually(lambda: stalled(hooks) and not hooks.in_turn)
 
 
 def test_a_port_stops_although_a_caller_does_not_read() -> None:
@@ -125,7 +126,7 @@ def test_an_endless_line_between_chunks_is_refused(rest: bytes) -> None:
 SERVE = """
 import sys
 from collections import deque
-from tests.bridge.http_server_support import eventually
+from tests.waiting import eventually
 from tests.bridge.test_http_server_unread import port, resident_mb, stalled
 with port(tls=sys.argv[1] == "tls") as (hooks, _):
     for kept in ("published", "counted", "log"):

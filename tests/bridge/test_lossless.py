@@ -17,10 +17,12 @@ from amqtt_rest_bridge import plugin
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.broker_process import BrokerProcess, eventually
+from tests.bridge.broker_process import BrokerProcess
 from tests.bridge.host import hosting
-from tests.bridge.lossless_support import Keys, free_port, load, on_disk, route
+from tests.bridge.lossless_support import Keys, load, on_disk, route
 from tests.bridge.recorder import Seen, recording
+from tests.ports import free_port
+from tests.waiting import eventually
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
 

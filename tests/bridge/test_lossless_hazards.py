@@ -15,10 +15,10 @@ from amqtt.session import Session
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.lossless_support import load, on_disk, route
 from tests.bridge.recorder import Seen, recording
+from tests.waiting import eventually
 
 MOST_UNDERWAY = 1000
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.broker_process import BrokerProcess, eventually
+from tests.bridge.broker_process import BrokerProcess
 from tests.bridge.lossless_support import on_disk, route
 from tests.bridge.recorder import Seen, recording
+from tests.waiting import eventually
 
 BATCH = 5
 PAUSE = 0.005  # seconds between two batches: as much load as the target can answer meanwhile

@@ -16,9 +16,9 @@ from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from amqtt_rest_bridge.processes import reload as module
 from amqtt_rest_bridge.processes.reload import Reloader
-from tests.bridge.broker_process import eventually
 from tests.bridge.launcher_support import Workplace
 from tests.bridge.reload_support import Reloading, server_route
+from tests.waiting import eventually
 
 WARNED = """DEFINE ROUTE Idle WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "false"

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.routing.watching import Watching
-from tests.bridge.broker_process import eventually
+from tests.bridge.clock import Clock
 from tests.bridge.host import SECONDS, Client
 from tests.bridge.http_server_support import Raw, error_code_of, get, post
 from tests.bridge.launcher_support import accepts
 from tests.bridge.reload_support import Reloading, server_route
+from tests.waiting import eventually
 
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
 
@@ -141,13 +142,9 @@ def test_a_broker_that_stops_ends_callers_of_a_port_that_is_gone_too(
     assert waiting.result(SECONDS)[0] == 504
 
 
-class Clock:
-    now = 100.0
-
-
 def watching() -> tuple[Clock, Watching]:
-    clock = Clock()
-    return clock, Watching(lambda: clock.now)
+    clock = Clock(100.0)
+    return clock, Watching(clock)
 
 
 def due(one: Watching) -> list[str]:

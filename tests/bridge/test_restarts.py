@@ -5,19 +5,18 @@ import itertools
 import json
 import logging
 import os
-import queue
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bridge.broker_process import eventually
+from tests.bridge.gate import Gate
 from tests.bridge.host import Host, hosting
 from tests.bridge.launcher_support import accepts
-from tests.bridge.recorder import Recorder, Seen, recording
+from tests.bridge.recorder import Recorder, echo, recording
 from tests.bridge.spawning import Spawning
+from tests.waiting import eventually
 
 SECONDS = 10.0
 
@@ -35,20 +34,6 @@ def route(target: Recorder, event: str = "", config: str = "", name: str = "R") 
             WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
             WITH DESTINATION_TOPIC "out" {event}
     """
-
-
-class Gate:
-    """An answer that waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.entered: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.open = threading.Event()
-        self.patience: float | None = SECONDS
-
-    def answer(self, seen: Seen) -> tuple[int, bytes]:
-        self.entered.put(seen.body)
-        self.open.wait(self.patience)
-        return 200, seen.body
 
 
 def kill(host: Host, index: int = 0) -> None:
@@ -100,11 +85,11 @@ def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_
     target: Recorder, spawning: Spawning
 ) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     with hosting(route(target, 'WITH ORDERED "true"', "WITH RETRIES '0'"), processes=2) as host:
         client = host.client("out")
         client.publish("in/1", b"lost")
-        assert gate.entered.get(timeout=SECONDS) == b"lost"
+        assert gate.entered.get(timeout=SECONDS).body == b"lost"
         busy = next(index for index, bridge in enumerate(host.bridges) if bridge.calls)
         with spawning.failing():
             kill(host, busy)
@@ -112,7 +97,7 @@ def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_
             assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
         eventually(lambda: host.bridges[busy].ready, "not started again")
         client.publish("in/1", b"2")
-        assert gate.entered.get(timeout=SECONDS) == b"1"
+        assert gate.entered.get(timeout=SECONDS).body == b"1"
         assert len(host.bridges[busy].calls) == 2, "two processes have calls of one topic"
         gate.open.set()
         assert client.messages(2) == [("out", b"1"), ("out", b"2")]
@@ -120,7 +105,7 @@ def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_
 
 def test_signals_to_the_whole_group_do_not_end_a_bridge_process(target: Recorder) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
         client.publish("in/1", b"1")
@@ -184,7 +169,7 @@ def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
     target: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     listening = """
     DEFINE ROUTE Listening WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
@@ -194,7 +179,7 @@ def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
         client, port = host.client("out"), host.http_port
         for number in range(5):
             client.publish("in/1", b"%d" % number)
-        running = {gate.entered.get(timeout=SECONDS) for _ in range(2)}
+        running = {gate.entered.get(timeout=SECONDS).body for _ in range(2)}
         stopping = asyncio.run_coroutine_threadsafe(host.plugin.on_broker_pre_shutdown(), host._loop)
         eventually(lambda: not accepts(port), "the bridge process is not stopping")  # its workers were told before
         client.publish("in/1", b"too late")
@@ -211,7 +196,7 @@ def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grac
     monkeypatch.setattr("amqtt_rest_bridge.processes.route_service.GRACE_SECONDS", 0.1)
     gate = Gate()
     gate.patience = None
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     try:
         with hosting(route(target), processes=1) as host:
             host.client().publish("in/1", b"1")
@@ -225,7 +210,7 @@ def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts
     target: Recorder, tmp_path: Path, spawning: Spawning
 ) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     lossless = route(target, 'WITH ORDERED "true"') + '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n'
     with hosting(lossless, processes=1, spool=str(tmp_path / "spool.db")) as host:
         client = host.client("out")
@@ -233,7 +218,7 @@ def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts
         bodies = [b"%d " % number + filler for number in range(60)]
         for body in bodies[:50]:
             client.publish("in/1", body)
-        assert gate.entered.get(timeout=SECONDS) == bodies[0]
+        assert gate.entered.get(timeout=SECONDS).body == bodies[0]
         with spawning.failing():
             kill(host)
             for body in bodies[50:]:
@@ -247,7 +232,7 @@ def test_what_a_dead_process_held_moves_a_little_in_each_iteration_of_the_broker
     target: Recorder, tmp_path: Path, policy: str
 ) -> None:
     gate = Gate()
-    target.answer = gate.answer
+    target.answer = gate.before(echo)
     routes = route(target) + f"    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY \"{policy}\"\n"
     size, count, most = 20_000, 300, 64 * 1024
     with hosting(routes, processes=1, spool=str(tmp_path / "spool.db")) as host:

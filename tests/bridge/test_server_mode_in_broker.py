@@ -11,9 +11,9 @@ import socket
 import pytest
 
 from amqtt_rest_bridge.processes import route_service
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import recording
+from tests.waiting import eventually
 
 ROUTE = """
     DEFINE ROUTE Hooks WITH TYPE REST_API

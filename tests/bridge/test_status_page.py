@@ -14,9 +14,9 @@ import pytest
 
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, hosting
-from tests.bridge.http_server_support import eventually
 from tests.bridge.recorder import Seen, recording
 from tests.browser import Page, browsing
+from tests.waiting import eventually
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>document.title='hacked'</script>"
 FAILING = """DEFINE ROUTE Alarms WITH TYPE REST_API

@@ -32,7 +32,7 @@ SECONDS = 30.0
 HERE = "tests.bridge.test_status_table_command"
 
 
-class Gate(BaseAuthPlugin):
+class OneUser(BaseAuthPlugin):
     """Lets one user in."""
 
     async def authenticate(self, *, session: Session) -> bool | None:
@@ -202,12 +202,12 @@ def test_end_of_the_broker_ends_the_table() -> None:
 
 
 def test_credentials_of_the_url_are_used_decoded() -> None:
-    with hosting(SERVER_ROUTE, {f"{HERE}.Gate": {}}) as gated:
+    with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
         assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
 
 
 def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
-    with hosting(SERVER_ROUTE, {f"{HERE}.Gate": {}}) as gated:
+    with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
         assert main(["status", "--broker", url(gated, "monitor:geheim@")]) == 1
         printed = capsys.readouterr()
         shown = url(gated)

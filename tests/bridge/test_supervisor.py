@@ -16,10 +16,10 @@ from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.routing.status import StatusReporter
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import hosting
 from tests.bridge.launcher_support import Workplace
 from tests.bridge.recorder import recording
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import recording
 from tests.bridge.spawning import Spawning
+from tests.waiting import eventually
 
 CERTIFICATES = Path(__file__).with_name("certificates")
 SECONDS = 10.0

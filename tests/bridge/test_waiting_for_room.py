@@ -10,32 +10,9 @@ from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
 
+from .clock import Clock
 from .dispatch_support import Rig as DispatcherRig
 from .dispatch_support import route
-
-
-class Clock:
-    """Time that passes when the test says so, with the timers of the room."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._timers: list[tuple[float, Callable[[], None]]] = []
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._timers.append((self.now + seconds, call))
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        while self.fire():
-            pass
-
-    def fire(self) -> bool:
-        """Run the first timer that is due; return whether there was one."""
-        due = [timer for timer in self._timers if timer[0] <= self.now]
-        if due:
-            self._timers.remove(due[0])
-            due[0][1]()
-        return bool(due)
 
 
 class Rig(DispatcherRig):
@@ -46,7 +23,7 @@ class Rig(DispatcherRig):
         super().__init__(room=self._room)
 
     def _room(self, refuse: Callable[[Offered], None]) -> WaitingRoom:
-        return WaitingRoom(refuse, lambda: self.clock.now, self.clock.later)
+        return WaitingRoom(refuse, self.clock, self.clock.later)
 
     def use(  # type: ignore[override]
         self, *routes: Route, capacity: int = 2, timeout: int = 1000, policy: str = "balanced"

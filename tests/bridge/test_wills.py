@@ -14,9 +14,9 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import status_client
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.broker_process import eventually
 from tests.bridge.host import Host, hosting
 from tests.bridge.recorder import Recorder, recording
+from tests.waiting import eventually
 
 STATUS = "$SYS/broker/routes/Invented/status"
 

@@ -19,8 +19,8 @@ def timers() -> Iterator[Timers]:
     timers.close()
 
 
-class Gate:
-    """Work that waits until it is let go, and counts."""
+class CountedWork:
+    """Work that waits until it is let go, and counts its threads."""
 
     def __init__(self, expected: int) -> None:
         self.lock = threading.Lock()
@@ -51,14 +51,14 @@ def pool_for(
 
 
 def test_work_that_waits_gets_all_threads_and_not_one_more(timers: Timers) -> None:
-    gate = Gate(8)
-    pool = pool_for(timers, gate.work)
+    counted = CountedWork(8)
+    pool = pool_for(timers, counted.work)
     pool.submit(range(100))
-    assert gate.reached.wait(10)
+    assert counted.reached.wait(10)
     assert pool.backlog == 92
-    gate.open.set()
-    assert gate.finished.wait(10)
-    assert gate.most == 8
+    counted.open.set()
+    assert counted.finished.wait(10)
+    assert counted.most == 8
     pool.close()
 
 
@@ -98,12 +98,12 @@ def test_an_error_in_one_item_is_logged_and_the_next_one_runs(
 
 
 def test_drain_gives_back_what_has_not_started(timers: Timers) -> None:
-    gate = Gate(1)
-    pool = pool_for(timers, gate.work, limit=1)
+    counted = CountedWork(1)
+    pool = pool_for(timers, counted.work, limit=1)
     pool.submit(range(5))
-    assert gate.reached.wait(10)
+    assert counted.reached.wait(10)
     assert pool.drain() == [1, 2, 3, 4]
-    gate.open.set()
+    counted.open.set()
     pool.close()
 
 
@@ -182,33 +182,33 @@ def test_the_caller_may_do_the_work_itself(timers: Timers) -> None:
 
 
 def test_a_caller_that_queues_beside_work_in_progress_need_not_wake_a_thread(timers: Timers) -> None:
-    gate = Gate(1)
-    pool = pool_for(timers, gate.work, limit=1)
+    counted = CountedWork(1)
+    pool = pool_for(timers, counted.work, limit=1)
     pool.submit(range(50))
-    assert gate.reached.wait(10)
+    assert counted.reached.wait(10)
     assert not pool.queue(range(50))
     pool.work()  # one thread is the limit, and it is at work: there is nothing to do here
-    gate.open.set()
-    assert gate.finished.wait(10)
-    assert gate.most == 1
+    counted.open.set()
+    assert counted.finished.wait(10)
+    assert counted.most == 1
     pool.close()
 
 
 def test_pools_whose_work_never_ends_share_the_threads_there_may_be(timers: Timers) -> None:
     budget = ThreadBudget(20)
-    hanging = Gate(20)
+    hanging = CountedWork(20)
     hogs = [pool_for(timers, hanging.work, limit=16, budget=budget) for _ in range(2)]
     for hog in hogs:
         hog.submit(range(50))
     assert hanging.reached.wait(10)
-    late = Gate(6)  # of 20 threads for three pools
+    late = CountedWork(6)  # of 20 threads for three pools
     other = pool_for(timers, late.work, limit=16, budget=budget)
     other.submit(range(100))
     assert late.reached.wait(10)
     assert budget.threads <= 2 * 20
-    for gate in (hanging, late):
-        gate.open.set()
-        assert gate.finished.wait(10)
+    for counted in (hanging, late):
+        counted.open.set()
+        assert counted.finished.wait(10)
     assert late.most == 6
     assert hanging.most <= 16 + 10  # each had half of them for certain while there were two
     for pool in (*hogs, other):
@@ -226,11 +226,11 @@ def test_a_thread_that_is_idle_for_long_ends_and_leaves_its_place_to_others(
             super().release()
             ended.release()
 
-    budget, gate = Counting(), Gate(8)
-    pool = pool_for(timers, gate.work, budget=budget)
+    budget, counted = Counting(), CountedWork(8)
+    pool = pool_for(timers, counted.work, budget=budget)
     pool.submit(range(100))
-    assert gate.reached.wait(10)
-    gate.open.set()
+    assert counted.reached.wait(10)
+    counted.open.set()
     assert all(ended.acquire(timeout=10) for _ in range(8))
     pool.close()
     assert budget.threads == 0
@@ -260,20 +260,20 @@ def test_a_lone_item_wakes_no_thread_but_its_own() -> None:
 
 
 def test_an_item_that_waits_for_another_is_looked_after() -> None:
-    timers, gate = HandTimers(), Gate(2)
+    timers, counted = HandTimers(), CountedWork(2)
     unset = timers.action
-    pool = pool_for(timers, gate.work)
+    pool = pool_for(timers, counted.work)
     pool.submit((1,))
     pool.submit((2,))
     assert timers.action is not unset
-    while not gate.reached.is_set():
+    while not counted.reached.is_set():
         timers.action()
-    gate.open.set()
+    counted.open.set()
     pool.close()
 
 
-class Clock:
-    """Stands in for the module `time`: each call takes 0.3 ms, of which its thread computes 0.1 ms."""
+class SlowTime:
+    """Replaces the module `time`: each call takes 0.3 ms, of which its thread computes 0.1 ms."""
 
     def __init__(self) -> None:
         self.now = self.wall = self.cpu = 0.0
@@ -293,7 +293,7 @@ class Clock:
 def test_a_batch_of_quick_calls_does_not_bring_in_threads_unless_it_waits_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, timers = Clock(), HandTimers()
+    clock, timers = SlowTime(), HandTimers()
     monkeypatch.setattr(worker_pool, "time", clock)
     begun, may_end = threading.Semaphore(0), threading.Semaphore(0)
 

@@ -8,8 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from tests.bridge.broker_process import eventually
 from tests.bridge.http_target import Peer, Target, echo, reply
+from tests.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
 from tests.worker.workers import LOSSLESS, Group, client_route
 

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from tests.bridge.broker_process import eventually
 from tests.bridge.http_target import Peer, Target, answering, echo, reply
+from tests.waiting import eventually
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import LOSSLESS, Group, client_route
 
