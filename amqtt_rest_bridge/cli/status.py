@@ -166,4 +166,6 @@ class _Screen:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     # As Ctrl-C, which asyncio's runner turns into a cancelled task; an exception raised here could tear a coroutine.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background job; asyncio leaves it ignored
+        raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -312,6 +313,16 @@ def test_seconds_that_cannot_be_are_refused(seconds: str, capsys: pytest.Capture
     assert f"'{seconds}' is not a number of seconds above 0" in capsys.readouterr().err
 
 
+@contextlib.contextmanager
+def ignored(number: signal.Signals) -> Iterator[None]:
+    """Ignore a signal, also in the processes that are started meanwhile."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 class Terminal:
     """A terminal of 20 lines and 90 columns in which `rest-bridge status` runs."""
 
@@ -327,19 +338,24 @@ class Terminal:
 
     def expect(self, pattern: str) -> None:
         """Wait until the terminal has got something."""
+        deadline = time.monotonic() + SECONDS
         while not re.search(pattern, self.text):
-            assert self._read(), f"ended without {pattern!r}: {self.text!r}"
+            assert self._read(deadline), f"ended without {pattern!r}: {self.text!r}"
 
     def end(self) -> int:
         """Read to the end and give the exit status."""
-        while self._read():
+        deadline = time.monotonic() + SECONDS
+        while self._read(deadline):
             pass
         os.close(self._ours)
         return self.process.wait(SECONDS)
 
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._ours], [], [], SECONDS)
-        assert ready, f"nothing more comes: {self.text!r}"
+    def _read(self, deadline: float) -> bool:
+        # A table that is drawn every second never falls silent, so the limit is for the whole wait.
+        ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready or time.monotonic() > deadline:
+            self.process.kill()
+            raise AssertionError(f"not within {SECONDS} s: {self.text[-2000:]!r}")
         try:
             data = os.read(self._ours, 65536)
         except OSError:  # Linux says so when the other end is closed
@@ -368,6 +384,16 @@ def test_terminal_shows_the_table_in_place_until_interrupted(
     plain = re.sub(r"\x1b\[[\d;?]*\w", "", last)
     assert re.fullmatch(r"mqtt://.*\r\nROUTE .*\r\na .*\r\nb .*\r\nb: timeout .* ago\)\r\n", plain, re.DOTALL)
     assert all(len(re.sub(r"\x1b\[[\d;?]*\w", "", line)) <= 90 for line in re.split(r"\r\n|\x1b\[H", before))
+
+
+def test_terminate_ends_the_table_where_interrupts_are_ignored(host: Host, retained: dict[str, bytes]) -> None:
+    with ignored(signal.SIGINT):  # as a shell starts the background jobs of a script
+        terminal = Terminal("--broker", url(host))
+    terminal.expect(r"2 routes: 2 Green")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.end() == 130
+    assert terminal.text.count("\x1b[?1049h") == terminal.text.count("\x1b[?1049l") == 1
 
 
 def test_terminal_without_colours_has_none(host: Host, retained: dict[str, bytes]) -> None:
