@@ -16,11 +16,12 @@ import typer
 
 from amqtt_rest_bridge.bridge.client.http_options import sender_of
 from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender
-from amqtt_rest_bridge.bridge.client.requests import SkippedError, build_request
+from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, SkippedError
 from amqtt_rest_bridge.bridge.client.results import failure_of
 from amqtt_rest_bridge.bridge.trial import try_request
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
+from amqtt_rest_bridge.failures import failure_topic
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.masking import is_credential, mask_encoded, mask_header
@@ -42,7 +43,8 @@ With --request: show how server mode would answer a request, and what it would p
 """
 EPILOG = """\
 exit status:
-  0  every request could be built (and, with --send, was answered with a status below 400)
+  0  every request could be built (and, with --send, was answered with a status below 400); also when the message
+     triggers no event: then the SOURCE_TOPICs of the routes are shown
   1  the route files have errors, or a request failed
   2  a path cannot be read, or the command is used wrongly
 
@@ -168,18 +170,21 @@ def _nothing(routes: tuple[Route, ...], topic: str) -> str:
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
     """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
-    secrets = route.secrets
+    secrets, response = route.secrets, None
     try:
-        call = build_request(route, event, message, max_body_bytes=MAX_BYTES, idempotency_key=_key(route, send=send))
+        prepared = PreparedEvent(route, event, max_body_bytes=MAX_BYTES)
+        call = prepared.build(message, idempotency_key=_key(route, send=send))
         secrets |= credentials_of(call.request)
-        goes_to = mask_encoded(call.destination or "no topic", route.secrets)
         print("\n".join(request_lines(_with_token(route, call.request), route.secrets)))
         if not send:
-            print(f"# nothing was sent; the response would go to {goes_to}\n")
+            goes_to = call.destination or (event.destination_topic.source if event.destination_topic else None)
+            print(f"# nothing was sent; the response would go to {_topic(goes_to, route.secrets)}\n")
             return True
         response, failure = _send(route, call.request)
         print("\n".join(response_lines(response, secrets)))
         if failure is None:
+            result = prepared.result(message, call.destination, response)
+            goes_to = _topic(result.topic if result else None, secrets)
             print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
             return True
     except SkippedError:
@@ -187,10 +192,14 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
         return True
     except CallError as failed:
         failure = failed
-    where = event.error_topic or (event.destination_topic.source if event.destination_topic else "no topic")
+    where = _topic(failure_topic(event, message, response), secrets)
     print(f"# fails with {failure.code}: {mask_encoded(failure.message, secrets)}")
-    print(f"# hint: {failure.hint}\n# the failure would go to {mask_encoded(where, route.secrets)}\n")
+    print(f"# hint: {failure.hint}\n# the failure would go to {where}\n")
     return False
+
+
+def _topic(topic: str | None, secrets: frozenset[str]) -> str:
+    return mask_encoded(topic or "no topic", secrets)
 
 
 def why_skipped(condition: Condition | None, message: Message) -> str:

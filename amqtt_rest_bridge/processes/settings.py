@@ -144,12 +144,15 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
 
 
 def _needs_certificate(route: Route) -> Fault:
+    plain = "where a proxy before the bridge has the certificate"
+    if route.config.base_address is not None:
+        plain = "and begin BASE_ADDRESS with https://"
     return Fault(
         route.path,
         route.position,
         Severity.ERROR,
         f'route {route.name} has USE_SSL "true" and server events, which need the plugin\'s setting server_certfile',
-        "set server_certfile and server_keyfile; or leave USE_SSL out, and begin BASE_ADDRESS with https://",
+        f"set server_certfile and server_keyfile; or leave USE_SSL out, {plain}",
     )
 
 

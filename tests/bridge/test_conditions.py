@@ -175,3 +175,21 @@ def test_try_tells_why_a_message_is_skipped(tmp_path: object, capsys: pytest.Cap
         "# skipped: WHEN {value.json.level} >= 3 AND NOT EXISTS {value.json.test} is false: {value.json.level} is 2, "
         "{value.json.test} is missing (the payload has no field test)"
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "wrong", "right"),
+    [
+        *(("", "=> 3", ">="), ("", "=< 3", "<="), ("", "== 3", "="), ("", "=== 3", "="), ('= "=>" ', "== 3", "=")),
+        *(("", "<> 3", "!="), ("", "!== 3", "!="), ("", "=! 3", "!=")),
+        *(("= 1 ", "&& {value.json.b} = 2", "AND"), ("= 1 ", "|| {value.json.b} = 2", "OR")),
+    ],
+)
+def test_an_operator_of_another_language_is_shown_whole_with_the_one_to_write(
+    before: str, wrong: str, right: str
+) -> None:
+    text = f"{BASIC}WITH WHEN '{{value.json.level}} {before}{wrong}'\n"
+    (fault,) = load_text(text).faults
+    assert (fault.message, fault.hint) == (f"WHEN: {wrong} cannot follow here", f"write {right}")
+    line = text.splitlines()[fault.position.line - 1]
+    assert line[fault.position.column - 1 :] == f"{wrong}'"

@@ -111,14 +111,21 @@ def test_a_lossless_route_needs_the_spool(tmp_path: Path, caplog: pytest.LogCapt
     assert "routes.lot:1:1: error: route L has OVERLOAD_POLICY" in caplog.text
 
 
-@pytest.mark.parametrize("address", ["", 'WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "api.example.com"'])
+@pytest.mark.parametrize(
+    ("address", "otherwise"),
+    [
+        ("", "where a proxy before the bridge has the certificate"),
+        ('WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "api.example.com"', "and begin BASE_ADDRESS with https://"),
+    ],
+)
 def test_use_ssl_on_a_route_with_server_events_needs_the_certificate(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str, otherwise: str
 ) -> None:
     secure = GOOD.replace("WITH ENABLE_SERVER", f'WITH USE_SSL "true" {address} WITH ENABLE_SERVER')
     with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
         start(tmp_path, secure)
     assert 'routes.lot:2:1: error: route Good has USE_SSL "true" and server events' in caplog.text
+    assert f"or leave USE_SSL out, {otherwise}\n" in caplog.text
     start(tmp_path, secure.replace('USE_SSL "true"', 'USE_SSL "false"'))
 
 

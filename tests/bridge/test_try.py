@@ -288,3 +288,34 @@ def test_server_that_is_not_there_gives_1(folder: Path, capsys: pytest.CaptureFi
         closed = server.server_port
     assert attempt(folder, "--topic", "weather/x/ask", "--send", port=closed) == 1
     assert "# fails with connection_failed: " in capsys.readouterr().out
+
+
+def test_a_failure_goes_to_the_topic_that_the_broker_would_publish_it_to(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        closed = server.server_port
+    plain = ROUTE.replace('        WITH ERROR_TOPIC "weather/errors"\n', "").replace("Weather", "Plain")
+    arguments = ["try", "p.lot", "--secrets-dir", "secrets", "--topic", "weather/a/ask", "--send"]
+    (folder / "p.lot").write_text(plain.format(port=closed, path="x", env="#"))
+    assert main(arguments) == 1
+    assert "# the failure would go to weather/a/answer\n" in capsys.readouterr().out
+    mapped = plain.replace("/answer", "/{{response.status}}")
+    (folder / "p.lot").write_text(mapped.format(port=closed, path="x", env="#"))
+    assert main(arguments) == 1
+    assert "# the failure would go to no topic\n" in capsys.readouterr().out
+    (folder / "p.lot").write_text(mapped.format(port=port, path="missing", env="#"))
+    assert main(arguments) == 1
+    assert "# the failure would go to weather/a/404\n" in capsys.readouterr().out
+
+
+def test_a_result_goes_to_the_topic_that_the_response_fills(
+    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapped = ROUTE.replace("/answer", "/{{response.status}}").replace("Weather", "Mapped")
+    (folder / "m.lot").write_text(mapped.format(port=port, path="x", env="#"))
+    arguments = ["try", "m.lot", "--secrets-dir", "secrets", "--topic", "weather/a/ask"]
+    assert main(arguments) == 0
+    assert "the response would go to weather/{topic.2}/{response.status}\n" in capsys.readouterr().out
+    assert main([*arguments, "--send"]) == 0
+    assert "the broker would publish this to weather/a/200\n" in capsys.readouterr().out

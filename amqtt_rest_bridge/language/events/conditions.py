@@ -35,6 +35,12 @@ from amqtt_rest_bridge.placeholders import (
 _NAME: Final = "WHEN"
 _CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
+_SIGNS: Final = re.compile(r"[=<>!~&|]+")
+# Of other languages, and what they are here.
+_OPERATORS: Final = {
+    **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
+    **{"~=": "!=", "&&": "AND", "&": "AND", "||": "OR", "|": "OR"},
+}
 _ANY_TYPE: Final = ("json",)
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
@@ -80,6 +86,7 @@ class _Reader:
         self._value = value
         self._mode = mode
         self._fixed = {part.label: part.text for part in value.parts if isinstance(part, Fixed)}
+        self._source = ""
         self._offsets: list[int] = []  # in the file, of each character of the condition
 
     def read(self, parse: ParseCondition) -> Condition:
@@ -89,7 +96,7 @@ class _Reader:
             raise _AtError(piece.offset, "is not one string", hint)
         found = list(_CHARACTER.finditer(piece.text[1:-1]))
         self._offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
-        source = "".join([unescape(one[0]) for one in found])
+        source = self._source = "".join([unescape(one[0]) for one in found])
         try:
             tree = parse(source)
             self._check_shape(tree)
@@ -105,9 +112,15 @@ class _Reader:
         if tree.leftover.text:
             if not _is_unfinished(tree.root):
                 self._test(tree.root)
-            text = tree.leftover.text.strip()
-            hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
-            raise self._fault(tree.leftover, f"{_shown(text)} cannot follow here", _operator_hint(text) or hint)
+            start, signs = self._signs_at(tree.leftover.offset)
+            text = self._source[start:].strip()
+            hint = _operator_hint(signs, text) or "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+            raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
+
+    def _signs_at(self, offset: int) -> tuple[int, str]:
+        """Return the signs around an offset and where they begin: of `=>` the parser has read the `=` already."""
+        around = (one for one in _SIGNS.finditer(self._source) if one.start() <= offset < one.end())
+        return next(((one.start(), one[0]) for one in around), (offset, ""))
 
     def _test(self, node: Operation | Term) -> Test:
         if isinstance(node, Term):
@@ -210,10 +223,9 @@ def _is_unfinished(node: Operation) -> bool:
     return node.name == "lone" or (last.kind == "missing" and not last.text)
 
 
-def _operator_hint(text: str) -> str | None:
-    for wrong, right in (("==", "="), ("<>", "!="), ("=", "="), (">", "!="), ("&&", "AND"), ("||", "OR")):
-        if text.startswith(wrong):
-            return f"write {right}"
+def _operator_hint(signs: str, text: str) -> str | None:
+    if signs in _OPERATORS:
+        return f"write {_OPERATORS[signs]}"
     if text.upper().startswith("IN"):
         return "as in IN ('a', 'b')"
     return None
