@@ -1,0 +1,48 @@
+"""What the project ships for a broker of your own, and what conf/README.md tells to write, done as it is written."""
+
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main as rest_bridge
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.bridge.broker_process import BrokerProcess
+from tests.pages import ROOT, blocks, page, section
+from tests.worker.mosquitto import Mosquitto
+
+
+def test_the_shipped_configuration_of_a_worker_is_sound(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for slot in ("0", "1"):
+        status = rest_bridge(["worker", "-c", "conf/worker.yaml", "--check", "--slot", slot])
+        assert (status, capsys.readouterr().out) == (0, "ok\n")
+
+
+def test_the_shipped_configuration_has_as_many_slots_as_the_guide_starts(capfd: pytest.CaptureFixture[str]) -> None:
+    assert rest_bridge(["worker", "-c", str(ROOT / "conf/worker.yaml"), "--check", "--slot", "2"]) == 1
+    assert "with slots: 2 it is 0 to 1" in capfd.readouterr().out
+
+
+@pytest.mark.mosquitto
+def test_mosquitto_and_amqtt_pass_messages_to_each_other_as_the_guide_connects_them(tmp_path: Path) -> None:
+    amqtt = BrokerProcess(tmp_path, "")
+    (written,) = (
+        one for one in blocks(section(page("conf/README.md"), "A broker of your own"), "conf") if "topic" in one
+    )
+    connection = written.replace("127.0.0.1:1884", f"127.0.0.1:{amqtt.port}")
+    try:
+        amqtt.start()
+        inside = Wire(amqtt.port, "inside")
+        inside.subscribe("sensors/#", 1)
+        with Mosquitto(tmp_path, connection) as mosquitto:
+            outside = mosquitto.client("outside").subscribe("results/#")
+            outside.publish("sensors/1", b"21.5")
+            assert inside.messages() == [("sensors/1", b"21.5")]
+            packet = publish_packet("results/1", b"stored", 1)
+            inside.send(bytes([packet[0] | 1]) + packet[1:])  # retained: the bridge may not have subscribed yet
+            assert outside.next() == ("results/1", b"stored")
+        inside.close()
+    finally:
+        amqtt.close()
