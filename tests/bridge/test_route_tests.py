@@ -123,6 +123,44 @@ def test_paths_without_tests_are_wrong_usage_and_routes_with_errors_fail(
     assert main(["test", str(folder)]) == 2
 
 
+OTHER = """
+    DEFINE ROUTE Other WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://b.example.com" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true"
+            WITH SERVER_TOKEN GET SECRET "token" WITH AUTHORIZATION "Bearer " + GET SECRET "key"
+        ADD EVENT E WITH SOURCE_TOPIC "{env.PLACE|here}/+" WITH METHOD "GET" WITH ENDPOINT "/"
+        ADD EVENT S WITH METHOD "POST" WITH ENDPOINT "/other" WITH DESTINATION_TOPIC "other"
+"""
+
+
+def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "other.lot").write_text(OTHER)
+    assert main(["test", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("6 passed, 0 failed\n")
+    path = folder / "other.test.yaml"
+    path.write_text("tests: [{message: {topic: here/a}}, {request: {path: /other}}, {message: {topic: in/a}}]")
+    assert main(["test", str(path), "--junit", str(folder / "report.xml")]) == 1
+    lot, r = folder / "other.lot", folder / "r.lot"
+    assert capsys.readouterr().out.splitlines() == [
+        f"FAIL {path}: test 1",
+        f"  {lot}:4:31: error: the test file has no secret token",
+        f"  hint: write a value for the test into {path}, as in secrets: {{token: abc}}",
+        f"  {lot}:4:81: error: the test file has no secret key",
+        f"  hint: write a value for the test into {path}, as in secrets: {{key: abc}}",
+        f"FAIL {path}: test 2",
+        "  for the reasons above",
+        f"FAIL {path}: test 3",
+        f"  {r}:6:23: error: the environment variable SITE is not set",
+        f"  hint: write a value for the test into {path}, as in environment: {{SITE: abc}}",
+        f"  {r}:6:23: error: the test file has no secret key",
+        f"  hint: write a value for the test into {path}, as in secrets: {{key: abc}}",
+        "0 passed, 3 failed",
+    ]
+    texts = [failure.text or "" for failure in ET.parse(folder / "report.xml").getroot().iter("failure")]
+    assert [text.count("error: ") for text in texts] == [2, 2, 2]
+
+
 @pytest.mark.parametrize("template", sorted(path.name for path in LIBRARY.iterdir() if path.is_dir()))
 def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["test", str(LIBRARY / template)]) == 0, capsys.readouterr().out
@@ -137,13 +175,18 @@ def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.Captu
     ]
     assert len(pairs) >= 5
     assert all(len(lot.splitlines()) <= 12 for lot, _ in pairs[:3]), "the three jobs of a newcomer are short"
+    together = tmp_path / "together"
+    together.mkdir()
     for number, (lot, test) in enumerate(pairs):
         folder = tmp_path / str(number)
         folder.mkdir()
+        (together / f"{number}.lot").write_text(lot)
+        (together / f"{number}.test.yaml").write_text(test)
         (folder / "example.lot").write_text(lot)
         (folder / "example.test.yaml").write_text(test)
         assert main(["check", str(folder), "--secrets-dir", str(_secrets(folder))]) == 0, capsys.readouterr().out
         assert main(["test", str(folder)]) == 0, capsys.readouterr().out
+    assert main(["test", str(together)]) == 0, capsys.readouterr().out
 
 
 def _secrets(folder: Path) -> Path:

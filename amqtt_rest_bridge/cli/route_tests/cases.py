@@ -95,12 +95,15 @@ def read(path: Path) -> CaseFile:
     tests = whole.get("tests")
     if not isinstance(tests, list) or not tests:
         raise ConfigurationError(f"{where}: tests must be a list of cases")
+    for name in whole.get("secrets", {}):
+        if Path(str(name)).name != str(name):
+            raise ConfigurationError(f"{where}: {str(name)!r} cannot be the name of a secret")
     routes = whole.get("routes", ".")
     return CaseFile(
         path,
         tuple(path.parent / one for one in ([routes] if isinstance(routes, str) else routes)),
-        {name: str(text) for name, text in whole.get("environment", {}).items()},
-        {name: str(text) for name, text in whole.get("secrets", {}).items()},
+        {str(name): str(text) for name, text in whole.get("environment", {}).items()},
+        {str(name): str(text) for name, text in whole.get("secrets", {}).items()},
         tuple(_case(f"{where}, test {number}", test) for number, test in enumerate(tests, 1)),
     )
 

@@ -1,7 +1,5 @@
 """`rest-bridge test`: run the tests beside route files. Main thread."""
 
-import os
-import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +10,10 @@ from typing import Annotated, Final
 import typer
 
 from amqtt_rest_bridge.cli.route_tests.cases import CaseFile, find, read
+from amqtt_rest_bridge.cli.route_tests.loading import load
 from amqtt_rest_bridge.cli.route_tests.running import Difference
 from amqtt_rest_bridge.cli.route_tests.running import run as run_case
-from amqtt_rest_bridge.errors import ConfigurationError, Severity, visible
-from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import Route
 
@@ -58,9 +56,13 @@ class _Outcome:
     def passed(self) -> bool:
         return not self.differences and not self.faults
 
-    def lines(self) -> Iterator[str]:
-        """Write expected and actual side by side."""
-        yield from (f"  {fault}" for fault in self.faults)
+    def lines(self, shown: set[str]) -> Iterator[str]:
+        """Write expected and actual side by side, and the faults that are not among those `shown`: they are added."""
+        new = [fault for fault in self.faults if fault not in shown]
+        shown.update(new)
+        yield from (f"  {line}" for fault in new for line in fault.split("\n"))
+        if len(new) < len(self.faults):
+            yield "  and for reasons above" if new else "  for the reasons above"
         for one in self.differences:
             yield f"  {one.where}"
             yield f"    {'expected':<{_COLUMN}} | actual"
@@ -82,9 +84,10 @@ def run(
     """
     files = [read(path) for path in find(paths)]
     outcomes = [outcome for file in files for outcome in _run_file(file)]
+    shown: set[str] = set()
     for outcome in outcomes:
         print(f"{'ok  ' if outcome.passed else 'FAIL'} {outcome.file}: {outcome.name}")
-        for line in outcome.lines():
+        for line in outcome.lines(shown):
             print(line)
     failed = sum(not outcome.passed for outcome in outcomes)
     print(f"{len(outcomes) - failed} passed, {failed} failed")
@@ -94,18 +97,11 @@ def run(
 
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
-    with tempfile.TemporaryDirectory(prefix="rest-bridge-test-") as folder:
-        for name, text in file.secrets.items():
-            if Path(name).name != name:
-                raise ConfigurationError(f"{file.path}: {name!r} cannot be the name of a secret")
-            Path(folder, name).write_text(text, encoding="utf-8")
-        environment = {**os.environ, **file.environment}
-        loaded = loader.load(sources.read(file.routes), environment=environment, secrets_dir=Path(folder))
-    faults = [str(fault) for fault in loaded.faults if fault.severity is Severity.ERROR]
+    tested = load(file)
     for case in file.cases:
-        outcome = _Outcome(file.path, case.name, faults=faults)
-        if not faults:
-            outcome.differences = [_masked(one, loaded.routes) for one in run_case(case, loaded.routes)]
+        outcome = _Outcome(file.path, case.name, faults=[str(fault) for fault in tested.faults_of(case)])
+        if outcome.passed:
+            outcome.differences = [_masked(one, tested.routes) for one in run_case(case, tested.routes)]
         yield outcome
 
 
@@ -121,7 +117,7 @@ def _write_junit(path: Path, outcomes: Sequence[_Outcome]) -> None:
         case = ET.SubElement(suite, "testcase", classname=str(outcome.file), name=visible(outcome.name))
         if not outcome.passed:
             failure = ET.SubElement(case, "failure", message="not as expected")
-            failure.text = "\n".join(map(visible, outcome.lines()))
+            failure.text = "\n".join(map(visible, outcome.lines(set())))
     try:
         ET.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqtt_rest_bridge.bridge.server.signatures import sign
-from amqtt_rest_bridge.bridge.trial import REQUEST_ID, CallTrial, try_call, try_request
+from amqtt_rest_bridge.bridge.trial import REQUEST_ID, CallTrial, RequestTrial, try_call, try_request
 from amqtt_rest_bridge.cli.route_tests.cases import Case, octets
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_server import Request, Response
@@ -44,6 +44,14 @@ def run(case: Case, routes: Sequence[Route]) -> list[Difference]:
     return list(_run_request(case, routes) if case.message is None else _run_message(case, case.message, routes))
 
 
+def triggered(case: Case, routes: Sequence[Route]) -> set[str]:
+    """Return the names of the routes that a case is for."""
+    if case.message is not None:
+        return {route.name for route, _, _ in _triggered(case.message, routes)}
+    event = _try(case, routes).event
+    return set() if event is None else {event.route}
+
+
 def _run_message(case: Case, given: Mapping[str, Any], routes: Sequence[Route]) -> Iterator[Difference]:
     server = _Server(case.responses)
     trials: list[CallTrial] = []
@@ -73,6 +81,13 @@ def _triggered(given: Mapping[str, Any], routes: Sequence[Route]) -> Iterator[tu
 
 
 def _run_request(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
+    tried = _try(case, routes)
+    if case.answers is not None:
+        yield from _answer_differs(case.answers, tried.response)
+    yield from _compare_lists("publishes", case.publishes, tried.publications, _publication_differs)
+
+
+def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
     given = case.request or {}
     method, path = str(given.get("method", "POST")), str(given.get("path", "/"))
     body = octets(given, "body")
@@ -82,10 +97,7 @@ def _run_request(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
     request = Request(REQUEST_ID, method, path, path.partition("?")[2], headers, body)
     latest = None if case.latest is None else octets({"body": case.latest}, "body")
     reply = None if case.reply is None else octets({"body": case.reply}, "body")
-    tried = try_request(routes, request, now=case.now, max_body_bytes=MAX_BYTES, latest=latest, reply=reply)
-    if case.answers is not None:
-        yield from _answer_differs(case.answers, tried.response)
-    yield from _compare_lists("publishes", case.publishes, tried.publications, _publication_differs)
+    return try_request(routes, request, now=case.now, max_body_bytes=MAX_BYTES, latest=latest, reply=reply)
 
 
 def _signature_headers(
