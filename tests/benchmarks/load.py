@@ -1,6 +1,7 @@
 """MQTT load of a process of its own, so that it takes no time from what is measured; results as JSON on stdout.
 
-`window PORT SECONDS OUTSTANDING`: keeps messages under way from `in` to `out`; counts, loses and doubles are noticed.
+`window PORT SECONDS OUTSTANDING [LIMIT [QOS]]`: keeps messages under way from `in` to `out`; counts, loses and doubles
+are noticed.
 `pair PORT SECONDS`: one client sends to another that sends back; round trips.
 `rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
 `count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
@@ -28,12 +29,15 @@ def _payload(number: int) -> bytes:
     return struct.pack(">Qd", number, time.perf_counter()) + b"x" * (_PAYLOAD - 16)
 
 
-def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[str, object]:
+def _publications(numbers: range, qos: int) -> bytes:
+    return b"".join(publish_packet("in", _payload(n), 1 + n % 60_000 if qos else None) for n in numbers)
+
+
+def window(port: int, seconds: float, outstanding: int, limit: int = 0, qos: int = 0) -> dict[str, object]:
     """Keep `outstanding` messages under way for some seconds, or until `limit` messages; wait for the last ones."""
     receiver, sender = Wire(port, "window-receiver"), Wire(port, "window-sender")
-    receiver.subscribe("out")
-    for number in range(outstanding):
-        sender.send(publish_packet("in", _payload(number)))
+    receiver.subscribe("out", qos)
+    sender.send(_publications(range(outstanding), qos))
     sent, seen, doubled, failed = outstanding, set[int](), 0, 0
     started = time.perf_counter()
     steady: list[tuple[float, int]] = []  # when messages came before the end, and how many until then
@@ -51,8 +55,10 @@ def window(port: int, seconds: float, outstanding: int, limit: int = 0) -> dict[
         if now - started < seconds:
             steady.append((now, len(seen)))
         if now - started < seconds and (not limit or sent < limit):
-            sender.send(b"".join(publish_packet("in", _payload(sent + i)) for i in range(more)))
+            sender.send(_publications(range(sent, sent + more), qos))
             sent += more
+            if qos and select.select([sender.sock], [], [], 0)[0]:
+                sender.receive()  # acknowledgements
         elif len(seen) + failed >= sent or now - started > seconds + 10:
             break
     return {
@@ -186,7 +192,7 @@ def main(mode: str, numbers: list[float]) -> dict[str, object]:
     port = int(numbers[0])
     match mode:
         case "window":
-            return window(port, numbers[1], int(numbers[2]), int(numbers[3]) if len(numbers) > 3 else 0)
+            return window(port, numbers[1], *map(int, numbers[2:]))
         case "pair":
             return pair(port, numbers[1])
         case "rate":

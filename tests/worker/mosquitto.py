@@ -52,6 +52,11 @@ class Mosquitto:
         return f"mqtt://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
