@@ -220,11 +220,16 @@ def test_a_route_that_the_folder_has_already_is_an_error(
     assert written(folder) == ["routes/z.lot"]
 
 
-def test_only_notebooks_with_routes_are_written(folder: Path, web: responses.RequestsMock) -> None:
+def test_only_notebooks_with_routes_are_written_and_remarked_on(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
     simulator = [{"kind": 2, "language": "python", "value": "print()"}, cell("DEFINE MODEL X\n")]
-    web.add("GET", URL, json=answer(simulator=simulator, solution=[cell()]))
+    web.add("GET", URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
     assert install() == 0
     assert written(folder) == ["routes/solution.lotnb"]
+    remarks = capsys.readouterr().err
+    assert "routes/solution.lotnb#2:1:1: notice: " in remarks
+    assert "simulator" not in remarks
 
 
 def test_variables_and_secrets_are_named_with_what_is_missing(

@@ -102,9 +102,12 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     loaded = loader.load_within([*_present(into, files), *new], all_needs, parsed)
     paths = {source.path for source in new}
     # Decision: notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
+    routes = {name: names for name, texts in found.items() if (names := _routes(texts, parsed))}
+    written = {source.path for name in routes for source in found[name]}
+    faults = [each for each in loaded.faults if each.path in paths and each.message not in all_needs.missing]
     return _Checked(
-        routes={name: routes for name, texts in found.items() if (routes := _routes(texts, parsed))},
-        faults=tuple(each for each in loaded.faults if each.path in paths and each.message not in all_needs.missing),
+        routes=routes,
+        faults=tuple(each for each in faults if each.path in written or each.severity is not Severity.NOTICE),
         needs=needs,
     )
 
