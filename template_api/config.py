@@ -1,6 +1,6 @@
 """The settings of the API and their checks. Pure but for the environment that is handed in; no database is touched."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -35,14 +35,10 @@ class Settings:
     index_dir: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= _HIGHEST_PORT:
-            raise SettingsError(f"port must be a whole number from 0 to {_HIGHEST_PORT}, not {self.port}")
-        if not self.host.strip():
-            raise SettingsError("host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network")
         if not self.database_url.strip():
             raise SettingsError("database_url must not be empty; write for example sqlite:///template-library.db")
-        if self.base_url is not None:
-            _check_base_url(self.base_url)
+        for _, message in setting_faults(self.host, self.port, self.base_url):
+            raise SettingsError(message)
 
     def public_url(self, bound_port: int) -> str:
         """Return the address that callers see, without a trailing slash."""
@@ -90,11 +86,20 @@ def port_number(text: str, name: str = "port") -> int:
     return int(text)
 
 
-def _check_base_url(base_url: str) -> None:
+def setting_faults(host: str, port: int, base_url: str | None) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Return the name of each setting that cannot be used, and why; database, library and index are not looked at."""
+    if not 0 <= port <= _HIGHEST_PORT:
+        yield ("port",), f"port must be a whole number from 0 to {_HIGHEST_PORT}, not {port}"
+    if not host.strip():
+        yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
+    if base_url is not None and not _is_public_url(base_url):
+        yield ("base_url",), f"base_url must be an address such as https://library.example, not {base_url!r}"
+
+
+def _is_public_url(base_url: str) -> bool:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
     except ValueError:
-        usable = False
-    if not usable or any(character.isspace() for character in base_url):
-        raise SettingsError(f"base_url must be an address such as https://library.example, not {base_url!r}")
+        return False
+    return usable and not any(character.isspace() for character in base_url)

@@ -11,12 +11,13 @@ The API is served by a process of its own, so that HTTP and searches never hold 
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from amqtt.broker import BrokerContext
 from amqtt.plugins.base import BasePlugin
 
-from template_api.config import DEFAULT_DATABASE_URL, DEFAULT_HOST, DEFAULT_PORT, Settings
+from template_api.config import DEFAULT_DATABASE_URL, DEFAULT_HOST, DEFAULT_PORT, Settings, setting_faults
 from template_api.errors import TemplateApiError
 from template_api.serving.sockets import listening_socket
 from template_api.serving.supervisor import Supervisor
@@ -54,6 +55,16 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
         library: str | None = None
         base_url: str | None = None
         index_dir: str | None = None
+
+        def setting_faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
+            """Return the name of each setting that stops the start, and why; writes nothing, connects to nothing.
+
+            `rest-bridge serve --check` asks this of each plugin that it can ask.
+            """
+            yield from setting_faults(self.host, self.port, self.base_url)
+            from template_api.library import place_faults  # brings SQLAlchemy, which only the check needs here
+
+            yield from place_faults(self.database_url, self.library, self.index_dir)
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)

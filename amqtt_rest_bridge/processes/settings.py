@@ -26,6 +26,9 @@ _RANGES: Final = (
     ("status_seconds", 0, 86_400),
 )
 
+SettingFault = tuple[tuple[str, ...], str]
+"""The names of the settings that a fault is about, and what is wrong with them."""
+
 
 @dataclass
 class Settings:
@@ -53,6 +56,19 @@ class Settings:
         """Return whether requests of server mode are answered only when the broker has acknowledged them."""
         return False
 
+    def setting_faults(self) -> Iterator[SettingFault]:
+        """Return everything that is wrong with the values, in the order in which they are checked."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, bool) and not isinstance(one.default, bool):  # which Python counts as 0 and 1
+                yield (one.name,), f"the setting {one.name} is {str(value).lower()}; write a number"
+        yield from _server_faults(self)
+        yield from _admin_faults(self)
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                yield (name,), f"the setting {name} is {value}; allowed is {least} to {most}"
+
     def faults_of(self, route: Route) -> Iterator[Fault]:
         """Return the settings that a route needs and that are missing."""
         if self.spool is None and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
@@ -65,33 +81,32 @@ class Settings:
 
 def check_settings(settings: Settings) -> None:
     """Raise `ConfigurationError` for the first setting that cannot be used."""
-    for one in fields(settings):
-        value = getattr(settings, one.name)
-        if isinstance(value, bool) and not isinstance(one.default, bool):  # which Python counts as 0 and 1
-            raise ConfigurationError(f"the setting {one.name} is {str(value).lower()}; write a number")
+    for _, message in settings.setting_faults():
+        raise ConfigurationError(message)
+
+
+def _server_faults(settings: Settings) -> Iterator[SettingFault]:
     if not settings.server_host.strip():
-        raise ConfigurationError("the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network")
+        yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
     if not settings.routes:
-        raise ConfigurationError("the setting routes is missing: name a file or folder of route definitions")
+        yield ("routes",), "the setting routes is missing: name a file or folder of route definitions"
     if (settings.server_certfile is None) != (settings.server_keyfile is None):
-        raise ConfigurationError("server_certfile and server_keyfile belong together: set both, or none")
-    _check_admin(settings)
-    for name, least, most in _RANGES:
-        value = getattr(settings, name)
-        if not least <= value <= most:
-            raise ConfigurationError(f"the setting {name} is {value}; allowed is {least} to {most}")
+        both = ("server_certfile", "server_keyfile")
+        yield both, "server_certfile and server_keyfile belong together: set both, or none"
 
 
-def _check_admin(settings: Settings) -> None:
+def _admin_faults(settings: Settings) -> Iterator[SettingFault]:
     if settings.admin_port is not None and not 0 <= settings.admin_port <= _HIGHEST_PORT:
-        raise ConfigurationError(f"the setting admin_port is {settings.admin_port}; allowed is 0 to {_HIGHEST_PORT}")
+        yield ("admin_port",), f"the setting admin_port is {settings.admin_port}; allowed is 0 to {_HIGHEST_PORT}"
     if settings.admin_token is not None and not _TOKEN.fullmatch(settings.admin_token):
-        raise ConfigurationError("the setting admin_token must be 16 or more visible ASCII characters without spaces")
+        message = "the setting admin_token must be 16 or more visible ASCII characters without spaces"
+        yield ("admin_token",), message
     if settings.admin_token is None and not is_loopback(settings.admin_host):
-        raise ConfigurationError(
+        message = (
             f"the setting admin_host is {settings.admin_host}, which other machines can reach: "
             "set admin_token, or leave it at 127.0.0.1"
         )
+        yield ("admin_host", "admin_token"), message
 
 
 def is_loopback(host: str) -> bool:

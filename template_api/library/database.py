@@ -88,6 +88,11 @@ def parsed_url(url: str) -> URL:
     return parsed
 
 
+def check_url(url: str) -> None:
+    """Raise `StartError` for a URL that `open_database` refuses, a missing driver included; connects to nothing."""
+    _engine(parsed_url(url)).dispose()
+
+
 def _check_sqlite(url: URL) -> None:
     if not url.database or url.database == ":memory:":
         # Decision: a database in memory would be empty in the next process, so it is refused.

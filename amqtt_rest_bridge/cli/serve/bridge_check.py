@@ -1,29 +1,42 @@
-"""`rest-bridge serve --check` beyond types: the bridge's settings, certificate files and route files. Main thread."""
+"""`rest-bridge serve --check` beyond values: the bridge's certificate files, folders and route files. Main thread."""
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from amqtt_rest_bridge.bridge.client.http_options import unusable_routes
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, check_settings, route_paths, usable_routes
+from amqtt_rest_bridge.processes.settings import SettingFault, Settings, bridge_settings, route_paths, usable_routes
 
 log = logging.getLogger(__name__)
 
 
-def is_sound(settings: Settings, place: str) -> bool:
-    """Log everything that would keep the bridge from starting, without binding a port or starting a process.
+_ROUTES_NEED: Final = frozenset({"routes", "secrets_dir", "spool", "server_certfile"})
+
+
+def is_sound(
+    settings: Settings, place: Callable[[tuple[str, ...]], str], invalid: frozenset[str] = frozenset()
+) -> bool:
+    """Log what would keep the bridge from starting besides the values of its settings; start nothing, bind no port.
 
     Args:
         settings: The plugin's settings.
-        place: Where they are, as `path:line:column`, for the log.
+        place: Returns where settings of some names are, as `path:line:column`, for the log.
+        invalid: The names of settings whose values have faults and were left out; what follows from them is not
+            checked.
     """
-    wrong = list(_wrong_settings(settings))
-    for message in wrong:
-        log.error("%s: error: %s", place, message)
+    wrong = [fault for fault in _file_faults(settings) if invalid.isdisjoint(fault[0])]
+    for names, message in wrong:
+        log.error("%s: error: %s", place(names), message)
+    are_loadable = bool(settings.routes) and invalid.isdisjoint(_ROUTES_NEED)
+    return not wrong if not are_loadable else _routes_are_sound(settings, place) and not wrong
+
+
+def _routes_are_sound(settings: Settings, place: Callable[[tuple[str, ...]], str]) -> bool:
     try:
         texts = sources.read(route_paths(settings))
         loaded = loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir))
@@ -32,20 +45,19 @@ def is_sound(settings: Settings, place: str) -> bool:
             for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)
         ]
     except ConfigurationError as error:
-        unusable = [f"{place}: error: {error}"]
+        unusable = [f"{place(('routes',))}: error: {error}"]
     except RouteFilesError:  # each has been logged
         return False
     for line in unusable:
         log.error("%s", line)
-    return not (wrong or unusable)
+    return not unusable
 
 
-def _wrong_settings(settings: Settings) -> Iterator[str]:
-    try:
-        check_settings(settings)
-        if settings.server_certfile is not None and settings.server_keyfile is not None:
+def _file_faults(settings: Settings) -> Iterator[SettingFault]:
+    if settings.server_certfile is not None and settings.server_keyfile is not None:
+        try:
             TlsFiles(settings.server_certfile, settings.server_keyfile).load()
-    except ConfigurationError as error:
-        yield str(error)
+        except ConfigurationError as error:
+            yield ("server_certfile", "server_keyfile"), str(error)
     if settings.spool is not None and not Path(settings.spool).absolute().parent.is_dir():
-        yield f"the folder of the setting spool does not exist: {settings.spool}"
+        yield ("spool",), f"the folder of the setting spool does not exist: {settings.spool}"

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -119,10 +120,11 @@ def _check(path: Path) -> int:
     read = configuration.read(path)
     plugins, plugin_faults = configuration.listed_plugins(read)
     faults = [*configuration.broker_faults(read), *plugin_faults]
+    faults += [fault for plugin in plugins for fault in configuration.setting_faults(read, plugin)]
     for fault in faults:
         log.log(_LEVELS[fault.severity], "%s", fault)
     sound = [
-        bridge_check.is_sound(plugin.settings, read.place(plugin.keys))
+        bridge_check.is_sound(plugin.settings, partial(configuration.place_of, read, plugin), plugin.invalid)
         for plugin in plugins
         if isinstance(plugin.settings, Settings)
     ]

@@ -54,10 +54,18 @@ class Configuration:
         node: yaml.Node | None = self.root
         mark = self.root.start_mark
         for key in keys:
-            pairs = node.value if isinstance(node, yaml.MappingNode) else []
-            found, node = next(((name, value) for name, value in pairs if name.value == str(key)), (None, None))
+            found, node = next(((name, value) for name, value in _pairs(node) if name.value == str(key)), (None, None))
             mark = found.start_mark if found is not None else mark
         return Position(mark.line + 1, mark.column + 1)
+
+
+def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:
+    """Return keys and values of a mapping, or of the mappings and names that a list of plugins holds."""
+    if isinstance(node, yaml.MappingNode):
+        yield from node.value
+    elif isinstance(node, yaml.SequenceNode):
+        for entry in node.value:
+            yield from _pairs(entry) if isinstance(entry, yaml.MappingNode) else [(entry, None)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -176,20 +184,30 @@ def _tls_faults(configuration: Configuration, name: str, listener: ListenerConfi
 
 @dataclass(frozen=True, slots=True)
 class ListedPlugin:
-    """A plugin of the configuration; `settings` is an object of its class `Config`."""
+    """A plugin of the configuration.
+
+    `settings` is an object of its class `Config`, made of the values in `given` but for those in `invalid`.
+    """
 
     keys: tuple[str, ...]
-    kind: type[Any]
     settings: Any
+    given: frozenset[str]
+    invalid: frozenset[str]
+
+    def keys_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the keys that lead to the first of some settings that is given, or to the plugin."""
+        return (*self.keys, *[name for name in names if name in self.given][:1])
 
 
 def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], list[Fault]]:
     """Import all plugins that the configuration lists, and validate their settings.
 
     Returns:
-        Those that amqtt can construct, and what is wrong with the others; a warning when no client can connect.
+        Those whose settings could be built, and all settings that do not fit; a warning when no client can connect.
     """
     plugins: list[ListedPlugin] = []
+    kinds: list[type[Any]] = []
+    are_known = True
     faults: list[Fault] = []
     for path, settings in _entries(configuration.values.get("plugins")):
         keys = ("plugins", path)
@@ -197,21 +215,49 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
             kind = import_plugin(path)
         except UnusablePluginError as unusable:
             faults.append(configuration.fault(keys, str(unusable), unusable.hint))
+            are_known = False
             continue
+        kinds.append(kind)
         if not isinstance(settings, dict):
             hint = "write them as name: value, indented below it"
             faults.append(configuration.fault(keys, f"the settings of {path} must be a mapping", hint))
             continue
         built, invalid = build(kind.Config, settings)
         faults += [configuration.invalid(keys, found) for found in invalid]
-        if not invalid:
-            plugins.append(ListedPlugin(keys, kind, built))
-    nothing_else = configuration.values.get("plugins") is not None and not faults
-    if nothing_else and not any(authenticates(plugin.kind) for plugin in plugins):
+        if built is not None:
+            wrong = frozenset(str(found.key) for found in invalid if found.key is not None)
+            plugins.append(ListedPlugin(keys, built, frozenset(map(str, settings)), wrong))
+    are_listed = configuration.values.get("plugins") is not None
+    if are_listed and are_known and not any(map(authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
         hint = f"add {ANONYMOUS}, or one that checks passwords"
         faults.append(configuration.warning(("plugins",), message, hint))
     return plugins, faults
+
+
+def setting_faults(configuration: Configuration, plugin: ListedPlugin) -> list[Fault]:
+    """Return what a plugin finds wrong with its settings beyond their types.
+
+    A plugin whose class `Config` has a method `setting_faults` is asked: it returns pairs of the names of settings and
+    what is wrong with them. What is about a setting that does not fit its type is left out.
+    """
+    find = getattr(plugin.settings, "setting_faults", None)
+    if not callable(find):
+        return []
+    try:
+        found = [(tuple(names), str(message)) for names, message in find()]
+    except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a fault
+        return [configuration.fault(plugin.keys, f"{plugin.keys[-1]} cannot check its settings: {reason(error)}")]
+    return [
+        configuration.fault(plugin.keys_of(names), message)
+        for names, message in found
+        if plugin.invalid.isdisjoint(names)
+    ]
+
+
+def place_of(configuration: Configuration, plugin: ListedPlugin, names: tuple[str, ...]) -> str:
+    """Return `path:line:column` of the first of some settings that is given, or of the plugin."""
+    return configuration.place(plugin.keys_of(names))
 
 
 def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ pydantic validates, strictly: no text for a number, no true for 1. dacite builds
 so: it has the last word, so that nothing is accepted here which amqtt would refuse.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
@@ -25,6 +26,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     dict: "a mapping",
     NoneType: "null",
 }
+_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")  # what YAML reads as a whole number unless it is quoted
 _EXPECTED: Final = {"bool": bool, "int": int, "float": float, "string": str, "list": list, "dict": dict}
 
 
@@ -98,7 +100,7 @@ def _invalid_member(name: str, hint: Any, value: Any, cast: tuple[type[Enum], ..
             expected = _EXPECTED.get(first["type"].removesuffix("_type"))
             yield InvalidValue(name, _must_be(place, expected, first["input"]) if expected else f"{place} does not fit")
         else:
-            quoted = isinstance(value, str) and int in (hint, *get_args(hint))
+            quoted = isinstance(value, str) and int in (hint, *get_args(hint)) and _NUMBER.fullmatch(value)
             yield InvalidValue(name, _must_be(name, hint, value), "write a number without quotes" if quoted else None)
 
 
