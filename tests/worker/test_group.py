@@ -89,6 +89,27 @@ def test_a_slot_that_stays_away_is_adopted_and_handed_back(group: Group, mosquit
         assert sorted({int(seen.body) for seen in target.requests}) == list(range(160))
 
 
+POLL = """
+DEFINE ROUTE Poll WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
+    ADD EVENT Ask WITH EVERY "1s" WITH METHOD "GET" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "results/Poll"
+"""
+
+
+def test_an_interval_is_run_by_the_lowest_slot_alone_and_by_the_next_one_when_it_is_gone(group: Group) -> None:
+    with Target(echo) as low, Target(echo) as high:
+        group.routes(POLL.format(port=low.port))
+        other = group.folder / "high.lot"  # the same route, by whose server the slot can be told
+        other.write_text(POLL.format(port=high.port))
+        first = group.start(0).ready()
+        group.start(1, routes=str(other)).ready()
+        before = len(low.requests)
+        eventually(lambda: len(low.requests) >= before + 3, "the lowest slot does not run it")
+        assert high.requests == []
+        first.kill()
+        eventually(lambda: len(high.requests) >= 2, "the next slot does not run it")
+
+
 def test_a_second_worker_on_a_slot_ends_the_first(group: Group, mosquitto: Mosquitto) -> None:
     with Target(echo) as target:
         group.routes(client_route("Safe", target.port, "in/#", config=LOSSLESS))
