@@ -4,6 +4,8 @@ AXE_CORE names the file axe.min.js of axe-core (npm), by which `.ci/run` has the
 """
 
 import html
+import http.client
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, hosting
+from tests.bridge.http_target import Peer, Target
 from tests.bridge.recorder import Seen, recording
 from tests.browser import Page, browsing
 from tests.waiting import eventually
@@ -155,6 +158,63 @@ def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(host: Ho
 
 
 @pytest.mark.chromium
+def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> None:
+    def hostile(peer: Peer) -> None:
+        while peer.request():
+            phrase = HOSTILE.encode()
+            peer.send(b"HTTP/1.1 499 " + phrase + b"\r\nX-Error: " + phrase + b"\r\nContent-Length: 0\r\n\r\n")
+
+    with Target(hostile) as target, hosting(client_route(f"http://127.0.0.1:{target.port}"), admin_port=0) as running:
+        client = running.client("done/#")
+        client.publish("orders/rendered", b"{}")
+        client.message()
+        page.open(url(running, "/routes/Orders"))
+        page.wait("document.querySelector('[data-live]').innerText === 'live'")
+
+        def shown() -> bool:
+            client.publish("orders/live", b"{}")
+            client.message()
+            return "orders/live" in page.text("[data-failures]")
+
+        eventually(shown)
+        for entry in ("first", "last"):
+            text = page.evaluate(f"document.querySelector('[data-failures]').{entry}ElementChild.textContent")
+            assert "the server answered 499" in text
+        page.open(url(running))
+        assert page.text("[data-route=Orders] [data-cell=error]").startswith("http_status: the server answered 499")
+        assert page.evaluate("document.images.length") == 0
+
+
+@pytest.mark.chromium
+def test_a_hostile_path_of_a_request_is_text_in_the_last_calls(page: Page) -> None:
+    route = server_route().replace('"/hook"', '"/hook/{name}"').replace('"received"', '"received/{path.name}"')
+    with hosting(route, admin_port=0) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", running.http_port, timeout=10)
+        connection.request("POST", "/hook/<img%20src=x%20onerror=alert(1)>'\"&", b"{}")
+        assert connection.getresponse().status == 200
+        connection.close()
+        page.open(url(running, "/routes/Intake"))
+        assert "/hook/<img%20src=x%20onerror=alert(1)>'\"&" in page.text("[data-calls]")
+        assert "received/<img src=x onerror=alert(1)>'\"&" in page.text("[data-calls]")
+        assert page.evaluate("document.images.length") == 0
+
+
+@pytest.mark.chromium
+def test_whatever_the_live_stream_holds_is_put_in_as_text(host: Host, page: Page) -> None:
+    fields = ("time", "kind", "event", "topic", "method", "url", "status", "code", "message", "hint", "tries", "ms")
+    page.open(url(host, "/routes/Orders"))
+    page.evaluate(f"showCall({json.dumps(dict.fromkeys(fields, HOSTILE))})")
+    assert HOSTILE in page.evaluate("document.querySelector('[data-failures] details').textContent")
+    assert HOSTILE in page.evaluate("document.querySelector('[data-calls] tr').textContent")
+    page.open(url(host))
+    page.evaluate(f"update(rows.get('Orders'), {json.dumps({'error': HOSTILE, 'health': HOSTILE, 'told': HOSTILE})})")
+    assert page.text("[data-route=Orders] [data-cell=error]") == HOSTILE
+    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("document.images.length") == 0
+    assert page.evaluate("document.title").startswith("Routes")
+
+
+@pytest.mark.chromium
 def test_it_reads_without_javascript(host: Host, tmp_path: Path, chromium: str) -> None:
     with browsing(chromium, tmp_path) as page:
         page.size(1280, 800)
@@ -220,5 +280,3 @@ def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_ou
         assert len(admin.get("/api/routes").json["routes"]) == count
         assert sum(name == "rest_bridge_queued" for name, _ in admin.samples()) == count
         assert f"{count - 200} more routes are not drawn" in admin.get("/graph").text
-
-
