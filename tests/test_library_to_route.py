@@ -1,4 +1,4 @@
-"""From the library to a running route: the line that a template's page shows installs it into a running broker."""
+"""From the library to a running route: a template's page shows the line that installs it, the status page its calls."""
 
 import html
 import re
@@ -7,8 +7,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.bridge.admin_support import Admin
 from tests.bridge.launcher_support import Running
-from tests.test_readme_running import Shown
+from tests.ports import free_port
+from tests.test_readme_running import README, Shown
 from tests.waiting import eventually
 
 
@@ -21,10 +23,16 @@ def status_of(url: str) -> int:
             return int(error.code)
 
 
-def test_the_line_of_a_templates_page_installs_it_into_the_running_broker(tmp_path: Path) -> None:
+def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_status_page(tmp_path: Path) -> None:
     shown = Shown(tmp_path)
     notebook = tmp_path / "conf/library/sensor-rest-facade/greenhouse-api.lotnb"
     notebook.write_text(shown._on_free_ports(notebook.read_text()))
+    admin = Admin(free_port())
+    configuration = tmp_path / "conf/broker.yaml"
+    off = "# admin_port: null "
+    assert f"sed -i 's/{off}/admin_port: 9464 /' conf/broker.yaml" in README
+    assert off in configuration.read_text()
+    configuration.write_text(configuration.read_text().replace(off, f"admin_port: {admin.port} "))
     running = Running(shown.start(shown.serve, None, subprocess.PIPE))
     try:
         running.line("ready: MQTT on 127.0.0.1:")
@@ -36,5 +44,8 @@ def test_the_line_of_a_templates_page_installs_it_into_the_running_broker(tmp_pa
         installed = shown.run(shown._words(f".venv/bin/{html.unescape(line)}"))
         assert installed.startswith("conf/routes/greenhouse-api.lotnb: route GreenhouseApi\n")
         eventually(lambda: status_of(route) == 401)  # it asks its callers for a password
+        call = admin.calls("GreenhouseApi")[0]
+        assert (call["url"], call["status"]) == ("/api/greenhouse/temperature", 401)
+        assert "/api/greenhouse/temperature" in admin.get("/routes/GreenhouseApi").text
     finally:
         running.kill()
