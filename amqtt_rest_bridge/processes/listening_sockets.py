@@ -23,11 +23,8 @@ class ListeningSockets:
         self._setting = setting
         self._shared = shared
         self.sockets: dict[int, socket.socket] = {}
-
-    @property
-    def bound(self) -> dict[int, int]:
-        """Return the bound port for each configured one."""
-        return {port: sock.getsockname()[1] for port, sock in self.sockets.items()}
+        # The bound port for each configured one; replaced as a whole, because other threads read it.
+        self.bound: dict[int, int] = {}
 
     def open(self, ports: Iterable[int]) -> None:
         """Bind what is not bound yet; on an error nothing new stays bound.
@@ -45,11 +42,16 @@ class ListeningSockets:
             why = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server says the address again
             raise ConfigurationError(f"cannot listen on {self._host} port {port} ({self._setting}): {why}") from error
         self.sockets |= opened
+        self._note_bound()
 
     def close(self, keep: Iterable[int] = ()) -> None:
         """Close all sockets but those of the ports to keep."""
         for port in set(self.sockets) - set(keep):
             self.sockets.pop(port).close()
+        self._note_bound()
+
+    def _note_bound(self) -> None:
+        self.bound = {port: sock.getsockname()[1] for port, sock in self.sockets.items()}
 
     def _bind(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

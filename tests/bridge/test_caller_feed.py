@@ -113,6 +113,7 @@ def test_replies_that_a_bridge_process_does_not_read_are_bounded_and_the_log_and
         assert "route Callers, event Ask: dropped a reply on answer/of-nobody: a reply of 200000 bytes" in caplog.text
         assert status(host)["last_error"]["code"] == "overloaded"
         assert status(host)["health"] == "Red"
+        eventually(lambda: bridge.unread == 0, "the bridge process reads nothing")
         waiting = pool.submit(ask, host, "POST", "/ask")
         client.publish(client.message()[0].replace("ask", "answer"), b"reply")
         assert waiting.result()[::2] == (200, b"reply")
