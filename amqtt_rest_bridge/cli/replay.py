@@ -109,7 +109,7 @@ def _message_of(failure: Any) -> Publication:
     topic, payload, encoding = failure["source_topic"], failure["payload"], failure["payload_encoding"]
     if check_topic_name(topic) or topic.startswith("$"):  # a broker refuses those; the schedule runs its own again
         raise ValueError(topic)
-    if encoding not in ("utf-8", "base64"):
+    if not isinstance(payload, str) or encoding not in ("utf-8", "base64"):
         raise ValueError(encoding)
     return Publication(topic, payload.encode() if encoding == "utf-8" else base64.b64decode(payload, validate=True))
 

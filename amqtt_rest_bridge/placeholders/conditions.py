@@ -142,10 +142,11 @@ def _compile(test: Test) -> Predicate:
 
 
 def _combination(tests: Sequence[Predicate], *, every: bool) -> Predicate:
-    first, *others = tests
-    if not others:
-        return first
-    rest = _combination(others, every=every)
+    """Join tests in their order; by halves, so that a list of thousands does not nest as deeply as it is long."""
+    if len(tests) == 1:
+        return tests[0]
+    half = len(tests) // 2
+    first, rest = _combination(tests[:half], every=every), _combination(tests[half:], every=every)
     if every:
         return lambda values: first(values) and rest(values)
     return lambda values: first(values) or rest(values)

@@ -112,6 +112,12 @@ def test_a_hostile_text_does_not_make_like_slow() -> None:
     assert time.process_time() - started < 5.0  # with backtracking it would be hours
 
 
+def test_thousands_of_values_are_one_condition() -> None:
+    numbers = ", ".join(str(number) for number in range(3000, 0, -1))
+    assert holds(f"{{value.json.level}} IN ({numbers})")
+    assert not holds(f"{{value.json.big}} IN ({numbers})")
+
+
 def test_two_hundred_parentheses_are_read_and_thousands_are_a_fault() -> None:
     assert holds("(" * 20 + "{value.json.level} = 3" + ")" * 20)
     deep = "(" * 5000 + "{value.json.level} = 3" + ")" * 5000

@@ -187,7 +187,7 @@ def test_a_token_is_renewed_before_it_expires(life: object, renewed_at: float) -
     assert issuer.source.token() == "t2"
 
 
-@pytest.mark.parametrize("life", [None, "soon", True])
+@pytest.mark.parametrize("life", [None, "soon", True, 10**400, float("nan"), "nan", "1e999"])
 def test_a_token_without_a_known_life_is_kept_until_it_is_refused(life: object) -> None:
     issuer = Issuer(life)
     issuer.source.token()

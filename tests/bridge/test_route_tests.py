@@ -223,6 +223,20 @@ FAILING = """
 """
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"source_topic": topic} for topic in (5, None, ["in"], "$SYS/a", "in/#", "", "a\0", "a\ud800", "x" * 65_536)],
+        *[{"payload": payload} for payload in (5, None, ["a"], {"a": 1}, "\ud800")],
+        *[{"payload_encoding": encoding} for encoding in ("base64", "utf-16", ["utf-8"], None)],
+    ],
+)
+def test_what_is_not_a_message_is_counted_and_stops_nothing(wrong: dict[str, object]) -> None:
+    kept = {"source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
+    payloads = [json.dumps(one).encode() for one in ({**kept, **wrong}, kept)]
+    assert messages_of(payloads) == ([Publication("in", b"a")], 1)
+
+
 def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with recording() as target, hosting(FAILING.format(url=target.url)) as host:
         target.answer = lambda _: (500, b"")

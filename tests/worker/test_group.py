@@ -67,6 +67,20 @@ def test_messages_of_one_topic_of_an_ordered_event_go_to_one_worker_in_order(
         assert all(worker.stop() == 0 for worker in workers)
 
 
+def test_the_lowest_worker_alone_runs_what_has_an_interval(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Poll", target.port, "in", event='WITH EVERY "1s"'))
+        first, _ = [group.start(slot, status_seconds=1).ready() for slot in (0, 1)]
+        lowest = mosquitto.client().subscribe("bridge/plant/0/routes/+/status")
+        other = mosquitto.client().subscribe("bridge/plant/1/routes/+/status")
+        while succeeded(lowest, 0) < 2:
+            pass
+        statuses = [json.loads(payload)["messages"]["total"] for _, payload in other.collect(2)]
+        assert statuses == [0, 0]
+        first.kill()  # its will says that it is gone
+        assert succeeded(other, 1) >= 1
+
+
 def test_a_slot_that_stays_away_is_adopted_and_handed_back(group: Group, mosquitto: Mosquitto) -> None:
     """Its share of ORDERED topics arrives, and what the broker keeps for it; nothing is left for its own worker."""
     with Target(echo) as target:

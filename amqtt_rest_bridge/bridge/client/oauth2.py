@@ -6,6 +6,7 @@ once; the token is in no message, log line or payload.
 """
 
 import json
+import math
 import re
 import threading
 import time
@@ -225,8 +226,10 @@ def _read_token(response: HttpResponse, started: float) -> _Token:
         return _Token(token, float("inf"))  # until the first 401
     try:
         life = float(seconds)
-    except ValueError:
-        return _Token(token, float("inf"))
+    except (ValueError, OverflowError):
+        life = math.inf
+    if math.isnan(life):  # it would never be a good token, and each request would fetch another
+        life = math.inf
     return _Token(token, started + max(life - _MARGIN_SECONDS, life * 0.9))
 
 
