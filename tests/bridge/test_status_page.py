@@ -277,6 +277,7 @@ def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_ou
     with hosting(routes, admin_port=0, processes=1) as running:
         admin = admin_of(running)
         assert admin.get("/").text.count("<tr data-route=") == count
+        assert [admin.get(f"/routes/R{number}").status for number in range(10)] == [200] * 10
         assert len(admin.get("/api/routes").json["routes"]) == count
         assert sum(name == "rest_bridge_queued" for name, _ in admin.samples()) == count
         assert f"{count - 200} more routes are not drawn" in admin.get("/graph").text

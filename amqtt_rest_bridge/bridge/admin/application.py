@@ -149,13 +149,13 @@ class AdminApplication:
 
         return _Waiting(look, without or _no_answer, since + WAIT_SECONDS, self._monotonic)
 
-    def _with_finding(self, name: str, wake: Wake, finish: Callable[[Finding], Response]) -> Response | Pending:
+    def _with_finding(self, name: str, wake: Wake, finish: Callable[[Finding], Response | None]) -> Response | Pending:
         if name not in self.routes:
             return refused(_NO_ROUTE, _SAFE)
         finding = self._findings.begin(name, wake)
         return _Waiting(
             lambda: finish(finding) if finding.is_complete else None,
-            lambda: finish(finding),
+            lambda: finish(finding) or _no_answer(),
             self._monotonic() + FIND_SECONDS,
             self._monotonic,
             lambda: self._findings.end(name, finding),
@@ -165,11 +165,12 @@ class AdminApplication:
         since = self._monotonic()
         self._insights.ask(wake, statuses=True)
 
-        def finish(finding: Finding) -> Response:
+        def finish(finding: Finding) -> Response | None:
             numbers = self._insights.fresh(since, statuses=True)
-            if numbers is None or name not in numbers.routes:
-                return _no_answer()
-            return self._pages.route(name, numbers, finding)
+            if numbers is None:  # those of many routes come in parts, after the records
+                self._insights.remind()
+                return None
+            return self._pages.route(name, numbers, finding) if name in numbers.routes else _no_answer()
 
         return self._with_finding(name, wake, finish)
 
