@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from amqtt_rest_bridge.broker.status_client import BrokerAddress, BrokerUnavailableError, connected, receive
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.topics import filter_matches
 
 
 def collect(address: BrokerAddress, topic_filter: str, seconds: float) -> list[bytes]:
@@ -32,7 +33,8 @@ async def _collect(address: BrokerAddress, topic_filter: str, seconds: float) ->
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             message = await receive(client, address, left)
-            if message is not None:
+            # amqtt 0.12 sends a client that connects retained messages of other clients' subscriptions too
+            if message is not None and filter_matches(topic_filter, message.topic):
                 payloads.append(bytes(message.data or b""))
     return payloads
 

@@ -90,6 +90,13 @@ def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: 
     assert failures == ["a call"]
 
 
+def test_a_failure_shows_values_as_the_test_file_has_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace("retain: true", "retain: false"))
+    assert main(["test", str(folder)]) == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " ! " in line)
+    assert line.split() == ["false", "!", "true"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -257,9 +264,13 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         assert "2 on in/a" in output
         assert "2 without a message" in output
         assert output.endswith("published 3 message(s)\n")
+        # amqtt sends it to whatever connects, as another client subscribes to it
+        client.publish("failed", failures[1], retain=True)
         client.publish("kept", failures[0], retain=True)
         assert main(["replay", "--from", "kept", "--broker", address, "--seconds", "1", "--yes"]) == 0
-        assert client.message()[0] == "out"
+        output = capsys.readouterr().out
+        assert output.endswith("published 1 message(s)\n")
+        assert "without" not in output
 
 
 def test_replay_asks_before_it_publishes(

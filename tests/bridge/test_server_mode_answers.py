@@ -196,6 +196,19 @@ def test_the_published_vector_of_a_scheme_is_verified_and_nothing_else(
         assert not is_verified(scheme, secret, time, body, {**headers, name: "\u00e9" * 64})
 
 
+@vectors
+def test_a_refusal_says_whether_the_signature_or_the_clock_is_wrong(
+    scheme: SignatureScheme, secret: str, time: int, body: bytes, headers: dict[str, str]
+) -> None:
+    verify = verifier_of(Signature(secret, scheme=scheme))
+    with pytest.raises(RefusedError) as late:
+        verify(headers, body, time + TOLERANCE_SECONDS + 1)
+    assert "clocks" in late.value.refusal.hint
+    with pytest.raises(RefusedError) as wrong:
+        verify(headers, body + b" ", time)
+    assert "SIGNATURE_SCHEME" in wrong.value.refusal.hint
+
+
 @pytest.mark.parametrize(
     ("vector", "name", "value"),
     [

@@ -16,6 +16,10 @@ from amqtt_rest_bridge.model import Signature, SignatureScheme
 TOLERANCE_SECONDS: Final = 300
 """How old or how far ahead a signed timestamp may be."""
 
+_SCHEME_HINT: Final = (
+    "Sign as the route's SIGNATURE_SCHEME does, timestamp and body byte for byte, with the secret of SIGNATURE_SECRET"
+)
+
 Verify = Callable[[Mapping[str, str], bytes, float], None]
 """Raise `RefusedError` (401) unless the headers (names in lower case) hold the signature of the body at a Unix time."""
 
@@ -60,7 +64,9 @@ def _hmac(key: bytes, header: str) -> Verify:
     def verify(headers: Mapping[str, str], body: bytes, _now: float) -> None:
         expected = hmac.digest(key, body, "sha256")
         if not hmac.compare_digest(_digest(headers.get(name, "")), expected):
-            raise _refused(header, f"The {header} header does not hold the HMAC-SHA256 of the request's body")
+            message = f"The {header} header does not hold the HMAC-SHA256 of the request's body"
+            hint = "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds"
+            raise _refused(header, message, hint)
 
     return verify
 
@@ -105,19 +111,19 @@ def _standard_webhooks(key: bytes) -> Verify:
 
 def _check_time(header: str, time: str, now: float) -> None:
     if not (time.isascii() and time.isdigit() and len(time) <= 12):
-        raise _refused(header, "The request has no timestamp that was signed")
+        raise _refused(header, "The request has no timestamp that was signed", _SCHEME_HINT)
     if abs(now - int(time)) > TOLERANCE_SECONDS:
-        raise _refused(header, "The request was signed more than five minutes ago or ahead; both clocks must be right")
+        message = "The request was signed more than five minutes ago or ahead"
+        raise _refused(header, message, "Set both clocks right; sign a request that is sent again anew")
 
 
 def _check_any(header: str, sent: Iterable[bytes], expected: bytes) -> None:
     """Compare all signatures that were sent, of which there are two while a secret is rotated."""
     if not sum(hmac.compare_digest(one, expected) for one in sent):
-        raise _refused(header, f"The {header} header does not hold the signature of the request")
+        raise _refused(header, f"The {header} header does not hold the signature of the request", _SCHEME_HINT)
 
 
-def _refused(header: str, message: str) -> RefusedError:
-    hint = "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds"
+def _refused(header: str, message: str, hint: str) -> RefusedError:
     # A 401 names a scheme, RFC 9110 section 15.5.2.
     return error("invalid_signature", message, hint, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
 

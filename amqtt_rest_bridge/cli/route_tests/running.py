@@ -154,7 +154,7 @@ def _request_differs(where: str, expected: Mapping[str, Any], actual: HttpReques
 def _publication_differs(where: str, expected: Mapping[str, Any], actual: Publication) -> Iterator[Difference]:
     yield from _text_differs(f"{where}.topic", expected.get("topic"), actual.topic)
     if "retain" in expected:
-        yield from _text_differs(f"{where}.retain", str(expected["retain"]), str(actual.retain))
+        yield from _text_differs(f"{where}.retain", str(expected["retain"]).lower(), str(actual.retain).lower())
     if "failure" in expected:
         code = _failure_code(actual.payload)
         yield from _text_differs(f"{where}.failure", expected["failure"], code or _shown(actual.payload))

@@ -188,8 +188,14 @@ class _Reader:
         if not node.text:
             hint = "a placeholder, a number, a text in quotes, true, false or null"
             raise self._fault(node, "a value is missing here", hint)
-        hint = "close the quote" if node.text[0] in "'\"" else f"a text is written in quotes: '{node.text}'"
-        raise self._fault(node, f"{_shown(node.text)} is not a value", hint)
+        raise self._fault(node, f"{_shown(node.text)} is not a value", self._value_hint(node.text))
+
+    def _value_hint(self, text: str) -> str:
+        if text[0] in "'\"":
+            return "close the quote"
+        if recognise(text, self._mode):
+            return f"a placeholder is written in braces: {{{text}}}"
+        return f"a text is written in quotes: '{text}'"
 
     def _placeholder(self, term: Term) -> _Typed:
         name = term.text[1:-1]
