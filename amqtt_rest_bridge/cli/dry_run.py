@@ -185,7 +185,10 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
         if failure is None:
             result = prepared.result(message, call.destination, response)
             goes_to = _topic(result.topic if result else None, secrets)
-            print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}\n")
+            print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}")
+            if result and result.payload != response.body:  # PAYLOAD or RESPONSE_FORMAT has shaped it
+                print(f"# as:\n{_body_text(result.payload, secrets)}")
+            print()
             return True
     except SkippedError:
         print(f"# skipped: {mask_encoded(why_skipped(event.when, message), secrets)}\n")

@@ -319,3 +319,8 @@ def test_a_result_goes_to_the_topic_that_the_response_fills(
     assert "the response would go to weather/{topic.2}/{response.status}\n" in capsys.readouterr().out
     assert main([*arguments, "--send"]) == 0
     assert "the broker would publish this to weather/a/200\n" in capsys.readouterr().out
+    enveloped = mapped.replace('WITH METHOD', 'WITH RESPONSE_FORMAT "envelope" WITH METHOD', 1)
+    (folder / "m.lot").write_text(enveloped.format(port=port, path="x", env="#"))
+    assert main([*arguments, "--send"]) == 0
+    shown = capsys.readouterr().out.partition("would publish this to weather/a/200\n# as:\n")[2]
+    assert json.loads(shown)["status"] == 200
