@@ -47,9 +47,13 @@ def read_signature(block: TypedBlock) -> Signature | None:
     """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
     secret = block.values.get("SIGNATURE_SECRET")
     if secret is None:
-        for name in ("SIGNATURE_HEADER", "SIGNATURE_SCHEME"):
-            if name in block.values and "SIGNATURE_SECRET" not in block:
-                block.warning(name, f"{name} has no effect without SIGNATURE_SECRET")
+        if "SIGNATURE_SECRET" not in block:
+            if "SIGNATURE_HEADER" in block.values:
+                block.warning("SIGNATURE_HEADER", "SIGNATURE_HEADER has no effect without SIGNATURE_SECRET")
+            if "SIGNATURE_SCHEME" in block.values:
+                # A fault, because an endpoint that is meant to check signatures would be open.
+                message = "SIGNATURE_SCHEME checks nothing without SIGNATURE_SECRET"
+                block.error("SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out")
         return None
     if not secret:
         block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing")
