@@ -17,8 +17,9 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import Stop, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
-from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess, Spawn
+from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess
 from amqtt_rest_bridge.processes.oversight import Oversight
+from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.server_reports import ServerReports

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader
@@ -30,6 +30,7 @@ from amqtt_rest_bridge.processes.settings import (
     server_ports,
     usable_routes,
 )
+from amqtt_rest_bridge.processes.spawning import spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import Store
