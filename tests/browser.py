@@ -10,6 +10,7 @@ Why not playwright or selenium: a dozen commands are needed, amqtt brings a WebS
 import base64
 import itertools
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from websockets.sync.connection import Connection
 from tests.bridge.http_server_support import PATIENCE
 from tests.waiting import eventually
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _KEYS = {"Tab": 9, "Enter": 13}
 
 

@@ -1,10 +1,16 @@
-"""What every test shares: the processes that tests start need not compile the same modules and grammar again."""
+"""What every test shares: compiled modules for the processes that tests start, free ports, and a real browser.
+
+Tests marked `chromium` are left out where Chromium is not installed, and a line says so.
+"""
 
 import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+from tests.browser import CHROMIUM, Page, browsing
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,3 +25,44 @@ def compiled_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "compiled"))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if CHROMIUM is None:
+        for item in items:
+            if item.get_closest_marker("chromium"):
+                item.add_marker(pytest.mark.skip(reason="Chromium is not installed"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    where = CHROMIUM or "not found, the tests of pages and of real cross-origin requests were skipped"
+    terminalreporter.write_line(f"Chromium: {where}")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """Return a port that was free a moment ago."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium; tests that use it are marked `chromium`."""
+    assert CHROMIUM is not None
+    return CHROMIUM
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A browser for the tests of one file."""
+    with browsing(chromium, tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page) -> Iterator[Page]:
+    """A page of ordinary size, on which no script may fail and nothing be refused by its Content-Security-Policy."""
+    browser.size(1280, 800)
+    browser.colours("light")
+    yield browser
+    assert browser.errors == []

@@ -13,16 +13,12 @@ from typing import Any
 import pytest
 
 from template_api.library import import_templates
-from tests.bridge.conftest import CHROMIUM
 from tests.browser import Page, browsing
 
 from .conftest import Served, serving, template
 from .test_pages import HOSTILE, MARKDOWN
 
-pytestmark = [
-    pytest.mark.chromium,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-]
+pytestmark = pytest.mark.chromium
 LIBRARY = Path(__file__).parents[2] / "conf" / "library"
 PATHS = ["/", "/?q=webhook", "/templates/github-webhooks", "/templates/hostile", "/docs", "/templates/none"]
 SCHEMES = ["light", "dark"]
@@ -44,21 +40,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert not import_templates(database, source).failed
     with serving(folder, "--database-url", database) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    assert CHROMIUM is not None
-    with browsing(CHROMIUM, tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
-@pytest.fixture
-def page(browser: Page) -> Iterator[Page]:
-    browser.size(1280, 800)
-    browser.colours("light")
-    yield browser
-    assert browser.errors == []
 
 
 def url(api: Served, path: str = "/") -> str:
@@ -139,9 +120,8 @@ def test_the_keyboard_alone_searches_opens_a_template_and_copies_its_install_lin
     page.wait("document.getElementById('told').innerText === 'Copied'")
 
 
-def test_everything_is_readable_and_can_be_searched_without_javascript(api: Served, tmp_path: Path) -> None:
-    assert CHROMIUM is not None
-    with browsing(CHROMIUM, tmp_path) as page:
+def test_everything_can_be_read_and_searched_without_javascript(api: Served, chromium: str, tmp_path: Path) -> None:
+    with browsing(chromium, tmp_path) as page:
         page.size(1280, 800)
         page.disable_scripts()
         page.open(url(api))

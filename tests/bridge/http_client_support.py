@@ -10,9 +10,9 @@ from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import HttpClient, Resolver
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
-from tests.bridge.http_target import (
-    Target,
-)
+from tests.bridge.http_target import Target
+
+LIMIT = 1_000  # bytes that a response to `call` may have
 
 
 @contextmanager
@@ -20,12 +20,24 @@ def client_of(base: str, *, seconds: int = 5, limit: int = 300_000, **others: ob
     config = RestApiConfig(base_address=base, request_timeout=seconds)
     options = client_options(config, max_response_bytes=limit, environment={})
     client = HttpClient(options, **others)  # type: ignore[arg-type]
-    yield client
-    client.close()
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def base_of(target: Target) -> str:
     return f"http://127.0.0.1:{target.port}"
+
+
+def call(target: Target, method: Method = Method.GET) -> HttpResponse:
+    with client_of(base_of(target), limit=LIMIT) as client:
+        return client.send(HttpRequest(method, f"{base_of(target)}/path"))
+
+
+def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
+    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n" + trailer + b"\r\n"
 
 
 @contextmanager

@@ -5,29 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.http_client import HttpClient
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from tests.bridge.http_client_support import LIMIT, call, chunked
 from tests.bridge.http_target import Peer, Target, closing, reply
-
-LIMIT = 1_000
-
-
-def call(target: Target, method: Method = Method.GET) -> HttpResponse:
-    base = f"http://127.0.0.1:{target.port}"
-    client = HttpClient(
-        client_options(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
-    )
-    try:
-        return client.send(HttpRequest(method, f"{base}/path"))
-    finally:
-        client.close()
-
-
-def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
-    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n" + trailer + b"\r\n"
 
 
 def not_http(data: bytes) -> Callable[[Peer], None]:

@@ -13,29 +13,13 @@ from amqtt_rest_bridge.bridge.client.http_options import client_options
 from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.http_client.connection import Received, connect, exchange
 from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from tests.bridge.http_client_support import LIMIT, call, chunked
 from tests.bridge.http_target import Peer, Target, answering, closing, reply
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-LIMIT = 1_000
-
-
-def call(target: Target, method: Method = Method.GET) -> HttpResponse:
-    base = f"http://127.0.0.1:{target.port}"
-    client = HttpClient(
-        client_options(RestApiConfig(base_address=base, request_timeout=5), max_response_bytes=LIMIT, environment={})
-    )
-    try:
-        return client.send(HttpRequest(method, f"{base}/path"))
-    finally:
-        client.close()
-
-
-def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
-    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n" + trailer + b"\r\n"
 
 
 def raw_deflate(data: bytes) -> bytes:

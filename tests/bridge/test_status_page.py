@@ -49,23 +49,6 @@ def host() -> Iterator[Host]:
             yield running
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    from tests.bridge.conftest import CHROMIUM
-
-    assert CHROMIUM is not None
-    with browsing(CHROMIUM, tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
-@pytest.fixture
-def page(browser: Page) -> Iterator[Page]:
-    browser.size(1280, 800)
-    browser.colours("light")
-    yield browser
-    assert browser.errors == []
-
-
 def url(host: Host, path: str = "/") -> str:
     return f"http://127.0.0.1:{admin_of(host).port}{path}"
 

@@ -1,7 +1,6 @@
 """Leaves out the tests of workers where mosquitto is not installed, and says so."""
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,13 +35,6 @@ def group(tmp_path: Path, mosquitto: Mosquitto) -> Iterator[Group]:
     """Workers of one group; those that still run are killed in the end."""
     with Group(tmp_path, mosquitto) as workers:
         yield workers
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture
