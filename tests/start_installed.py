@@ -49,7 +49,7 @@ def ask(http: int, api: int) -> tuple[str, bool, bool]:
 
 
 def read(request: urllib.request.Request, seconds: float = 30.0) -> bytes:
-    """Send a request until somebody answers."""
+    """Send a request until it is answered."""
     deadline = time.monotonic() + seconds
     while True:
         try:

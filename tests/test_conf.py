@@ -170,7 +170,7 @@ def test_route_names_are_unique_over_demonstration_and_library() -> None:
 # --- the broker's configuration ---
 
 
-def test_broker_configuration_loads_both_plugins_and_someone_who_lets_clients_in() -> None:
+def test_broker_configuration_loads_both_plugins_and_one_that_authenticates_clients() -> None:
     config = yaml.safe_load((CONF / "broker.yaml").read_text(encoding="utf-8"))
     assert config["plugins"] == {
         "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
@@ -191,7 +191,7 @@ def test_broker_configuration_listens_on_this_machine_only() -> None:
         pytest.param("TemplateApiPlugin", asdict(TemplateApiPlugin.Config()), id="template-api"),
     ],
 )
-def test_settings_that_stand_in_comments_are_the_defaults(name: str, defaults: dict[str, Any]) -> None:
+def test_settings_in_comments_are_the_defaults(name: str, defaults: dict[str, Any]) -> None:
     section = (CONF / "broker.yaml").read_text(encoding="utf-8").partition(f".{name}:")[2].partition("\n\n")[0]
     commented = yaml.safe_load("\n".join(re.findall(r"^    # (\w+: .+)$", section, re.MULTILINE)))
     assert len(commented) >= 4

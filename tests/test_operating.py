@@ -1,4 +1,4 @@
-"""What conf/README.md tells operators to write and to run, done as it stands there."""
+"""Files and commands of conf/README.md, written and run as they are printed there."""
 
 import asyncio
 import configparser

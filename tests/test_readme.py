@@ -88,7 +88,7 @@ def test_the_template_apis_settings_are_the_codes(field: "dataclasses.Field[obje
         assert row[3] == f"`{field.default}`"
 
 
-def test_the_two_commands_stand_on_the_first_screen() -> None:
+def test_the_two_commands_are_on_the_first_screen() -> None:
     first = page("README.md").splitlines()[:40]
     venv = "python3 -m venv .venv"
     assert f"{venv} && .venv/bin/pip install . && .venv/bin/rest-bridge serve -c conf/broker.yaml" in first

@@ -1,4 +1,4 @@
-"""What README shows on its first screen, and its program that embeds a broker, run as they stand there."""
+"""The first screen of README, and the program that embeds a broker, run as they are printed there."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Plain technical English in the source: docstrings begin with the trade's verbs, and some words are not used."""
+"""Plain technical English in sources, tests and documents: the trade's verbs first, and some words not at all."""
 
 import ast
 import re
@@ -8,19 +8,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = [
+SOURCES = [
     file
     for package in ("template_api", "amqtt_rest_bridge")
     for file in sorted(ROOT.joinpath(package).rglob("*.py"))
     if file.parent.name != "ranking"  # its stop words are such words
 ]
+TESTS = [file for file in sorted(ROOT.joinpath("tests").rglob("*.py")) if file != Path(__file__)]
+DOCUMENTS = [
+    file for folder in ("", "amqtt_rest_bridge", "template_api", "conf", "tests")
+    for file in sorted(ROOT.joinpath(folder).glob("*.md" if folder != "conf" else "**/*.md"))
+]  # fmt: skip
 FIRST = re.compile(r"(Gives?|Says?|Tells?|Lets?|Ha(ve|s)|Stands?)\b")
 """What no docstring begins with: a function returns, raises, sends, writes; a class is something."""
 WORDS = re.compile(
-    r"\b(whoever|nobody|somebody|someone|anybody|no one|heirs?|lanes?|hurr(y|ies)|good order|looks? after|stands?"
-    r"|(?<!there )(is|are) no (?!longer|more|less))\b",
+    r"\b(whoever|nobody(?!\x22)|somebody|someone|anybody|no one|heirs?|lanes?|hurr(y|ies)|good order|looks? after"
+    r"|stands?|(is|are) told|(?<!there )(is|are) no (?!longer|more|less))\b",
     re.IGNORECASE,
 )
+"""The string "nobody", in quotes, is the name of an account."""
 
 
 def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
@@ -29,9 +35,29 @@ def _docstrings(file: Path) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines, with a space for each underscore: names are words too."""
+    yield from enumerate(file.read_text().replace("_", " ").splitlines(), 1)
+
+
+def _name(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
 def test_source_is_plain_technical_english(file: Path) -> None:
-    first = [(line, text) for line, text in _docstrings(file) if FIRST.match(text)]
+    assert [(line, text) for line, text in _docstrings(file) if FIRST.match(text)] == []
+    assert [line for line in _lines(file) if WORDS.search(line[1])] == []
+
+
+def test_tests_are_plain_technical_english() -> None:
+    first = [(file.name, line, text) for file in TESTS for line, text in _docstrings(file) if FIRST.match(text)]
     assert first == []
-    lines = enumerate(file.read_text().splitlines(), 1)
-    assert [(number, line.strip()) for number, line in lines if WORDS.search(line)] == []
+    assert [(file.name, *line) for file in TESTS for line in _lines(file) if WORDS.search(line[1])] == []
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=_name)
+def test_document_is_plain_technical_english(file: Path) -> None:
+    """The table of old texts in CHANGELOG.md quotes them."""
+    read = [line for line in _lines(file) if file.name != "CHANGELOG.md" or not line[1].startswith("|")]
+    assert [line for line in read if WORDS.search(line[1])] == []

@@ -1,4 +1,4 @@
-"""What a connection to the broker is told, and what comes of it: immutable values and errors, no I/O."""
+"""What a connection to the broker is given, and what comes of it: immutable values and errors, no I/O."""
 
 import ssl
 from collections.abc import Sequence

@@ -75,7 +75,7 @@ def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_store: "Store", make_tem
     writer.close()
 
 
-def test_postgresql_without_its_driver_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgresql_without_its_driver_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StartError, match=r"pip install 'amqtt-rest-bridge\[postgres\]'"):
         open_database("postgresql+psycopg://h/d")

@@ -364,7 +364,7 @@ DEFINE ROUTE B
     assert [route["name"] for route in read_one(store)["routes"]] == ["rest-api", "KAFKA"]
 
 
-def test_a_blank_title_is_warned_of_and_the_slug_stands_in_for_it(
+def test_a_blank_title_is_warned_of_and_replaced_by_the_slug(
     sqlite_store: "Store", tmp_path: Path, make_template: Make
 ) -> None:
     [reading] = read_templates(write_folder(tmp_path / "t", "slug: x\ntitle: ' '\n"))
@@ -448,9 +448,9 @@ def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(st
     assert len(statuses(store.url)) == len(templates)
 
 
-def test_a_file_that_is_no_database_is_refused_with_its_reason(tmp_path: Path, make_template: Make) -> None:
+def test_a_file_that_is_not_a_database_is_refused_with_its_reason(tmp_path: Path, make_template: Make) -> None:
     database = tmp_path / "library.db"
-    database.write_text("this is no database, and long enough to be read as a page of one" * 20)
+    database.write_text("this is not a database, and long enough to be read as a page of one" * 20)
     file = tmp_path / "one.jsonl"
     file.write_text(json.dumps(make_template()))
     with pytest.raises(DatabaseUnavailableError, match="file is not a database"):

@@ -48,7 +48,7 @@ notebooks:
 
 
 def write(folder: Path, **files: object) -> Path:
-    """Write a folder; __ in a name stands for the dot, _ for a hyphen."""
+    """Write a folder; __ in a name becomes a dot, _ a hyphen."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         text = content if isinstance(content, str) else json.dumps(content)
@@ -96,7 +96,7 @@ def test_a_folder_in_the_public_format_is_imported_without_a_complaint(store: "S
     assert summary["broker_version"]["name"] == "1.10"
 
 
-def test_solution_is_the_primary_one_wherever_it_stands(store: "Store", tmp_path: Path) -> None:
+def test_solution_is_the_primary_one_at_any_place_in_the_list(store: "Store", tmp_path: Path) -> None:
     yaml = "title: T\nnotebooks:\n  simulator: a.lotnb\n  Solution: b.lotnb\n  extras: [c.lotnb, d.lotnb]\n"
     write(tmp_path / "one", template__yaml=yaml, a__lotnb=[], b__lotnb=[], c__lotnb=[], d__lotnb=[], e__lotnb=[])
     import_templates(store.url, tmp_path)
@@ -233,7 +233,7 @@ def test_a_folder_without_template_yaml_is_reported_and_the_others_go_on(sqlite_
     assert str(import_templates(sqlite_store.url, public)) == "1 added, 0 changed, 0 unchanged, 1 failed"
 
 
-def test_a_key_that_is_near_to_no_known_one_is_no_mistake(tmp_path: Path) -> None:
+def test_a_key_that_is_near_to_no_known_one_is_not_a_mistake(tmp_path: Path) -> None:
     write(tmp_path / "t", template__yaml="title: T\nhardware_free: yes\nauthor: me\nversion: 2\nnotebook: x\n")
     [reading] = read_templates(tmp_path)
     assert reading.warnings == (

@@ -81,7 +81,7 @@ def test_an_index_that_does_not_agree_with_the_database_is_built_anew(
     library = opened(sqlite_store, kept)
     page = library.find(TemplateQuery(text="control"))
     assert {each.summary.slug for each in page.found} == expected
-    if change != "a row taken out":  # that is no change that the API's own commands make: the next version shows it
+    if change != "a row taken out":  # that is not a change that the API's own commands make: the next version shows it
         assert page.total == len(expected)
     set_status(sqlite_store.url, min(expected), Status.HIDDEN)
     library.refresh()
@@ -140,7 +140,7 @@ def test_of_two_processes_with_one_folder_one_writes_until_it_ends(
     second.close()
 
 
-def test_a_search_before_the_first_part_is_told_to_come_again(
+def test_a_search_before_the_first_part_gets_503_and_retry_after(
     sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_store.bring(make_template("pump", title="Pump control"))

@@ -141,7 +141,7 @@ def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
         assert library.get("t0") is None
 
 
-def test_a_lost_database_is_told_until_it_is_back(
+def test_a_lost_database_is_reported_until_it_is_back(
     sqlite_store: "Store", make_template: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sqlite_store.bring(make_template("one"))

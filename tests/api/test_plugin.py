@@ -44,7 +44,7 @@ def get(port: int, path: str) -> Any:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended but was not waited for does not."""
+    """Return whether a process runs; one that has ended but was not waited for does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:

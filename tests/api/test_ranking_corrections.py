@@ -58,7 +58,7 @@ def test_a_word_the_library_lacks_is_read_as_what_was_meant(library: Ranking, te
     assert keys(library, text) == expected
 
 
-def test_the_word_as_typed_and_as_found_are_told(library: Ranking) -> None:
+def test_a_correction_names_the_word_as_typed_and_as_found(library: Ranking) -> None:
     (hit,) = library.search("webhok x", 10).hits
     assert hit.matched == (Match("webhok", "webhook"),)
     (hit,) = library.search("timeseries x", 10).hits
@@ -79,7 +79,7 @@ def test_words_are_not_parted_into_stop_words() -> None:
     assert keys(library, "intowards x") == []
 
 
-def test_the_commonest_of_equally_near_words_stand_for_one() -> None:
+def test_the_commonest_of_equally_near_words_replace_an_unknown_one() -> None:
     contents = ["lampa"] + [f"lamp{letter}" for letter in "zyx"] * 2
     library = indexed(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
     found = {match.found for hit in library.search("lampq x1", 10).hits for match in hit.matched}
@@ -110,7 +110,7 @@ def test_the_last_word_is_cut_off_or_misspelt() -> None:
     assert sorted(keys(library, "fiel topic")) == ["field", "file", "fill", "topic"], "only the last may be cut off"
 
 
-def test_words_two_edits_away_do_not_stand_beside_completions() -> None:
+def test_words_two_edits_away_are_not_added_to_completions() -> None:
     library = indexed(Document(word, "", "", "", word, "") for word in ("temperament", "tenperats"))
     assert keys(library, "temperam") == ["temperament"]
     assert keys(library, "temperat") == ["tenperats"], "where nothing begins so, two edits count"
@@ -130,13 +130,13 @@ def test_a_word_equally_near_to_several_finds_them_all(library: Ranking) -> None
     assert sorted(keys(library, "brokes x")) == ["broken", "broker"]
 
 
-def test_at_most_three_words_stand_for_one() -> None:
+def test_at_most_three_words_replace_an_unknown_one() -> None:
     near = ["lamps", "lampa", "lampb", "lampc", "lampd"]
     library = indexed(Document(word, "", "", "", word, "") for word in near)
     assert len(keys(library, "lampx y")) == 3
 
 
-def test_words_that_stand_for_one_share_the_rarity_of_the_commonest_and_the_best_counts() -> None:
+def test_words_that_replace_one_share_the_rarity_of_the_commonest_and_the_best_counts() -> None:
     common = [Document(f"common{number}", "", "", "", "lampa", "") for number in range(8)]
     library = indexed(
         [*common, Document("rare", "", "", "", "lampb", ""), Document("both", "", "", "", "lampa lampb", "")]

@@ -1,4 +1,4 @@
-"""What callers may send, and what they are told when they may not. Every answer is checked against openapi.json."""
+"""Requests that are valid, and the errors of those that are not. Every answer is checked against openapi.json."""
 
 import gzip
 import json
@@ -430,7 +430,7 @@ def test_a_failure_answers_500_that_tells_nothing_of_the_inside_and_the_log_tell
     assert "id-7" in caplog.text
 
 
-def test_a_length_that_is_no_number_is_refused(client: "Client") -> None:
+def test_a_length_that_is_not_a_number_is_refused(client: "Client") -> None:
     environ = create_environ("/api/search", method="POST", headers={"Content-Type": "application/json"})
     environ["CONTENT_LENGTH"] = "many"  # the test client would not send it
     statuses: list[str] = []

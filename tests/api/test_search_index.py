@@ -173,7 +173,7 @@ def test_a_damaged_list_of_files_is_noticed(folder: Path, content: bytes) -> Non
         SearchIndex(folder)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DamagedIndexError, match="cannot be used"):
         SearchIndex(tmp_path / "file" / "index")

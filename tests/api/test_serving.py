@@ -133,7 +133,7 @@ def test_the_server_itself_refuses_in_the_form_of_the_specification(
     "host",
     [b"a b", b"bob@x", b"bob:pw@x", b"x/y", b"x?y", b"x#y", b"x:80:80", b"x:y", b"[::1", b"x\\y", b"\xc3\xa9", b"<x>"],
 )
-def test_a_host_that_is_no_host_is_refused(api: "Served", host: bytes) -> None:
+def test_a_host_that_is_not_a_host_is_refused(api: "Served", host: bytes) -> None:
     answered, _, body = exchange(api.port, b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
     assert (answered, json.loads(body)["error"]["code"]) == (400, "invalid_request")
     assert host not in body
@@ -195,7 +195,7 @@ def test_the_access_log_has_one_line_of_json_for_each_request(serve: Serve, sqli
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_in_good_order(serve: Serve, sqlite_url: str, ending: signal.Signals) -> None:
+def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, ending: signal.Signals) -> None:
     with (
         serve("--database-url", sqlite_url) as served,
         socket.create_connection(("127.0.0.1", served.port), timeout=60) as idle,
@@ -357,7 +357,7 @@ def test_a_connection_is_closed_after_an_answer_without_body_when_asked(api: "Se
     assert (status, headers["connection"]) == (204, "close")
 
 
-def test_idle_connections_keep_nobody_out(serve: Serve, sqlite_url: str) -> None:
+def test_idle_connections_keep_no_caller_out(serve: Serve, sqlite_url: str) -> None:
     with serve("--database-url", sqlite_url) as served, ExitStack() as idle:
         connections = [
             idle.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=60)) for _ in range(950)

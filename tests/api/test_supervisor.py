@@ -1,4 +1,4 @@
-"""The API as a child process: what the parent is told, and what it does when the child ends."""
+"""The API as a child process: what its parent learns of it, and what it does when the child ends."""
 
 import logging
 import os
@@ -64,7 +64,7 @@ def test_a_child_that_cannot_start_tells_why_and_only_once(
     assert capfd.readouterr().err == ""
 
 
-def test_a_child_that_ends_without_a_word_is_told_by_its_status(
+def test_a_child_that_ends_without_a_message_is_reported_with_its_status(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")

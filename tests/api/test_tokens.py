@@ -10,7 +10,7 @@ from template_api.ranking.tokens import MAX_WORD_LENGTH, STOP_WORDS, words
         pytest.param("MQTT Bridge", ["mqtt", "bridge"], id="case"),
         pytest.param("Café naïve RÉSUMÉ", ["cafe", "naive", "resume"], id="accents"),
         pytest.param("cafe\u0301", ["cafe"], id="accent as a mark of its own"),
-        pytest.param("Łódź Ærø Straße", ["lodz", "aero", "strasse"], id="letters that are no accented ones"),
+        pytest.param("Łódź Ærø Straße", ["lodz", "aero", "strasse"], id="letters that are not accented ones"),
         pytest.param("ＷＩＦＩ ﬁlter", ["wifi", "filter"], id="width and ligatures"),
         pytest.param("rest_api/v2.html", ["rest", "api", "v2", "html"], id="underscores and punctuation part words"),
         pytest.param("größe_in_cm", ["grosse", "in", "cm"], id="underscores part other words too"),

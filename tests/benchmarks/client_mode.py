@@ -32,7 +32,7 @@ SLOW = 0.05  # seconds
 
 
 def route(port: int, name: str = "R", source: str = "in") -> str:
-    """Give the route that does what the floor does, by way of an HTTP server."""
+    """Return the route that does what the floor does, by way of an HTTP server."""
     return f"""
 DEFINE ROUTE {name} WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"

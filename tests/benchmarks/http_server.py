@@ -218,7 +218,7 @@ def certificate(folder: str) -> tuple[str, str]:
 
 
 def handshakes(port: int, count: int = 300) -> float:
-    """Say how many new TLS connections a second are served, one after the other."""
+    """Return how many new TLS connections a second are served, one after the other."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     began = time.perf_counter()

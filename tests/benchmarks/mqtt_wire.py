@@ -96,7 +96,7 @@ class Wire:
         return found
 
     def close(self) -> None:
-        """Say goodbye, if anybody listens."""
+        """Send DISCONNECT, if the peer still reads, and close."""
         with contextlib.suppress(OSError):
             self.sock.sendall(b"\xe0\x00")
         self.sock.close()

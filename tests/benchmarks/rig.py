@@ -82,13 +82,13 @@ def await_port(port: int, running: subprocess.Popen[str], seconds: float = 30.0)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Give the CPU time that a process has used, all threads, without its children."""
+    """Return the CPU time that a process has used, all threads, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
-    """Give the processes that a process started."""
+    """Return the processes that a process started."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += [int(child) for child in (task / "children").read_text().split()]
@@ -96,18 +96,18 @@ def children(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Give the resident memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Give the value below which a share of the values lie."""
+    """Return the value below which a share of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def median(values: Sequence[float]) -> float:
-    """Give the median."""
+    """Return the median."""
     return statistics.median(values)
 
 

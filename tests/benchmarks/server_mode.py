@@ -26,7 +26,7 @@ CERTIFICATES = Path(__file__).parent.parent / "bridge" / "certificates"
 
 
 def route(port: int) -> str:
-    """Give the route that publishes what wrk posts."""
+    """Return the route that publishes what wrk posts."""
     return f"""
 DEFINE ROUTE Hook WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'

@@ -28,7 +28,7 @@ QUIET_SECONDS = 45.0  # the longest wait between two tries is 30 s
 
 
 def routes(target: int, extra: str) -> str:
-    """Give a plain route, an ordered one with little room, a lossless one, and one that comes and goes."""
+    """Return a plain route, an ordered one with little room, a lossless one, and one that comes and goes."""
 
     def route(name: str, event: str = "", block: str = "") -> str:
         return f"""
@@ -62,7 +62,7 @@ class Books:
         self._thread.start()
 
     def open_items(self) -> Counter[str]:
-        """Give how many messages of each route have no end yet, or an end too many."""
+        """Return how many messages of each route have no end yet, or an end too many."""
         left = Counter(self.published)
         left.subtract(self.results)
         for (name, _), count in self.failures.items():

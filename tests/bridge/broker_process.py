@@ -31,13 +31,13 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Give the process id of the running broker."""
+        """Return the process id of the running broker."""
         assert self._running is not None
         return self._running.pid
 
     @property
     def log(self) -> str:
-        """Give what every run has written so far."""
+        """Return what every run has written so far."""
         return (self._folder / "broker.log").read_text()
 
     def start(self) -> None:

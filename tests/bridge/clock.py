@@ -18,7 +18,7 @@ class Clock:
         self._timers.append((self.now + seconds, call))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and run the timers that are due."""
+        """Advance the time and run the timers that are due."""
         self.now += seconds
         while self.fire():
             pass

@@ -56,7 +56,7 @@ class Client:
         return [self.message() for _ in range(count)]
 
     def disconnect(self) -> None:
-        """Say goodbye."""
+        """Send DISCONNECT and close."""
         self._host.wait(self._client.disconnect())
 
 
@@ -88,13 +88,13 @@ class Host:
 
     @property
     def mqtt_port(self) -> int:
-        """Give the port of the broker's listener."""
+        """Return the port of the broker's listener."""
         server = self.broker._servers["default"].instance
         return int(server.sockets[0].getsockname()[1])  # type: ignore[index]
 
     @property
     def http_port(self) -> int:
-        """Give the port of server mode, where a test has one."""
+        """Return the port of server mode, where a test has one."""
         (port,) = self.plugin.server_ports.values()
         return port
 
@@ -132,7 +132,7 @@ class Host:
         self._loop.close()
 
     async def _connect(self) -> MQTTClient:
-        # amqtt 0.12.1 makes an event loop that nobody closes for a client that is made outside of one.
+        # amqtt 0.12.1 makes an event loop for a client that is made outside of one, and never closes it.
         mqtt = MQTTClient(config={"auto_reconnect": False})
         await mqtt.connect(f"mqtt://127.0.0.1:{self.mqtt_port}")
         return mqtt
@@ -154,7 +154,7 @@ async def _end_tasks() -> None:
 
 
 def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Give a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`)."""
+    """Return a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`)."""
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
     return {
         "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}},

@@ -1,4 +1,4 @@
-"""What the tests of the listener share: a port that really listens, and a client that sends exactly what it is told."""
+"""What the tests of the listener share: a port that really listens, and a client that sends the bytes it is given."""
 
 import contextlib
 import json

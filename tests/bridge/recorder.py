@@ -41,7 +41,7 @@ class Recorder:
 
     @property
     def url(self) -> str:
-        """Give the base address."""
+        """Return the base address."""
         return f"http://127.0.0.1:{self.port}"
 
     def request(self, seconds: float = 10.0) -> Seen:
@@ -70,7 +70,7 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         super().process_request(request, client_address)  # type: ignore[arg-type]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of callers that were killed."""
+        """Log no callers that were killed."""
 
     def close_connections(self) -> None:
         for connection in list(self.connections):
@@ -95,7 +95,7 @@ def _handler(recorder: Recorder) -> type[http.server.BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815  # http.server's names
 
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  # http.server's name
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler
 

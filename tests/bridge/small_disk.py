@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[Spool]:
 
 
 def left(spool: Spool) -> list[str]:
-    """Give the keys of an earlier run."""
+    """Return the keys of an earlier run."""
     return [kept.key for kept in spool.left_over() if isinstance(kept, Kept)]
 
 
@@ -159,7 +159,7 @@ def kills(folder: Path) -> None:
             found = set(left(spool))
         assert present - perhaps <= found, "a message is lost"
         assert found <= present | perhaps, "a message came back"
-        assert len(found - present) <= 1, "a message that nobody was told of"
+        assert len(found - present) <= 1, "a message whose loss was not reported"
         present = found
 
 

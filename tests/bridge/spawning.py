@@ -23,7 +23,7 @@ class Spawning:
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
-        """Let no bridge process start until the block ends."""
+        """Make every start of a bridge process fail until the block ends."""
         self._fails = True
         try:
             yield

@@ -9,7 +9,7 @@ from amqtt_rest_bridge.model import Message
 
 
 def left_over(spool: Spool) -> list[Kept]:
-    """Give the calls of an earlier run, all of them readable."""
+    """Return the calls of an earlier run, all of them readable."""
     kept = list(spool.left_over())
     assert all(isinstance(one, Kept) for one in kept)
     return [one for one in kept if isinstance(one, Kept)]

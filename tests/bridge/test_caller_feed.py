@@ -107,10 +107,10 @@ def test_replies_that_a_bridge_process_does_not_read_are_bounded_and_the_log_and
         client = host.client("ask/#")
         with not_reading(host) as bridge:
             for _ in range(60):
-                client.publish("answer/of-nobody", b"x" * 200_000, qos=0)
-            client.publish("answer/of-nobody", b"one too many")
+                client.publish("answer/unasked", b"x" * 200_000, qos=0)
+            client.publish("answer/unasked", b"one too many")
             assert bridge.unread < MOST_UNREAD
-        assert "route Callers, event Ask: dropped a reply on answer/of-nobody: a reply of 200000 bytes" in caplog.text
+        assert "route Callers, event Ask: dropped a reply on answer/unasked: a reply of 200000 bytes" in caplog.text
         assert status(host)["last_error"]["code"] == "overloaded"
         assert status(host)["health"] == "Red"
         eventually(lambda: bridge.unread == 0, "the bridge process reads nothing")

@@ -10,7 +10,7 @@ from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 
 
 class Fake:
-    """A channel that reads what comes, as it is told to."""
+    """A channel that reads what comes, when it is called."""
 
     accepting = False
 
@@ -79,7 +79,7 @@ def test_a_channel_that_fails_is_closed_and_the_others_are_served(
     loop.close()
     assert served
     assert "ZeroDivisionError" in caplog.text
-    assert "ConnectionResetError" not in caplog.text  # a peer that leaves is no fault of ours
+    assert "ConnectionResetError" not in caplog.text  # a peer that leaves is not a fault of ours
 
 
 def test_a_channel_that_another_closed_meanwhile_is_not_served(ready: list[socket.socket]) -> None:

@@ -28,7 +28,7 @@ def test_good_files_give_0_and_a_summary(folder: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "1 usable route, no faults\n"
 
 
-def test_errors_give_1_and_stand_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
     text = BASIC.replace("POST", "GET").replace("ROUTE R", "ROUTE S")
     (folder / "b.lot").write_text(f"DEFINE MODEL X\n{text}WITH BODY '{{}}'")
@@ -118,7 +118,7 @@ def test_version_of_a_tree_that_is_not_installed_is_unknown(
     assert capsys.readouterr().out == "amqtt-rest-bridge unknown\n"
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert (main(["--version"]), capsys.readouterr().out) == (0, f"amqtt-rest-bridge {version('amqtt-rest-bridge')}\n")
 
 
@@ -154,7 +154,7 @@ def test_module_runs_as_a_program(folder: Path) -> None:
     assert done.stdout.startswith("a.lot:7:14: error: unknown setting METOD\n")
 
 
-def test_reader_that_has_seen_enough_is_no_fault(folder: Path) -> None:
+def test_reader_that_has_seen_enough_is_not_a_fault(folder: Path) -> None:
     (folder / "a.lot").write_text(BASIC + "WITH NOTHING '1'\n" * 500)
     program = [sys.executable, "-m", "amqtt_rest_bridge", "check", "a.lot"]
     reading, writing = os.pipe()

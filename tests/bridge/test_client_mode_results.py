@@ -127,7 +127,7 @@ def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: 
 
 
 @pytest.mark.parametrize("status", [200, 204, 300, 304, 302, 399])
-def test_status_below_400_without_location_is_no_failure(status: int) -> None:
+def test_status_below_400_without_location_is_not_a_failure(status: int) -> None:
     assert results.failure_of(REQUEST, response(status)) is None
 
 

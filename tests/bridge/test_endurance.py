@@ -71,11 +71,11 @@ class Traffic:
             thread.start()
 
     def ended(self, topic: str) -> int:
-        """Say how many messages of a topic have a result or a failure."""
+        """Return how many messages of a topic have a result or a failure."""
         return self.ends[topic]
 
     def all_ended(self, topic: str) -> Callable[[], bool]:
-        """Give a test for whether every message of a topic has its end."""
+        """Return a test for whether every message of a topic has its end."""
         return lambda: self.ended(topic) >= self.sent[topic]
 
     def stop_sending(self) -> None:
@@ -205,7 +205,7 @@ def test_reloads_under_load_lose_nothing_and_leave_nothing_behind(
 
 
 def within(pid: int, which: int, most: int) -> Callable[[], bool]:
-    """Give a test for whether a process has no more of one kind of `open_things` than that."""
+    """Return a test for whether a process has at most that many of one kind of `open_things`."""
     return lambda: open_things(pid)[which] <= most
 
 
@@ -215,7 +215,7 @@ def open_things(pid: int) -> tuple[int, int]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test its sizes: a fraction in the plain run, all of it with `-m long`."""
+    """Parametrize each test with its sizes: a fraction in the plain run, all of it with `-m long`."""
     sizes = {"kills": (2, 20), "reloads": (6, 1000)}
     for name, (few, many) in sizes.items():
         if name in metafunc.fixturenames:

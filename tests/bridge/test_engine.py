@@ -317,7 +317,7 @@ def test_a_port_is_served_only_where_the_broker_says_so(rig: Rig) -> None:
         assert rig.network.served == [7]
         rig.use(Route("S", config, server_events=(event,)), ports=[])
         address = server.getsockname()
-    with socket.create_server(address):  # nobody holds it any more
+    with socket.create_server(address):  # it is free again
         pass
 
 
@@ -336,7 +336,7 @@ def test_a_lone_call_runs_on_the_thread_that_read_it(rig: Rig) -> None:
         assert threads.get(timeout=SECONDS) in ("link-1", "link-2")
 
 
-def test_calls_that_hang_keep_nobody_from_reading_on(rig: Rig) -> None:
+def test_calls_that_hang_do_not_stop_the_reading_of_frames(rig: Rig) -> None:
     gate = Gate()
     held = gate.before(lambda _: FINE)
     rig.network.answer = lambda request: FINE if request.body == b"quick" else held(request)

@@ -61,7 +61,7 @@ def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Let requests with the query `hang` wait on the port's thread until this is set."""
+    """Block requests with the query `hang`, on the port's thread, until this is set."""
     opened, respond = threading.Event(), responders._Reading.respond
 
     def hang(self: responders._Reading, request: EventRequest) -> Response:
@@ -89,14 +89,14 @@ def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: p
         assert ask(host, "GET", "/one")[2] == b"1"
 
 
-def test_a_hanging_port_in_the_broker_process_is_told_by_the_log_and_the_status(
+def test_a_hanging_port_in_the_broker_process_is_in_the_log_and_the_status(
     gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     with hosting(ROUTE, processes=0) as host:
         assert bridge_of(host).pid == os.getpid()
         with Raw(host.http_port) as raw:
             raw.send(get("/one?hang"))
-            eventually(lambda: status(host)["health"] == "Red", "nothing is told")
+            eventually(lambda: status(host)["health"] == "Red", "the health stays")
             assert status(host)["last_error"]["message"] == "the port of the route has stopped answering"
             assert f"hangs, port {host.http_port} answers nothing: start the broker again" in caplog.text
             gate.set()

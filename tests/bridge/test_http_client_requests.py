@@ -30,7 +30,7 @@ def test_host_and_content_length_are_added_when_they_are_missing() -> None:
     assert second.line == "GET / HTTP/1.1"
 
 
-def test_what_cannot_stand_in_a_request_line_is_percent_encoded() -> None:
+def test_what_a_request_line_cannot_hold_is_percent_encoded() -> None:
     with Target(echo) as target, client_of(base_of(target)) as client:
         client.send(HttpRequest(Method.GET, base_of(target) + "/käse kuchen#top"))
     assert target.requests[0].line == "GET /k%C3%A4se%20kuchen HTTP/1.1"
@@ -57,7 +57,7 @@ def test_large_body_and_response_go_through_whole() -> None:
         assert client.send(HttpRequest(Method.POST, base_of(target) + "/", (), body)).body == body
 
 
-def test_ipv6_address_is_reached_and_stands_in_brackets() -> None:
+def test_ipv6_address_is_reached_and_written_in_brackets() -> None:
     with Target(echo, host="::1") as target, client_of(f"http://[::1]:{target.port}") as client:
         assert client.send(HttpRequest(Method.GET, f"http://[::1]:{target.port}/x")).status == 200
     assert target.requests[0].values("Host") == [f"[::1]:{target.port}"]

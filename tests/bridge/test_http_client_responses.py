@@ -151,7 +151,7 @@ def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements() -> None
     assert min(elapsed[20:]) < 0.03  # the first ones are acknowledged at once in any case; a delay would hold for all
 
 
-def test_responses_of_one_connection_are_told_apart() -> None:
+def test_responses_of_one_connection_are_kept_apart() -> None:
     with Target(answering(reply(b"one"))) as target:
         base = f"http://127.0.0.1:{target.port}"
         client = HttpClient(client_options(RestApiConfig(base_address=base), max_response_bytes=LIMIT, environment={}))

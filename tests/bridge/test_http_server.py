@@ -116,7 +116,7 @@ def test_a_body_as_long_as_allowed_may_come_in_many_chunks() -> None:
         assert hooks.bodies == [b"ab" * 500]
 
 
-def test_a_caller_that_asks_first_is_told_to_continue() -> None:
+def test_expect_100_continue_is_answered_100() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
         assert raw.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -223,7 +223,7 @@ def test_a_publication_that_never_gets_room_is_answered_with_503() -> None:
         assert hooks.bodies == [b"2"]
 
 
-def test_a_caller_that_leaves_while_its_request_waits_harms_nobody() -> None:
+def test_a_caller_that_leaves_while_its_request_waits_harms_no_other() -> None:
     with served() as hooks:
         with hooks.connect() as raw:
             raw.send(post("/ask"))

@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -
         AccessLog(str(tmp_path))
 
 
-def test_a_full_disk_is_told_once_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_logged_once_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:
     log = AccessLog("/dev/full")
     with served(access_log=log) as hooks:
         assert [hooks.ask(post()).status for _ in range(3)] == [200, 200, 200]

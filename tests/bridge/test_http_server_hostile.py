@@ -127,7 +127,7 @@ def test_the_callers_bytes_are_not_repeated_in_the_error_nor_in_the_log(caplog: 
     assert "evil" not in caplog.text
 
 
-def test_headers_with_underscores_cannot_stand_for_others() -> None:
+def test_headers_with_underscores_never_pass_for_others() -> None:
     with served(hook_route(server_username="bob", server_password="x")) as hooks:
         assert hooks.ask(post("/hook", b"x", "Authorization_: Basic Ym9iOng=")).status == 401
 
@@ -212,7 +212,7 @@ def test_a_caller_that_sends_on_after_the_refusal_is_cut_off(monkeypatch: pytest
                 threading.Event().wait(0.01)
 
 
-def test_many_requests_in_one_piece_delay_nobody() -> None:
+def test_many_requests_in_one_piece_delay_no_other_caller() -> None:
     with served() as hooks, hooks.connect() as many, hooks.connect() as other:
         first_is_served, other_has_sent = threading.Event(), threading.Event()
 
@@ -233,7 +233,7 @@ def test_many_requests_in_one_piece_delay_nobody() -> None:
         assert hooks.bodies == [b"%03d" % number for number in range(200)]
 
 
-def test_a_handshake_that_stalls_delays_nobody_and_ends(tmp_path: Path) -> None:
+def test_a_handshake_that_stalls_delays_no_other_caller_and_ends(tmp_path: Path) -> None:
     files = certificate(tmp_path)
     context = ssl.create_default_context(cafile=files.certfile)
     with served(tls=files, limits=Limits(slow_seconds=0.5)) as hooks:

@@ -57,7 +57,7 @@ def test_a_caller_that_leaves_once_it_is_published_keeps_its_turn_so_that_its_re
         close(second)
 
 
-def test_a_caller_that_only_ends_its_sending_is_told_that_it_lost_its_turn() -> None:
+def test_a_caller_that_only_ends_its_sending_gets_an_answer_that_it_lost_its_turn() -> None:
     with served() as hooks:
         first, second = wait_in_turn(hooks, b"1", b"2")
         for caller in (first, second):

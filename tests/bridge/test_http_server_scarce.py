@@ -35,7 +35,7 @@ def test_with_too_many_connections_the_longest_idle_makes_room() -> None:
             raw.__exit__()
 
 
-def test_with_too_many_busy_connections_a_new_one_is_told_so() -> None:
+def test_with_too_many_busy_connections_a_new_one_is_refused_with_the_reason() -> None:
     with served(limits=Limits(connections=1)) as hooks, hooks.connect() as busy:
         busy.send(HEAD)
         eventually(lambda: bool(hooks.connections))

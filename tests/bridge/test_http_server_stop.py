@@ -71,7 +71,7 @@ def test_after_the_grace_everything_is_closed() -> None:
         reply.give(b"reply")
 
 
-def test_a_half_sent_request_is_told_that_the_bridge_closes() -> None:
+def test_a_half_sent_request_is_answered_that_the_bridge_closes() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(post()[:-1])
         eventually(lambda: any(connection.request for connection in hooks.connections))

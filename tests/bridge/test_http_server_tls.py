@@ -63,7 +63,7 @@ def test_requests_that_wait_are_answered_over_tls(files: TlsFiles) -> None:
         assert [raw.answer().body == b"reply", raw.answer().status] == [True, 200]
 
 
-def test_a_stalled_request_delays_nobody(files: TlsFiles) -> None:
+def test_a_stalled_request_delays_no_other_caller(files: TlsFiles) -> None:
     with served(tls=files) as hooks, hooks.connect(trusting(files)) as stalled:
         stalled.send(post()[:-1])
         with hooks.connect(trusting(files)) as raw:
@@ -80,7 +80,7 @@ def test_a_stalled_request_delays_nobody(files: TlsFiles) -> None:
         pytest.param(b"\x00" * 100, id="noise"),
     ],
 )
-def test_what_is_no_handshake_ends_the_connection(files: TlsFiles, data: bytes) -> None:
+def test_what_is_not_a_handshake_ends_the_connection(files: TlsFiles, data: bytes) -> None:
     with served(tls=files) as hooks:
         with hooks.connect() as raw:
             raw.send(data)
@@ -91,7 +91,7 @@ def test_what_is_no_handshake_ends_the_connection(files: TlsFiles, data: bytes) 
 
 # A connection that ends just while ssl (3.11) wraps it is closed by the garbage collector, with a warning.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_caller_that_leaves_in_the_handshake_harms_nobody(files: TlsFiles) -> None:
+def test_a_caller_that_leaves_in_the_handshake_harms_no_other(files: TlsFiles) -> None:
     with served(tls=files) as hooks:
         for _ in range(20):
             sock = socket.create_connection(("127.0.0.1", hooks.port))

@@ -38,7 +38,7 @@ def port(
 
 
 def stalled(hooks: Served, count: int = 1) -> bool:
-    """Say that so many connections wait for their peers to read."""
+    """Return whether so many connections wait for their peers to read."""
     connections = hooks.connections
     return sum(1 for each in connections if each._output and each._unparsed) == count
 
@@ -139,7 +139,7 @@ with port(tls=sys.argv[1] == "tls") as (hooks, _):
 
 
 def resident_mb() -> float:
-    """Tell how much memory this process holds."""
+    """Return the resident memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 

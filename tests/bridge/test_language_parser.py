@@ -1,4 +1,4 @@
-"""The grammar: what stands where, as one reads it in `route.tatsu`."""
+"""The grammar: which text becomes which node, as `route.tatsu` describes it."""
 
 import os
 import pickle
@@ -88,7 +88,7 @@ def pieces_of(node: object) -> Iterator[Piece]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_piece_stands_where_it_says(path: object) -> None:
+def test_every_piece_has_the_offset_of_its_text(path: object) -> None:
     for source in read([str(path)]):
         for piece in pieces_of(parse(source.text).definitions):
             if piece.source:

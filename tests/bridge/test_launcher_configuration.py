@@ -58,7 +58,7 @@ def test_malformed_file_is_refused_with_its_place(place: Workplace, text: str, m
     assert str(caught.value).startswith(message)
 
 
-def test_file_that_is_no_text_is_refused(place: Workplace) -> None:
+def test_file_that_is_not_text_is_refused(place: Workplace) -> None:
     (place.folder / "broker.yaml").write_bytes(b"a: \xff\n")
     with pytest.raises(ConfigurationError, match=r"^the configuration broker.yaml is not UTF-8 text$"):
         configuration.read(Path("broker.yaml"))
@@ -69,7 +69,7 @@ def test_file_that_cannot_be_read_is_refused(place: Workplace) -> None:
         configuration.read(place.folder)
 
 
-def test_merged_mappings_are_no_repetition(place: Workplace) -> None:
+def test_merged_mappings_are_not_a_repetition(place: Workplace) -> None:
     place.configure(("plugins:", "  other: {<<: {type: tcp, bind: '127.0.0.1:0'}, bind: '127.0.0.1:0'}\nplugins:"))
     assert faults(place) == []
 
@@ -90,7 +90,7 @@ def test_unknown_or_unusable_key_is_named_with_its_place(place: Workplace, text:
 
 
 @pytest.mark.filterwarnings("ignore:'auth' and 'topic-check' are deprecated:DeprecationWarning")
-def test_keys_that_amqtt_knows_are_no_faults(place: Workplace) -> None:
+def test_keys_that_amqtt_knows_are_not_faults(place: Workplace) -> None:
     place.configure(("plugins:", "topic-check: {enabled: false}\nsession_expiry_interval: 60\nplugins:"))
     assert faults(place) == []
 
@@ -192,7 +192,7 @@ def test_reason_of_a_plugin_whose_name_is_right_has_no_did_you_mean(
     assert "hint" not in faults(place)[0]
 
 
-def test_plugin_without_settings_may_stand_alone(place: Workplace) -> None:
+def test_plugin_without_settings_needs_no_mapping(place: Workplace) -> None:
     place.configure((BRIDGE, "  amqtt.plugins.logging_amqtt.EventLoggerPlugin:\n"))
     assert faults(place) == []
 
@@ -281,7 +281,7 @@ FITS = [
 
 
 @pytest.mark.parametrize(("values", "invalid"), FITS)
-def test_every_value_that_does_not_fit_is_told(values: dict[str, object], invalid: list[InvalidValue]) -> None:
+def test_every_value_that_does_not_fit_is_reported(values: dict[str, object], invalid: list[InvalidValue]) -> None:
     built, found = build(Demanding, values)
     assert sorted(found, key=str) == sorted(invalid, key=str)
     assert invalid or built == Demanding("a", 2)

@@ -57,7 +57,7 @@ def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(place: Wor
     assert lines[-2].endswith(":: ERROR - another matter")
 
 
-def test_exception_of_a_constructor_is_told(place: Workplace) -> None:
+def test_exception_of_a_constructor_is_the_reason_that_is_printed(place: Workplace) -> None:
     place.add_plugin("    def __init__(self, context):\n        raise KeyError('name')\n")
     assert refusal(place) == "rest-bridge: error: OwnPlugin cannot start: KeyError: 'name'"
 
@@ -194,14 +194,14 @@ NO_NUMBERS = [
 
 
 @pytest.mark.parametrize(("plugin", "setting", "message"), NO_NUMBERS)
-def test_true_and_false_are_no_numbers(place: Workplace, plugin: str, setting: str, message: str) -> None:
+def test_true_and_false_are_not_numbers(place: Workplace, plugin: str, setting: str, message: str) -> None:
     place.configure((BRIDGE, plugin.partition("{")[0] + "{" + setting + "}\n"))
     expected = f"broker.yaml:7:{plugin.index('{') + 2}: "
     assert f"{expected}error: {message}" in check(place).stdout
     assert refusal(place) == f"rest-bridge: error: {expected}{message}"
 
 
-def test_true_is_no_number_of_a_listener(place: Workplace) -> None:
+def test_true_is_not_a_number_of_a_listener(place: Workplace) -> None:
     place.configure(("type: tcp", "type: tcp\n    max_connections: true"))
     assert "max_connections must be a whole number, not true or false" in check(place).stdout
 

@@ -61,7 +61,7 @@ def test_messages_go_through_a_served_broker(place: Workplace) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [0, 1])
-def test_signal_shuts_down_in_good_order(place: Workplace, number: signal.Signals, processes: int) -> None:
+def test_signal_shuts_down_gracefully(place: Workplace, number: signal.Signals, processes: int) -> None:
     place.configure(("processes: 0", f"processes: {processes}"))
     with place.serving() as running:
         port = running.port
@@ -146,7 +146,7 @@ STARTING = [
 
 
 @pytest.mark.parametrize("statement", STARTING)
-def test_signal_during_the_start_ends_it_in_good_order(place: Workplace, statement: str) -> None:
+def test_signal_during_the_start_ends_it_gracefully(place: Workplace, statement: str) -> None:
     place.configure((BRIDGE, ""))
     place.add_plugin(
         "    def __init__(self, context):\n"

@@ -1,4 +1,4 @@
-"""The link: frames and sockets arrive whole, in order, and nobody blocks whom he must not."""
+"""The link: frames and sockets arrive whole and in order, and no end blocks a loop."""
 
 import asyncio
 import socket
@@ -196,7 +196,7 @@ def test_what_a_hanging_bridge_has_not_read_is_known_and_leaves_whole_when_it_re
     asyncio.run(scenario())
 
 
-def test_who_is_in_a_hurry_waits_for_no_loop_but_only_when_the_link_was_quiet() -> None:
+def test_flush_if_quiet_sends_at_once_but_only_when_the_link_was_quiet() -> None:
     async def scenario() -> list[list[int]]:
         batches: list[list[int]] = []
         batcher = Batcher(asyncio.get_running_loop(), batches.append)

@@ -28,7 +28,7 @@ class Job:
 
 
 class Script:
-    """Readers of what the test puts in; a byte in a socket stands for each."""
+    """Readers of what the test puts in; each is a byte in a socket."""
 
     def __init__(self, make_turn: Callable[[int], Turn]) -> None:
         self._given: queue.SimpleQueue[list[Worker] | Exception | None] = queue.SimpleQueue()

@@ -122,7 +122,7 @@ def test_warnings_leave_the_route_in() -> None:
     assert len(loaded.routes) == 1
 
 
-def test_secrets_never_stand_in_faults_or_reprs(tmp_path: Path) -> None:
+def test_secrets_are_never_in_faults_or_reprs(tmp_path: Path) -> None:
     secrets = write_secrets(tmp_path)
     (secrets / "x").write_text("s3cr3t value\n")
     text = "".join(
@@ -167,7 +167,7 @@ def test_route_collects_what_must_be_masked(tmp_path: Path) -> None:
     ("content", "read"),
     [(b"a", "a"), (b"a\n", "a"), (b"a\r\n", "a"), (b"a\n\n", "a\n"), (b" a ", " a "), (b"\xc3\xa9\n", "é"), (b"", "")],
 )
-def test_line_break_at_the_end_of_a_secret_is_no_part_of_it(content: bytes, read: str, tmp_path: Path) -> None:
+def test_line_break_at_the_end_of_a_secret_is_not_part_of_it(content: bytes, read: str, tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(content)
     assert Environment({}, tmp_path).secret("s") == read
 

@@ -38,7 +38,7 @@ def rig(spool: Spool) -> Rig:
 
 
 def take(rig: Rig, spool: Spool, topic: str, may_publish: MayPublish) -> None:
-    """Let a client's packet come in while nothing of an earlier run is left."""
+    """Handle a client's packet while nothing of an earlier run is left."""
 
     async def scenario() -> None:
         lossless = Lossless(rig.dispatcher, spool, may_publish, lambda: 0.0)
@@ -66,7 +66,7 @@ def test_a_topic_that_amqtt_lets_no_client_publish_to_reaches_no_lossless_route(
     assert len(rig.bridge.calls) == calls
 
 
-def test_the_acl_is_asked_for_the_user_that_published_whoever_has_the_session_since(rig: Rig, spool: Spool) -> None:
+def test_the_acl_is_asked_for_the_user_that_published_not_for_a_later_one(rig: Rig, spool: Spool) -> None:
     asked: list[tuple[str | None, str | None]] = []
     session = Session()
     session.client_id, session.username = "a", "bob"
@@ -160,7 +160,7 @@ def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_i
 
 
 def taken(rig: Rig, spool: Spool, packet: PublishPacket, session: Session) -> bytes | None:
-    """Let a packet come in, and return the payload that amqtt passes on to the broadcast."""
+    """Handle a packet, and return the payload that amqtt passes on to the broadcast."""
     lossless = Lossless(rig.dispatcher, spool, yes, lambda: 0.0)
 
     async def scenario() -> None:

@@ -26,7 +26,7 @@ class Peer:
         self._thread.start()
 
     def frames(self) -> list[ToBroker]:
-        """Give what came since the last call; nothing more comes for a moment."""
+        """Return what came since the last call; nothing more comes for a moment."""
         frames: list[ToBroker] = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -201,7 +201,7 @@ def test_every_row_is_documented(row: Parameter) -> None:
     assert row.applies in Applies
 
 
-def test_the_plain_languages_settings_are_no_extensions() -> None:
+def test_the_plain_languages_settings_are_not_extensions() -> None:
     plain = {kind: [row.name for row in block.values() if not row.extension] for kind, block in PARAMETERS.items()}
     assert len(plain[BlockKind.CONFIG]) == 12
     assert plain[BlockKind.EVENT] == ["SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT", "BODY", "HEADERS"]

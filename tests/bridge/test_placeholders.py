@@ -62,7 +62,7 @@ def test_server_mode_placeholder_is_replaced(text: str, filled: str) -> None:
 
 
 
-def test_a_failure_tells_the_same_time_as_the_request_it_stands_for() -> None:
+def test_a_failure_has_the_same_time_as_its_request() -> None:
     moment = 1_769_860_800.123_9
     filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues("t", b"", moment))
     error = CallError(FailureCode.TIMEOUT, "m", "h")
@@ -80,7 +80,7 @@ def test_payload_with_a_byte_order_mark_is_json() -> None:
     assert fill("{value.json.a}", values=message(b'\xef\xbb\xbf{"a": 1}')) == "1"
 
 
-def test_an_integer_of_five_thousand_digits_is_no_fault() -> None:
+def test_an_integer_of_five_thousand_digits_is_not_a_fault() -> None:
     assert fill("{value.json}", values=message(b"9" * 5000)) == "9" * 5000
 
 
@@ -111,7 +111,7 @@ def test_missing_value_of_a_request_fails_the_call(name: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"{", b"", b"NaN", b"[Infinity]", b"'a'", b"[" * 100_000])
-def test_payload_that_is_no_json_fails_the_call(payload: bytes) -> None:
+def test_payload_that_is_not_json_fails_the_call(payload: bytes) -> None:
     failed = failure("{value.json}", values=message(payload))
     assert failed.code is FailureCode.PLACEHOLDER_UNRESOLVED
     assert failed.message == "{value.json} has no value: the payload is not JSON"
@@ -128,7 +128,7 @@ def test_nesting_that_cannot_be_read_or_written_fails_the_call() -> None:
 
 @pytest.mark.parametrize("text", ["{payload}", "{value.json.a}"])
 @pytest.mark.parametrize("place", [Place.ENDPOINT, Place.HEADER, Place.TOPIC, Place.JSON, Place.FORM])
-def test_payload_that_is_no_utf8_fails_the_call_where_text_is_needed(text: str, place: Place) -> None:
+def test_payload_that_is_not_utf8_fails_the_call_where_text_is_needed(text: str, place: Place) -> None:
     failed = failure(text, place, message(b"\xff"))
     assert failed.code is FailureCode.PLACEHOLDER_UNRESOLVED
     assert "is not UTF-8 text" in failed.message

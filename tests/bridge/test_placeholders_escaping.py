@@ -52,7 +52,7 @@ def test_endpoint_whose_value_makes_what_servers_take_for_a_dot_segment_fails(te
 
 
 @pytest.mark.parametrize("payload", ["...", ".x", "x..", "a;..", "%2e"])
-def test_endpoint_takes_dots_that_are_no_segment(payload: str) -> None:
+def test_endpoint_takes_dots_that_are_not_a_segment(payload: str) -> None:
     assert unquote(fill("/a/{value}", Place.ENDPOINT, message(payload.encode()))) == f"/a/{payload}"
 
 

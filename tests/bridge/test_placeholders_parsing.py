@@ -114,7 +114,7 @@ def test_backslash_outside_of_json_strings_is_text() -> None:
     assert parse('"\\{payload}"', Place.TEXT, Mode.CLIENT).fill(message(b"x")) == '"\\x"'
 
 
-def test_fixed_text_that_cannot_stand_in_its_place_is_refused_at_once() -> None:
+def test_fixed_text_that_its_place_does_not_allow_is_refused_at_once() -> None:
     with pytest.raises(CallError) as raised:
         parse([Fixed("a/b", "{env.X}", escaped=True)], Place.TOPIC, Mode.CLIENT)
     assert raised.value.message.startswith("the value of {env.X} ")
@@ -158,7 +158,7 @@ def test_constants_are_found_with_their_place() -> None:
     ]
 
 
-def test_suspects_are_words_in_braces_that_are_no_placeholder() -> None:
+def test_suspects_are_words_in_braces_that_are_not_a_placeholder() -> None:
     text = "{payload}{ paylod }{a b}{x.y}{1}{}${a}{{payload}}{topic[1]}{{value}"
     assert list(suspects(text, Mode.CLIENT)) == [
         Suspect(9, "{ paylod }", " paylod "),

@@ -12,7 +12,7 @@ from tests.bridge.host import hosting
 
 
 def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
-    """Give what a publisher with three publications has sent after some iterations of the loop."""
+    """Return what a publisher with three publications has sent after some iterations of the loop."""
     sent: list[bytes] = []
 
     async def broadcast(_topic: str, payload: bytes) -> None:

@@ -72,7 +72,7 @@ def test_too_few_descriptors_change_nothing_and_are_tried_again(
 
 
 class Looks:
-    """A reloader whose looks and tries are written down; `load` stands for the process that reads the files."""
+    """A reloader whose looks and tries are written down; `load` replaces the process that reads the files."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[], LoadResult]) -> None:
         self.log: list[str] = []
@@ -141,7 +141,7 @@ def test_once_a_try_succeeds_there_are_no_more(
     assert asyncio.run(looks.run(40)) == ["1", "1", "2"]
 
 
-def test_a_change_of_the_files_is_tried_at_once_and_a_new_reason_is_told(
+def test_a_change_of_the_files_is_tried_at_once_and_a_new_reason_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = 0

@@ -33,7 +33,7 @@ def test_one_field_of_the_response_is_published_on_a_topic_that_the_response_nam
     answer = reply(b'{"price": 17.50, "zone": "DE"}', "200 OK", "X-Id: 7", "x-id: 8")
     settings = """
         WITH DESTINATION_TOPIC "prices/{topic.2}/{response.json.zone}"
-        WITH PAYLOAD '{"price": {response.json.price}, "from": "{value.json.name|nobody}", "status": {response.status},
+        WITH PAYLOAD '{"price": {response.json.price}, "from": "{value.json.name|unknown}", "status": {response.status},
             "id": {response.header.X-Id}, "all": {response.json}, "raw": {response.body}}'
     """
     with Target(answering(answer)) as target, hosting(route(target.port, settings)) as host:
@@ -42,7 +42,7 @@ def test_one_field_of_the_response_is_published_on_a_topic_that_the_response_nam
         topic, payload = client.message()
     assert topic == "prices/a/DE"
     whole = {"price": 17.5, "zone": "DE"}
-    expected = {"price": 17.5, "from": "nobody", "status": 200, "id": "7, 8", "all": whole, "raw": whole}
+    expected = {"price": 17.5, "from": "unknown", "status": 200, "id": "7, 8", "all": whole, "raw": whole}
     assert json.loads(payload) == expected
     assert b'"price": 17.50' in payload
 

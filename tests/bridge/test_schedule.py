@@ -48,7 +48,7 @@ class Rig:
             delivery.release()
 
     def passes(self, seconds: float) -> list[str]:
-        """Let time pass second by second; return what ran."""
+        """Advance the time second by second; return what ran."""
         self.ran.clear()
         for _ in range(int(seconds)):
             self.now += 1

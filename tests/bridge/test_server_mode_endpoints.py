@@ -77,7 +77,7 @@ def test_any_other_path_is_not_found_and_publishes_nothing(path: str) -> None:
     result = hooks.ask("POST", path, "1")
     assert (result.status_code, error_code(result)) == (404, "not_found")
     assert hooks.published == []
-    assert hooks.outlet.counted == []  # it was nobody's request
+    assert hooks.outlet.counted == []  # it was a request of no event
 
 
 @pytest.mark.parametrize(

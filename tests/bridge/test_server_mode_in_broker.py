@@ -127,7 +127,7 @@ def test_a_restarted_bridge_process_still_knows_the_latest_payload() -> None:
         assert await_answer(host, 200) == b"20.5"
 
 
-def test_what_was_retained_before_anybody_published_again_is_read_too() -> None:
+def test_what_was_retained_before_the_start_is_read_too() -> None:
     with hosting(ROUTE) as host:
         host.wait(host.broker.retain_message(None, "sensors/7/t", b"kept"))
         assert await_answer(host, 200) == b"kept"
@@ -139,7 +139,7 @@ def test_each_of_64_callers_at_once_gets_its_own_reply(processes: int) -> None:
         client = host.client("ask/#", "hook/in")
         calls = {who: pool.submit(call, host, "POST", f"/ask/{who}", f"from {who}".encode()) for who in range(64)}
         asked = client.messages(64)
-        assert call(host, "POST", "/hook", b"meanwhile")[0] == 200  # 64 that wait delay nobody else
+        assert call(host, "POST", "/hook", b"meanwhile")[0] == 200  # 64 that wait delay no other
         assert client.message() == ("hook/in", b"meanwhile")
         for topic, payload in asked:
             _, asking, request_id = topic.split("/")

@@ -94,7 +94,7 @@ def test_header_values_are_utf8_where_they_can_be() -> None:
     assert json.loads(hooks.outlet.published[0].payload) == ["é", "é"]
 
 
-def test_path_parameters_stand_in_the_topic_of_publication_and_answer() -> None:
+def test_path_parameters_are_inserted_into_the_topic_of_publication_and_answer() -> None:
     things = port(event(endpoint="/things/{id}", destination="things/{path.id}/set"))
     result = things.ask("POST", "/things/caf%C3%A9", "on")
     assert result.json == {"status": "published", "topic": "things/café/set"}

@@ -72,7 +72,7 @@ def test_entity_tags_are_the_same_for_the_same_payload_only() -> None:
         pytest.param(b"21.5", "application/json", id="number"),
         pytest.param(b"true", "application/json", id="true"),
         pytest.param(b'"text"', "application/json", id="string"),
-        pytest.param(b"NaN", "text/plain; charset=utf-8", id="NaN is no JSON"),
+        pytest.param(b"NaN", "text/plain; charset=utf-8", id="NaN is not JSON"),
         pytest.param(b"[NaN]", "text/plain; charset=utf-8", id="nor inside"),
         pytest.param(b"{", "text/plain; charset=utf-8", id="broken JSON"),
         pytest.param(b"[" * 100_000, "text/plain; charset=utf-8", id="too deep to be JSON"),
@@ -103,7 +103,7 @@ def test_a_request_waits_for_the_reply_to_its_own_id() -> None:
     assert json.loads(questions.outlet.published[0].payload) == [REQUEST_ID, "what?"]
 
 
-def test_the_waiter_stands_before_the_request_is_published_and_is_gone_afterwards() -> None:
+def test_the_waiter_exists_before_the_request_is_published_and_is_gone_afterwards() -> None:
     questions = asking()
     questions.outlet.on_wait = lambda _topic: b"x"
     questions.ask("POST", "/ask", "what?")
@@ -126,7 +126,7 @@ def test_a_reply_is_given_with_the_type_of_its_content() -> None:
     assert questions.ask("POST", "/ask", "what?").headers["content-type"] == "application/octet-stream"
 
 
-def test_path_parameters_stand_in_the_reply_topic() -> None:
+def test_path_parameters_are_inserted_into_the_reply_topic() -> None:
     things = port(event(endpoint="/things/{id}", destination="in/{path.id}", reply="out/{path.id}/{request_id}"))
     things.ask("POST", "/things/7", "what?")
     assert things.outlet.log[0] == f"expect out/7/{REQUEST_ID}"

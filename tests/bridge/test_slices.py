@@ -9,7 +9,7 @@ from amqtt_rest_bridge.routing.slices import Slices
 
 
 async def until(holds: Callable[[], bool]) -> int:
-    """Let the loop run until something holds; count its iterations."""
+    """Run the loop until something holds; count its iterations."""
     iterations = 0
     while not holds():
         await asyncio.sleep(0)

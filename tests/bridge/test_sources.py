@@ -92,7 +92,7 @@ def test_folder_in_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypat
         read([folder])
 
 
-def test_link_in_a_circle_is_no_route_file(folder: Path) -> None:
+def test_link_in_a_circle_is_not_a_route_file(folder: Path) -> None:
     (folder / "loop.lot").symlink_to("loop.lot")
     assert "loop.lot" not in paths(folder, ".")
     with pytest.raises(ConfigurationError, match="cannot read"):
@@ -123,7 +123,7 @@ def test_file_of_more_than_sixteen_megabytes_is_a_fault(folder: Path, monkeypatc
     assert source.faults[0].message == "the file is larger than 3 bytes"
 
 
-def test_byte_order_mark_is_no_part_of_the_text(folder: Path) -> None:
+def test_byte_order_mark_is_not_part_of_the_text(folder: Path) -> None:
     (folder / "a.lot").write_bytes(b"\xef\xbb\xbfDEFINE")
     assert read([folder / "a.lot"])[0].text == "DEFINE"
 

@@ -63,7 +63,7 @@ def test_an_empty_file_of_an_older_version_is_upgraded(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_file_that_is_no_spool_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_spool_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "spool.db"
     path.write_bytes(b"no database" * 100)
     with pytest.raises(ConfigurationError, match=r"cannot use the spool .*name another file.*left as it is"):

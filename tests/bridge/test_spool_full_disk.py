@@ -15,7 +15,7 @@ CAN_MOUNT = (
     shutil.which("unshare") is not None
     and subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0
 )
-TMPFS = pytest.mark.skipif(not CAN_MOUNT, reason="this system lets nobody mount a file system of his own")
+TMPFS = pytest.mark.skipif(not CAN_MOUNT, reason="mounting a file system is not permitted here")
 
 
 ON_DISKS = [

@@ -18,7 +18,7 @@ def account(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED
 
 
 def run(account: RouteStatistics, outcomes: str) -> str:
-    """Let calls end well (+) or fail (-) and give the health."""
+    """Count calls that succeed (+) or fail (-) and return the health."""
     for outcome in outcomes:
         assert account.admit() is None
         if outcome == "+":

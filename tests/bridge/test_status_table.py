@@ -174,5 +174,5 @@ def test_payload_is_read() -> None:
         pytest.param(b"[" * 100_000, id="deep"),
     ],
 )
-def test_payload_that_is_no_status_is_none(payload: bytes) -> None:
+def test_payload_that_is_not_a_status_is_none(payload: bytes) -> None:
     assert parse_status(payload) is None

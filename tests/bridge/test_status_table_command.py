@@ -34,7 +34,7 @@ HERE = "tests.bridge.test_status_table_command"
 
 
 class OneUser(BaseAuthPlugin):
-    """Lets one user in."""
+    """Accept one user."""
 
     async def authenticate(self, *, session: Session) -> bool | None:
         return (session.username, session.password) == ("mon:itor", "s/cr@t")
@@ -207,7 +207,7 @@ def test_credentials_of_the_url_are_used_decoded() -> None:
         assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
 
 
-def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusal_is_printed_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
     with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
         assert main(["status", "--broker", url(gated, "monitor:geheim@")]) == 1
         printed = capsys.readouterr()
@@ -218,7 +218,7 @@ def test_refusal_is_told_without_the_password(capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_forbidden_subscription_is_told() -> None:
+def test_forbidden_subscription_is_printed() -> None:
     with (
         hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
         pytest.raises(BrokerUnavailableError, match=r"a subscription to \$SYS/broker/routes/\+/status$"),
@@ -226,7 +226,7 @@ def test_forbidden_subscription_is_told() -> None:
         snapshot(parse_address(url(strict)))
 
 
-def test_broker_that_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_that_does_not_run_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with taken_port() as port:
         pass
     assert main(["status", "--broker", f"mqtt://u:geheim@127.0.0.1:{port}"]) == 1
@@ -271,7 +271,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("answer", "scheme", "why"), ANSWERS)
-def test_peer_that_is_no_broker_for_us_is_told(answer: bytes, scheme: str, why: str) -> None:
+def test_peer_that_is_not_an_mqtt_broker_is_printed(answer: bytes, scheme: str, why: str) -> None:
     with answering(answer) as port, pytest.raises(BrokerUnavailableError) as caught:
         snapshot(parse_address(f"{scheme}://127.0.0.1:{port}"))
     assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{port}: {why}")

@@ -38,7 +38,7 @@ def test_a_connection_whose_connect_is_refused_is_closed(tmp_path: Path) -> None
         hosting(SERVER_ROUTE, plugins) as host,
         socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS) as peer,
     ):
-        peer.sendall(connect_packet("c", login=("nobody", "wrong")))
+        peer.sendall(connect_packet("c", login=("stranger", "wrong")))
         assert peer.recv(4) == b"\x20\x02\x00\x05"
         assert peer.recv(100) == b""
 

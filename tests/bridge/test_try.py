@@ -222,7 +222,7 @@ def test_warnings_do_not_keep_from_trying(folder: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("topic", ["a/#", "", "a\tb"])
-def test_topic_that_is_no_topic_name_gives_2(folder: Path, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_that_is_not_a_topic_name_gives_2(folder: Path, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert attempt(folder, "--topic", topic) == 2
     assert capsys.readouterr().err.startswith("rest-bridge try: --topic ")
 
@@ -266,7 +266,7 @@ def test_send_masks_credentials_in_every_form_in_which_a_server_sends_them_back(
 
 
 @pytest.mark.parametrize(("path", "size"), [("binary", 94), ("binary-utf-16", 92)])
-def test_send_shows_bytes_that_are_no_text_by_their_number(
+def test_send_shows_bytes_that_are_not_text_by_their_number(
     folder: Path, port: int, path: str, size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path=path) == 0

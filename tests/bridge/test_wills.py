@@ -218,7 +218,7 @@ def test_a_will_is_asked_for_by_the_rights_of_the_connection_that_left_it(host: 
     listener.close()
 
 
-def test_no_one_but_the_bridge_publishes_on_status_topics(
+def test_only_the_bridge_publishes_on_status_topics(
     host: Host, target: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener, context = Listener(host), host.plugin.context

@@ -87,7 +87,7 @@ class Mosquitto:
         self._process = None
 
     def save(self) -> None:
-        """Have it write what it has to disk, and wait until it has."""
+        """Make it write its database to disk, and wait until it has."""
         assert self._process is not None
         database = self.folder / "mosquitto.db"
         before = database.stat().st_mtime_ns if database.exists() else 0

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.model import Route
 
 _Kind = Literal["environment", "secrets"]
 # Of a form that most settings take: a number is a host and a topic too; the other is Base64, and long enough for a key.
-_STAND_INS: Final[Mapping[_Kind, str]] = {"environment": "1", "secrets": "c3RhbmQtaW4tc3RhbmQtaW4tc3RhbmQt"}
+_SUBSTITUTES: Final[Mapping[_Kind, str]] = {"environment": "1", "secrets": "c3RhbmQtaW4tc3RhbmQtaW4tc3RhbmQt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class _CaseEnvironment(Environment):
     def completed(self, faults: Iterable[Fault]) -> "_CaseEnvironment":
         """Return an environment that also has what faults report as missing; what has a default keeps it."""
         missing = [self.lacking[fault.message] for fault in faults]
-        added = {kind: {name: text for one, name in missing if one == kind} for kind, text in _STAND_INS.items()}
+        added = {kind: {name: text for one, name in missing if one == kind} for kind, text in _SUBSTITUTES.items()}
         return replace(
             self,
             environment={**self.environment, **added["environment"]},

@@ -131,7 +131,7 @@ def configure(
         handler.setFormatter(TextFormatter(_DEBUG_TEXT if debug else _TEXT))
     handler.holding = not only_messages
     if not debug:
-        handler.addFilter(_is_no_connection)
+        handler.addFilter(_is_not_of_a_connection)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("transitions").setLevel(logging.WARNING)
     logging.getLogger("amqtt.broker").addFilter(_tells_something)
@@ -141,7 +141,7 @@ def configure(
     return handler
 
 
-def _is_no_connection(record: logging.LogRecord) -> bool:
+def _is_not_of_a_connection(record: logging.LogRecord) -> bool:
     """Drops the three lines that amqtt 0.12.1 logs at INFO for each client that comes and goes.
 
     One is enough to fill a log where devices connect, send and leave; those of its EventLoggerPlugin are two more.
