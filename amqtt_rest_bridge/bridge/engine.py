@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol
@@ -23,7 +23,6 @@ from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import AwaitedReply, Inbound
-from amqtt_rest_bridge.bridge.link_readers import LinkReaders, turn_at
 from amqtt_rest_bridge.bridge.observation import Observation, OpenAdmin
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
@@ -50,6 +49,7 @@ from amqtt_rest_bridge.link.frames import (
     ToBridge,
     UseRoutes,
 )
+from amqtt_rest_bridge.link.readers import LinkReaders, Worker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
@@ -100,23 +100,20 @@ class Engine:
         self._confirms = False
         self._ending = False
         self._stopping = False
-        self._idle: list[RouteRunner] = []  # with calls that no thread runs yet
+        self._idle: list[Worker] = []  # with calls that no thread runs yet
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
     def run(self) -> None:
         """Serve until the broker closes the link; blocks."""
         try:
-            LinkReaders(self._read, turn_at(self._link.fileno())).run()
+            LinkReaders(self._link, self._handle_all).run()
         except BridgeError as error:
             self._link.send(Failed(str(error)))
         finally:
             self._close()
 
-    def _read(self) -> list[RouteRunner] | None:
-        frames = self._link.receive(None)
-        if frames is None:
-            return None
+    def _handle_all(self, frames: Sequence[ToBridge]) -> Sequence[Worker]:
         self._idle = []
         for frame in frames:
             self._handle(frame)
@@ -202,8 +199,9 @@ class Engine:
         for call in calls:
             by_runner.setdefault(self._runners[call.event], []).append(call)
         for runner, own in by_runner.items():
-            if runner.take(own) and runner not in self._idle:
-                self._idle.append(runner)
+            pool = runner.take(own)
+            if pool is not None and pool not in self._idle:
+                self._idle.append(pool)
 
     def _use_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings

@@ -11,7 +11,7 @@ from typing import Any, Final
 from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.broker.lossless import Lossless, taken_by
+from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
@@ -50,7 +50,7 @@ class IncomingMessages:
     def use_packet_hook(self) -> None:
         """Look at packets before their PUBACK exactly while a route is lossless."""
         if self._lossless is not None:
-            wanted = self._dispatcher.table.has_lossless
+            wanted = self._dispatcher.table.lossless is not None
             amqtt_broker.use_packet_hook(self._broker, self._plugin, self._lossless.on_packet, wanted=wanted)
 
     def remember(self, retained: ApplicationMessage) -> None:
@@ -75,7 +75,8 @@ def _observed(
         if topic and data is not None:
             try:
                 message = Message(topic, bytes(data), time.time())
-                offer(message, hops=publisher.hops, taken=taken_by(session, topic, data))
+                taken = taken_by(session, topic, data) if isinstance(data, Taken) else ()
+                offer(message, hops=publisher.hops, taken=taken)
             except Exception:  # nothing of ours keeps a message from its subscribers
                 log.exception("a message on %s was not looked at", loggable(topic))
         await forward(session, topic, data, force_qos)

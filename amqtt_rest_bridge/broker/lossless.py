@@ -22,7 +22,7 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import EventName, Listening, StoreFullError
+from amqtt_rest_bridge.routing.calls import EventName, Listening, Offered, StoreFullError
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import loggable
 
@@ -34,7 +34,7 @@ _FLUSHES: Final = 100  # between two checkpoints of the spool
 
 
 class Taken(bytes):
-    """The payload of a client's message that lossless events took before its PUBACK.
+    """The payload of a client's message that lossless `events` took on its `topic` before its PUBACK.
 
     amqtt carries it from the packet to the broadcast, where it names the events that have the message, independent of
     reloads in between. So nothing has to be remembered of messages that amqtt drops before.
@@ -44,11 +44,12 @@ class Taken(bytes):
     events: frozenset[EventName]
 
 
-def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
-    """Return the events that took a message of this session before its PUBACK."""
-    if session is None or not isinstance(payload, Taken) or payload.topic != topic:
-        return ()  # also what a plugin publishes again, elsewhere
-    return payload.events
+def taken_by(session: Session | None, topic: str, payload: Taken) -> Collection[EventName]:
+    """Return the events that took a message of this session before its PUBACK.
+
+    What a plugin publishes again, elsewhere or without a session, no event has taken.
+    """
+    return () if session is None or payload.topic != topic else payload.events
 
 
 class Lossless:
@@ -72,7 +73,8 @@ class Lossless:
         if session is None or not isinstance(packet, PublishPacket):
             return
         topic = packet.topic_name
-        listenings = self._dispatcher.table.find_lossless(topic) if topic else ()
+        lossless = self._dispatcher.table.lossless
+        listenings = lossless.find(topic) if topic and lossless is not None else ()
         if not listenings or topic is None or _is_refused(topic):
             return
         if _is_repeated(packet, session):
@@ -120,7 +122,7 @@ class Lossless:
             if isinstance(kept, Unreadable):
                 self._set_aside(kept)
                 continue
-            listening = self._dispatcher.table.named((kept.route, kept.event))
+            listening = self._dispatcher.table.by_name.get((kept.route, kept.event))
             if listening is None:
                 self._dispatcher.orphans.append(kept.key)
                 gone[kept.route, kept.event] += 1
@@ -171,7 +173,7 @@ class Lossless:
             except StoreFullError as error:
                 listening.statistics.withdraw()
                 refusal = disk_full(error)
-        self._dispatcher.refuse(listening, message, refusal, 0)
+        self._dispatcher.refuse(Offered(listening, message, 0), refusal)
         return None
 
 

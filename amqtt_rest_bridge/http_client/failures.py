@@ -184,8 +184,10 @@ def _reason(error: OSError) -> str:
 
 def redirect_refused(request: HttpRequest, response: HttpResponse) -> CallError | None:
     """Explain why `send` did not follow a redirect; None for a response that is none."""
+    if response.status not in REDIRECTS:
+        return None
     location = next((value for name, value in response.headers if name.lower() == "location"), None)
-    if response.status not in REDIRECTS or location is None:
+    if location is None:
         return None
     target = resolve(request.url, location)
     where = "an address that cannot be used" if target is None else str(target[0])

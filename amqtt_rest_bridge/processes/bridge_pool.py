@@ -66,8 +66,11 @@ class BridgePool:
         # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
         # Bounded by what the routes admit, which may be hundreds of megabytes: so they go in slices.
         self._held: deque[Call] = deque()
-        self._due: Slices[Call] = Slices(loop, self._replay, _size, self._flush, self._is_choked)
-        self._lost: Slices[Call] = Slices(loop, self._lose, _size)
+        # Replayed, for a reload may have changed the route.
+        self._due: Slices[Call] = Slices(
+            loop, lambda call: call.reports.replay(call), _size, self._flush, self._is_choked
+        )
+        self._lost: Slices[Call] = Slices(loop, lambda call: call.reports.lost(call), _size)
         self._listen: dict[int, socket.socket] = {}
         self._exclusive: set[int] = set()
         self._routes = b""
@@ -127,35 +130,36 @@ class BridgePool:
         for bridge in self._bridges:
             bridge.configure(self._routes, self._ports_of(bridge.index))
 
-    def dispatch(self, call: Call) -> None:
-        """Send a call to the least busy bridge; those of an ORDERED event to the same one for each topic.
+    def dispatch(self, calls: Sequence[Call]) -> None:
+        """Send the calls of a message, each to the least busy bridge.
 
-        While that one is being started again they wait for it: an earlier one may still be with no other.
+        Those of an ORDERED event go to the same one for each topic. While that one is being started again they wait
+        for it: an earlier one may still be with no other.
 
         Decision: the calls of a route with a RATE_LIMIT go to one bridge process, which alone can keep to it.
         """
         if self._due.items and not self._due.working:
-            self._due.items.append(call)
-            return
-        bridges = self._bridges
-        if call.listening.is_bound and len(bridges) > 1:
-            key: tuple[str, ...] = (call.listening.route,)
-            if not call.listening.is_paced:
-                key = (*call.listening.name, call.message.topic)
-            bridges = [bridges[hash(key) % len(bridges)]]
-        ready = [bridge for bridge in bridges if bridge.ready]
-        if not ready or self._stopping:
-            self._held.append(call)
-        elif len(ready) == 1:
-            ready[0].dispatch(call)
+            self._due.items.extend(calls)
+        elif len(self._bridges) == 1 and self._bridges[0].ready and not self._stopping:
+            self._bridges[0].dispatch(calls)
         else:
-            min(ready, key=lambda bridge: len(bridge.calls)).dispatch(call)
+            shares: dict[BridgeProcess, list[Call]] = {}
+            for call in calls:
+                bridges = [bridge for bridge in self._candidates(call) if bridge.ready and not self._stopping]
+                if bridges:
+                    chosen = min(bridges, key=lambda bridge: len(bridge.calls) + len(shares.get(bridge, ())))
+                    shares.setdefault(chosen, []).append(call)
+                else:
+                    self._held.append(call)
+            for bridge, share in shares.items():
+                bridge.dispatch(share)
 
-    def flush(self) -> None:
-        """Send what was dispatched for a message now, where the link was quiet."""
-        for bridge in self._bridges:
-            if bridge.ready:
-                bridge.flush_if_quiet()
+    def _candidates(self, call: Call) -> Sequence[BridgeProcess]:
+        """Return the bridges that may run a call."""
+        if not call.listening.is_bound or len(self._bridges) < 2:
+            return self._bridges
+        key = (call.listening.route,) if call.listening.is_paced else (*call.listening.name, call.message.topic)
+        return (self._bridges[hash(key) % len(self._bridges)],)
 
     def forward(self, topic: str, payload: bytes) -> bool:
         """Send a message that may be a reply to all bridges; return False when one of them had no room for it."""
@@ -226,12 +230,6 @@ class BridgePool:
     def _oversee(self, frame: ToBroker) -> None:
         if self._oversight is not None and isinstance(frame, FromAdmin):
             self._oversight.take(frame, self)
-
-    def _lose(self, call: Call) -> None:
-        call.reports.lost(call)
-
-    def _replay(self, call: Call) -> None:
-        call.reports.replay(call)  # a reload may have changed its route
 
     def _flush(self) -> None:
         for bridge in self._bridges:

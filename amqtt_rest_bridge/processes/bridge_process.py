@@ -42,7 +42,6 @@ from amqtt_rest_bridge.link.frames import (
     UseRoutes,
     Waiting,
 )
-from amqtt_rest_bridge.processes.batcher import Batcher
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.routing.calls import Call
@@ -99,7 +98,6 @@ class BridgeProcess:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         self._link = BrokerEnd(ours, self._handle, self._closed, self._sent)
         self._feed = CallerFeed(loop, self._link)
-        self._calls: Batcher[DispatchedCall] = Batcher(loop, lambda calls: self._link.send(Calls(calls)))
         try:
             self.pid, self._end = spawn(theirs)
         except OSError:
@@ -154,14 +152,16 @@ class BridgeProcess:
 
     def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         """Queue a frame, after what was dispatched before it."""
-        self._calls.flush()
         self._link.send(frame, sockets)
 
-    def dispatch(self, call: Call) -> None:
-        """Send a call."""
-        self.calls[call.id] = call
-        item = DispatchedCall(call.id, call.listening.number, call.message, call.key)
-        self._calls.add(item, len(call.message.payload))
+    def dispatch(self, calls: Sequence[Call]) -> None:
+        """Send calls, gathered with those that follow soon."""
+        size, items = 0, []
+        for call in calls:
+            self.calls[call.id] = call
+            size += len(call.message.payload)
+            items.append(DispatchedCall(call.id, call.listening.number, call.message, call.key))
+        self._link.gather(Calls, items, size)
 
     @property
     def unread(self) -> int:
@@ -170,11 +170,7 @@ class BridgeProcess:
 
     def flush(self) -> None:
         """Send what was dispatched."""
-        self._calls.flush()
-
-    def flush_if_quiet(self) -> None:
-        """Send what was dispatched now, if the link was quiet."""
-        self._calls.flush_if_quiet()
+        self._link.flush()
 
     def forward(self, topic: str, payload: bytes) -> bool:
         """Send a message to requests that may wait for it; return False when the bridge has too many to read."""

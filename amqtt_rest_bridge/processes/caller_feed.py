@@ -1,6 +1,6 @@
 """What the callers of one bridge process wait for: replies, newest messages of read events, the broker's word.
 
-Both travel on the link beside everything else, and the bridge process may be slow to read. A read event needs nothing
+All travel on the link beside everything else, and the bridge process may be slow to read. A read event needs nothing
 but the newest message: while the one before has not left, a newer one takes the place of what waits, so a message of
 40 MB delays those of read events alone. Every reply is needed: each leaves at once, up to a bound. The broker's loop.
 """
@@ -9,13 +9,13 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import Confirmed, Latest, Replies, TopicMessage
-from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
 
 # Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
 MOST_REPLY_BYTES: Final = 8 << 20  # of replies on their way to one bridge process, and one reply more
 _MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
+_LATEST_SECONDS: Final = 0.002  # from one frame of newest messages to the next
 
 
 class _Underway:
@@ -27,8 +27,8 @@ class _Underway:
         self._size = 0
 
     def add(self, size: int) -> None:
-        """Note a frame that has just been queued."""
-        self._frames.append((self._link.sent + self._link.backlog, size))
+        """Note a frame that is about to be queued."""
+        self._frames.append((self._link.sent + self._link.backlog + size, size))
         self._size += size
 
     @property
@@ -43,32 +43,31 @@ class CallerFeed:
     """Send them over a link."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: BrokerEnd) -> None:
+        self._loop = loop
         self._link = link
-        self._replies: Batcher[TopicMessage] = Batcher(loop, self._send_replies)
-        self._gathered = 0  # bytes of replies in the batch
+        self._gathered = 0  # bytes of replies that the link gathers
         self._replies_underway = _Underway(link)
         self._newest: dict[str, bytes] = {}  # by topic filter, those that have not been sent
-        self._changes: Batcher[None] = Batcher(loop, lambda _: self.send_newest())
         self._newest_underway = _Underway(link)
-        self._confirmed: Batcher[tuple[int, bool]] = Batcher(loop, self._send_confirmed)
+        self._newest_sent = 0.0  # when, by the loop's clock
 
     def reply(self, topic: str, payload: bytes) -> bool:
         """Send a message that requests may wait for; False, and nothing is sent, when too much is on its way."""
         if self._gathered + self._replies_underway.size > MOST_REPLY_BYTES:
             return False
         self._gathered += len(payload)
-        self._replies.add(TopicMessage(topic, payload), len(payload))
+        self._link.gather(self._replies, [TopicMessage(topic, payload)], len(payload))
         return True
 
     def newest(self, topic_filter: str, payload: bytes) -> None:
         """Send the newest message of a read event, as soon as the one before has left."""
         if not self._newest:
-            self._changes.add(None)
+            self._loop.call_at(self._newest_sent + _LATEST_SECONDS, self.send_newest)
         self._newest[topic_filter] = payload
 
     def confirm(self, number: int, published: bool) -> None:
         """Send whether the broker has a publication."""
-        self._confirmed.add((number, published))
+        self._link.gather(_confirmed, [(number, published)], 8)
 
     def send_newest(self) -> None:
         """Send what waits and has room."""
@@ -79,14 +78,16 @@ class CallerFeed:
                 payload = self._newest.pop(topic_filter)
                 items.append(TopicMessage(topic_filter, payload))
                 size += len(payload)
-            self._link.send(Latest(items))
+            self._newest_sent = self._loop.time()
             self._newest_underway.add(size)
+            self._link.send(Latest(items))
 
-    def _send_confirmed(self, ended: list[tuple[int, bool]]) -> None:
-        published = [number for number, is_published in ended if is_published]
-        self._link.send(Confirmed(published, [number for number, is_published in ended if not is_published]))
-
-    def _send_replies(self, replies: list[TopicMessage]) -> None:
-        self._link.send(Replies(replies))
+    def _replies(self, replies: list[TopicMessage]) -> Replies:
         self._replies_underway.add(self._gathered)
         self._gathered = 0
+        return Replies(replies)
+
+
+def _confirmed(ended: list[tuple[int, bool]]) -> Confirmed:
+    published = [number for number, is_published in ended if is_published]
+    return Confirmed(published, [number for number, is_published in ended if not is_published])

@@ -36,6 +36,7 @@ from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.observer import Observer
+from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -104,11 +105,9 @@ def assemble(
     server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log, observer)
     oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop)
     pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight)
-    dispatcher = Dispatcher(
-        pool, publisher, server, statistics, settings.workers * processes,
-        store=store, on_health=reporter.health_changed, quiet=quiet_log,
-        observer=observer,
-    )  # fmt: skip
+    outcomes = Outcomes(publisher, statistics, reporter.health_changed, quiet_log, observer)
+    workers = settings.workers * processes
+    dispatcher = Dispatcher(pool, outcomes, server, statistics, workers, store=store, observer=observer)
     supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
     return Parts(publisher, quiet_log, reporter, supervisor, pool, dispatcher, schedule)
 

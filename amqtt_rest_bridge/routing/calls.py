@@ -5,14 +5,17 @@ Routing uses the parts around it as ports alone: `BridgePort` is where calls go,
 A call carries the port by which its end is reported (`Call.reports`), so that what runs calls needs no other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
+
+MAX_HOPS: Final = 8
+"""Routes that a message may go through, one after the other."""
 
 EventName = tuple[str, str]
 """A route's name and its event's: what stays the same when a reload changes the definition."""
@@ -64,23 +67,6 @@ class Delivery(Protocol):
         ...
 
 
-class NoDelivery:
-    """No-op default, for a source that does not wait to acknowledge."""
-
-    def hold(self) -> None:
-        """No-op."""
-
-    def release(self) -> None:
-        """Release nothing."""
-
-    def key(self, event: EventName) -> str | None:  # noqa: ARG002  # as `Delivery`
-        """Return no key."""
-        return None
-
-
-NO_DELIVERY = NoDelivery()
-
-
 @dataclass(slots=True, eq=False)
 class Listening:
     """A client event in the index, with what the loop needs of its route.
@@ -97,6 +83,22 @@ class Listening:
     request: str  # for the log
     is_paced: bool = False
     is_bound: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Offered:
+    """A message for one event, before it is admitted.
+
+    `hops` is how many routes it has passed through. `delivery` is held for it until it has been refused, or its call
+    has ended; None where its source does not wait to acknowledge. `since` is the monotonic time at which it began to
+    wait for room, None before.
+    """
+
+    listening: Listening
+    message: Message
+    hops: int
+    delivery: Delivery | None = None
+    since: float | None = None
 
 
 class CallReports(Protocol):
@@ -127,7 +129,7 @@ class Call:
     message: Message
     hops: int
     reports: CallReports
-    delivery: Delivery = NO_DELIVERY
+    delivery: Delivery | None = None
     key: str | None = None
     waits: bool = False  # between two tries
 
@@ -135,17 +137,14 @@ class Call:
 class BridgePort(Protocol):
     """Where calls, and the messages that server mode waits for, go: the bridge processes."""
 
-    def dispatch(self, call: Call) -> None:
-        """Send a call to a bridge process."""
+    def dispatch(self, calls: Sequence[Call]) -> None:
+        """Send the calls of a message to bridge processes."""
 
     def forward(self, topic: str, payload: bytes) -> bool:
         """Send a message to requests that may wait for it; return False when it is dropped for want of room."""
 
     def show(self, topic_filter: str, payload: bytes) -> None:
         """Set the message that the read events of a topic filter answer with."""
-
-    def flush(self) -> None:
-        """Note that a message has been dispatched to all its events, so that it need wait for no other."""
 
 
 class PublisherPort(Protocol):

@@ -6,57 +6,47 @@ call and reports its end through `Call.reports`, which is this dispatcher.
 """
 
 import itertools
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import bridge_restarted, disk_full, overloaded, too_many_hops
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
+from amqtt_rest_bridge.failures import disk_full, overloaded, too_many_hops
+from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.routing.calls import (
-    NO_DELIVERY,
+    MAX_HOPS,
     BridgePort,
     Call,
     Delivery,
     EventName,
     Listening,
-    PublisherPort,
+    Offered,
     ReleaseCredits,
     Store,
     StoreFullError,
 )
 from amqtt_rest_bridge.routing.observer import Observer
-from amqtt_rest_bridge.routing.quiet_log import QuietLog
-from amqtt_rest_bridge.routing.results import ResultPublisher
-from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
-from amqtt_rest_bridge.routing.route_table import RouteTable
+from amqtt_rest_bridge.routing.outcomes import Outcomes
+from amqtt_rest_bridge.routing.room import WaitingRoom
+from amqtt_rest_bridge.routing.route_table import RouteTable, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.watching import Watched
-from amqtt_rest_bridge.topics import loggable
-
-log = logging.getLogger(__name__)
-
-MAX_HOPS: Final = 8  # a chain of routes ends here
 
 
 class Dispatcher:
-    """Match and admit messages, dispatch calls, count and publish what becomes of them.
+    """Match and admit messages, dispatch calls, and end them.
 
     Args:
         bridges: Where calls go.
-        publisher: Where results go.
+        outcomes: What becomes of messages and calls is noted there.
         server: Server mode's side, which shares the routes and the statistics.
         statistics: Those of the present routes, by name; changed in place by `set_routes`.
         workers: How many requests a route can have in flight, over all bridge processes.
         store: Keeps the calls of lossless routes; None where there are none.
-        on_health: Called with the statistics of a route whose health changed.
-        quiet: Logs what may come often.
-        observer: Counts for the admin port; None where there is none.
+        observer: Records what no route matches, for the admin port; None where there is none.
         clock: Unix seconds.
         room: Makes the room where messages of balanced routes wait.
     """
@@ -64,51 +54,51 @@ class Dispatcher:
     def __init__(
         self,
         bridges: BridgePort,
-        publisher: PublisherPort,
+        outcomes: Outcomes,
         server: ServerReports,
         statistics: dict[str, RouteStatistics],
         workers: int,
         *,
         store: Store | None,
-        on_health: Callable[[RouteStatistics], None],
-        quiet: QuietLog,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.time,
         room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
     ) -> None:
-        self.table = RouteTable(statistics, workers, clock)
+        self.table = RouteTable()
         """The routes in use."""
         self.orphans: list[str] = []
         """Keys of calls in the store whose event is gone, the oldest first."""
         self._bridges = bridges
-        self._results = ResultPublisher(publisher)
+        self._outcomes = outcomes
         self._server = server
+        self._statistics = statistics
+        self._workers = workers
         self._store = store
-        self._on_health = on_health
-        self._clock = clock
-        self._quiet = quiet
         self._observer = observer
+        self._clock = clock
         self._ids = itertools.count(1)
         self._room = room(self._time_over)
 
     @property
     def statistics(self) -> Mapping[str, RouteStatistics]:
         """Return the statistics of the present routes, by name."""
-        return self.table.statistics
+        return self._statistics
 
     def set_routes(self, routes: Sequence[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
         self._server.replace((numbered.route for numbered in routes), reads, replies)
-        self.table.replace(routes, self._server.watching.entries())
+        watched = self._server.watching.entries()
+        self.table = build_table(routes, watched, self._statistics, self._workers, self._clock())
         if self._observer is not None:
             self._observer.keep(event_names(numbered.route for numbered in routes))
         for offered in list(self._room.empty()):  # by the present definition of their events
-            present = self.table.named(offered.listening.name)
+            present = self.table.by_name.get(offered.listening.name)
             if present is None:
                 self._time_over(offered)
             else:
                 offered.listening = present
-                self._admit(offered)
+                if call := self._admit(offered):
+                    self._bridges.dispatch((call,))
 
     def offer(
         self,
@@ -127,19 +117,20 @@ class Dispatcher:
             delivery: Held for each call and each publication that comes of the message, and during this method. What
                 `abandon` drops stays held: its source delivers it again.
         """
-        found = self.table.find(message.topic)
+        found = self.table.listeners.find(message.topic)
         if not found:
             if self._observer is not None and self._observer.following:
                 self._observer.unmatched(message)
             if delivery is None:
                 return
-        held = delivery or NO_DELIVERY
-        held.hold()  # a call that ends at once must not acknowledge what other events have still to take
+        if delivery is not None:
+            delivery.hold()  # a call that ends at once must not acknowledge what other events have still to take
         try:
             if found:
-                self._offer(message, found, hops, taken, held)
+                self._offer(message, found, hops, taken, delivery)
         finally:
-            held.release()
+            if delivery is not None:
+                delivery.release()
 
     def _offer(
         self,
@@ -147,36 +138,37 @@ class Dispatcher:
         found: Iterable[Listening | Watched],
         hops: int,
         taken: Collection[EventName],
-        delivery: Delivery,
+        delivery: Delivery | None,
     ) -> None:
+        calls: list[Call] = []
         is_awaited = False
-        for entry in found:
-            if isinstance(entry, Watched):
-                if entry.keep:
-                    self._show(entry, message.payload)
-                else:
-                    is_awaited = is_awaited or self._server.watching.is_due(entry)
-            elif entry.name not in taken:
-                delivery.hold()
-                self._admit(Offered(entry, message, hops, delivery))
+        try:
+            for entry in found:
+                if isinstance(entry, Watched):
+                    if entry.keep:
+                        self._show(entry, message.payload)
+                    else:
+                        is_awaited = is_awaited or self._server.watching.is_due(entry)
+                elif entry.name not in taken and (call := self._take(Offered(entry, message, hops, delivery))):
+                    calls.append(call)
+        finally:
+            if calls:
+                self._bridges.dispatch(calls)
         if is_awaited and not self._bridges.forward(message.topic, message.payload):
             self._server.reply_dropped(message)
-        self._bridges.flush()
 
     def run(self, name: EventName, message: Message, delivery: Delivery) -> None:
         """Dispatch a message that the schedule of an event made, to it alone; `delivery` is held for its call."""
-        listening = self.table.named(name)
-        if listening is not None:
-            delivery.hold()
-            self._admit(Offered(listening, message, 0, delivery))
-            self._bridges.flush()
+        listening = self.table.by_name.get(name)
+        if listening is not None and (call := self._take(Offered(listening, message, 0, delivery))):
+            self._bridges.dispatch((call,))
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
         """Accept a retained message that reaches no subscriber now: read events answer with it.
 
         With `only_new` those that have seen a message already keep it: it may be a later one, not retained.
         """
-        for entry in self.table.find(topic):
+        for entry in self.table.listeners.find(topic):
             if isinstance(entry, Watched) and entry.keep and (entry.latest is None or not only_new):
                 self._show(entry, bytes(payload))
 
@@ -187,7 +179,8 @@ class Dispatcher:
     def withdraw(self, listening: Listening, key: str) -> None:
         """Undo the admission of a call in the store, whose publisher may not publish."""
         listening.statistics.withdraw()
-        self._forget(key)
+        if self._store is not None:
+            self._store.forget(key)
 
     def replay(self, call: Call) -> None:
         """Dispatch a call that has not ended, by the event's present definition.
@@ -195,59 +188,32 @@ class Dispatcher:
         Where a reload has removed the event, a lossless call stays in the store and any other one ends.
         """
         self.waiting(call, -1)
-        listening, old = self.table.named(call.listening.name), call.listening.statistics
+        listening, old = self.table.by_name.get(call.listening.name), call.listening.statistics
         if listening is not None:
             if listening.statistics is not old:
                 old.withdraw()
                 listening.statistics.admit_again()
             call.listening = listening
-            self._bridges.dispatch(call)
+            self._bridges.dispatch((call,))
         elif call.key is not None:
             old.withdraw()
             if self._store is not None:
                 self.orphans.append(call.key)
-                call.delivery.release()  # the store has the message; without one its source keeps it
+                if call.delivery is not None:
+                    call.delivery.release()  # the store has the message; without one its source keeps it
         else:
             self.lost(call)
 
     def done(self, call: Call, result: CallResult, release_credits: ReleaseCredits) -> None:
-        """Note a call that has ended and publish its result."""
-        listening, now = call.listening, self._clock()
-        statistics = listening.statistics
-        if result.code is None:
-            changed = statistics.success(result.seconds, now)
-            self._quiet.note(
-                logging.INFO, listening.name, "%s answered %d in %.0f ms",
-                listening.request, result.status, 1000 * result.seconds, topic=call.message.topic,
-            )  # fmt: skip
-        elif result.code == SKIPPED:
-            changed = False
-            statistics.skip()
-        else:
-            changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
-        if self._observer is not None:
-            self._observer.ended(listening.name, result)
-        if changed:
-            self._report_health(statistics)
-        if result.publication is not None:
-            self._results.put(result.publication, call.hops + 1, call.delivery, release_credits)
-        self._forget(call.key)
-        call.delivery.release()
-        if statistics.outside:
-            self._admit_waiting(statistics)
+        """End a call with its result."""
+        self._outcomes.ended(call, result, release_credits)
+        self._leave(call)
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge process died with the failure `bridge_restarted`."""
         self.waiting(call, -1)
-        failure, listening = bridge_restarted(), call.listening
-        self._quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
-        if self._observer is not None:
-            self._observer.lost(listening, call.message, failure)
-        if listening.statistics.failure(failure.code, failure.message, self._clock()):
-            self._report_health(listening.statistics)
-        self._results.put_failure(listening, call.message, failure, call.hops, call.delivery, has_room=True)
-        call.delivery.release()
-        self._admit_waiting(listening.statistics)
+        self._outcomes.lost(call)
+        self._leave(call)
 
     def abandon(self) -> Mapping[str, int]:
         """Forget the messages that wait for room, at the broker's end; return how many they were, by route."""
@@ -261,82 +227,71 @@ class Dispatcher:
 
     def try_failed(self, call: Call, code: str, message: str) -> None:
         """Note a failed try of a call that is tried until it succeeds."""
-        self.report_error(call.listening.route, code, message)
+        self._outcomes.error(call.listening.route, code, message)
 
     def report_error(self, route: str, code: str, message: str) -> None:
         """Note in a route's status an error that ended no call."""
-        statistics = self.statistics.get(route)
-        if statistics is not None and statistics.try_failed(code, message, self._clock()):
-            self._report_health(statistics)
+        self._outcomes.error(route, code, message)
 
-    def refuse(
-        self, listening: Listening, message: Message, failure: CallError, hops: int, delivery: Delivery = NO_DELIVERY
-    ) -> None:
-        """Answer a message that was not admitted: failure payload, status, and a log line a second at most."""
-        text = "refused a message on %s: %s"
-        self._quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
-        if self._observer is not None:
-            self._observer.refused(listening, message, failure)
-        if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
-            self._report_health(listening.statistics)
-        if hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
-            self._results.put_failure(listening, message, failure, hops, delivery)
-        delivery.release()
+    def refuse(self, offered: Offered, failure: CallError) -> None:
+        """End a message that was not admitted."""
+        self._outcomes.refused(offered, failure)
+        if offered.delivery is not None:
+            offered.delivery.release()
 
-    def _admit(self, offered: Offered) -> None:
-        """Admit a message, queue it until there is room, or refuse it."""
+    def _take(self, offered: Offered) -> Call | None:
+        """Return the call of a message that is admitted; None when it waits for room, or was refused."""
+        if offered.delivery is not None:
+            offered.delivery.hold()
+        return self._admit(offered)
+
+    def _admit(self, offered: Offered) -> Call | None:
         statistics = offered.listening.statistics
         if offered.hops >= MAX_HOPS:
-            refusal: CallError | None = too_many_hops(MAX_HOPS)
-        elif statistics.outside:  # those that came before go first
-            refusal = None if self._room.accept(offered) else overloaded(statistics.capacity)
-        elif offered.listening.lossless and offered.delivery is not NO_DELIVERY:  # whose source bounds what it sends
+            self.refuse(offered, too_many_hops(MAX_HOPS))
+            return None
+        if offered.listening.lossless and offered.delivery is not None:  # whose source bounds what it sends
             statistics.admit_again()
-            refusal = None
-            self._begin(offered)
-        elif (refusal := statistics.admit()) is None:
-            self._begin(offered)
-        elif self._room.accept(offered):
-            refusal = None
-        if refusal is not None:
-            self._refuse(offered, refusal)
+            return self._call(offered)
+        # Those that came before go first.
+        refusal = overloaded(statistics.capacity) if statistics.outside else statistics.admit()
+        if refusal is None:
+            return self._call(offered)
+        if not self._room.accept(offered):
+            self.refuse(offered, refusal)
+        return None
 
-    def _begin(self, offered: Offered) -> None:
-        """Dispatch a message that is admitted."""
-        listening, message = offered.listening, offered.message
-        key = offered.delivery.key(listening.name) if listening.lossless else None
-        if listening.lossless and self._store is not None:
-            try:
-                key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)
-            except StoreFullError as error:
-                listening.statistics.withdraw()
-                self._refuse(offered, disk_full(error))
-                return
-        call = Call(next(self._ids), listening, message, offered.hops, self, offered.delivery, key)
-        self._bridges.dispatch(call)
+    def _call(self, offered: Offered) -> Call | None:
+        """Return the call of a message that is admitted; None when the store is full."""
+        listening, message, delivery = offered.listening, offered.message, offered.delivery
+        key = None
+        if listening.lossless:
+            key = None if delivery is None else delivery.key(listening.name)
+            if self._store is not None:
+                try:
+                    key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)
+                except StoreFullError as error:
+                    listening.statistics.withdraw()
+                    self.refuse(offered, disk_full(error))
+                    return None
+        return Call(next(self._ids), listening, message, offered.hops, self, delivery, key)
 
-    def _admit_waiting(self, statistics: RouteStatistics) -> None:
-        """Admit messages that wait for the room that a call has left."""
+    def _leave(self, call: Call) -> None:
+        """Remove a call that has ended, and admit messages that wait for its room."""
+        if call.key is not None and self._store is not None:
+            self._store.forget(call.key)
+        if call.delivery is not None:
+            call.delivery.release()
+        statistics = call.listening.statistics
         while statistics.outside and statistics.has_room:
             offered = self._room.next(statistics.name)
             statistics.admit()
-            self._begin(offered)
-            self._bridges.flush()
+            if next_call := self._call(offered):
+                self._bridges.dispatch((next_call,))
 
     def _time_over(self, offered: Offered) -> None:
-        self._refuse(offered, overloaded(offered.listening.statistics.capacity))
-
-    def _refuse(self, offered: Offered, failure: CallError) -> None:
-        self.refuse(offered.listening, offered.message, failure, offered.hops, offered.delivery)
+        self.refuse(offered, overloaded(offered.listening.statistics.capacity))
 
     def _show(self, watched: Watched, payload: bytes) -> None:
         watched.latest = payload
         self._bridges.show(watched.topic_filter, payload)
-
-    def _forget(self, key: str | None) -> None:
-        if key is not None and self._store is not None:
-            self._store.forget(key)
-
-    def _report_health(self, statistics: RouteStatistics) -> None:
-        if self.statistics.get(statistics.name) is statistics:  # a route that is gone has no status
-            self._on_health(statistics)

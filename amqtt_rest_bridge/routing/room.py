@@ -8,28 +8,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.model import Message, OverloadPolicy
-from amqtt_rest_bridge.routing.calls import Delivery, Listening
+from amqtt_rest_bridge.model import OverloadPolicy
+from amqtt_rest_bridge.routing.calls import Offered
 
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
-
-
-@dataclass(slots=True, eq=False)
-class Offered:
-    """A message for one event, before it is admitted.
-
-    `delivery` is held for it until it has been refused, or its call has ended. `since` is the monotonic time at which
-    it began to wait for room, None before.
-    """
-
-    listening: Listening
-    message: Message
-    hops: int
-    delivery: Delivery
-    since: float | None = None
 
 
 Later = Callable[[float, Callable[[], None]], object]

@@ -1,7 +1,7 @@
 """A dispatcher between a bridge and a queue that keep what they are given."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.link.frames import CallResult
@@ -16,10 +16,11 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
-from amqtt_rest_bridge.routing.calls import Call, Store
+from amqtt_rest_bridge.routing.calls import Call, Offered, Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
-from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
+from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
@@ -31,11 +32,8 @@ class Bridge:
         self.calls: list[Call] = []
         self.seen: list[tuple[str, bytes]] = []
 
-    def dispatch(self, call: Call) -> None:
-        self.calls.append(call)
-
-    def flush(self) -> None:
-        """Nothing waits here."""
+    def dispatch(self, calls: Sequence[Call]) -> None:
+        self.calls += calls
 
     def forward(self, topic: str, payload: bytes) -> bool:
         self.seen.append((topic, payload))
@@ -96,10 +94,8 @@ class Rig:
         """Of health, as they were reported."""
         quiet, statistics = QuietLog(later=lambda *_: None), dict[str, RouteStatistics]()
         self.server = ServerReports(self.queue, statistics, self.changes.append, quiet)
-        self.dispatcher = Dispatcher(
-            self.bridge, self.queue, self.server, statistics, 4,
-            store=store, on_health=self.changes.append, quiet=quiet, room=room,
-        )  # fmt: skip
+        outcomes = Outcomes(self.queue, statistics, self.changes.append, quiet, None)
+        self.dispatcher = Dispatcher(self.bridge, outcomes, self.server, statistics, 4, store=store, room=room)
         self.use(route())
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:

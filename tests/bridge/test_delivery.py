@@ -7,9 +7,8 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import Call, StoreFullError
-from amqtt_rest_bridge.routing.dispatcher import MAX_HOPS
-from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Offered, StoreFullError
+from amqtt_rest_bridge.routing.room import WaitingRoom
 
 from .dispatch_support import Rig, route
 

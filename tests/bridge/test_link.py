@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
-from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.codec import encode
 from amqtt_rest_bridge.link.frames import (
     Calls,
@@ -26,7 +26,6 @@ from amqtt_rest_bridge.link.frames import (
     credits_for,
 )
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.processes.batcher import FRAME_BYTES, Batcher
 
 
 @pytest.fixture
@@ -146,34 +145,58 @@ def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[Broke
     asyncio.run(scenario())
 
 
-def test_a_lone_item_leaves_at_once_and_a_burst_together() -> None:
-    async def scenario() -> list[list[int]]:
-        batches: list[list[int]] = []
-        batcher = Batcher(asyncio.get_running_loop(), batches.append)
-        batcher.add(1)
-        await asyncio.sleep(0)
-        assert batches == [[1]]
-        for item in (2, 3, 4):
-            batcher.add(item)
-        while len(batches) < 2:
-            await asyncio.sleep(0)
-        batcher.flush()
-        batcher.flush_if_quiet()
-        return batches
-
-    assert asyncio.run(scenario()) == [[1], [2, 3, 4]]
+def replies(*names: str, size: int = 0) -> list[TopicMessage]:
+    return [TopicMessage(name, b"x" * size) for name in names]
 
 
-def test_large_items_leave_in_a_frame_each() -> None:
-    async def scenario() -> list[list[bytes]]:
-        batches: list[list[bytes]] = []
-        batcher = Batcher(asyncio.get_running_loop(), batches.append)
-        for item in (b"1", b"2", b"3"):
-            batcher.add(item, FRAME_BYTES * 2 // 3)
-        batcher.flush()
-        return batches
+async def received(bridge: BridgeEnd, count: int) -> list[ToBridge]:
+    return await asyncio.to_thread(receive, bridge, count)
 
-    assert asyncio.run(scenario()) == [[b"1", b"2"], [b"3"]]
+
+def test_a_lone_item_leaves_before_the_loop_goes_on_and_a_burst_after_it_in_one_frame(
+    ends: tuple[BrokerEnd, BridgeEnd],
+) -> None:
+    async def scenario() -> None:
+        broker, bridge = ends
+        broker.attach(asyncio.get_running_loop())
+        broker.gather(Replies, replies("1"), 1)
+        assert receive(bridge, 1) == [Replies(replies("1"))]
+        for name in ("2", "3", "4"):
+            broker.gather(Replies, replies(name), 1)
+        assert await received(bridge, 1) == [Replies(replies("2", "3", "4"))]
+
+    asyncio.run(scenario())
+
+
+def test_items_of_another_kind_and_other_frames_leave_behind_what_is_gathered(
+    ends: tuple[BrokerEnd, BridgeEnd],
+) -> None:
+    async def scenario() -> None:
+        broker, bridge = ends
+        broker.attach(asyncio.get_running_loop())
+        call = DispatchedCall(1, 2, Message("a", b"", 1.5), None)
+        broker.gather(Replies, replies("1"), 1)
+        broker.gather(Replies, replies("2"), 1)
+        broker.gather(Calls, [call], 1)
+        broker.gather(Calls, [call], 1)
+        broker.send(CreditReturn(5))
+        sent = [Replies(replies("1")), Replies(replies("2")), Calls([call, call]), CreditReturn(5)]
+        assert await received(bridge, 4) == sent
+
+    asyncio.run(scenario())
+
+
+def test_large_items_leave_in_a_frame_each(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    async def scenario() -> None:
+        broker, bridge = ends
+        broker.attach(asyncio.get_running_loop())
+        size = FRAME_BYTES * 2 // 3
+        for name in ("1", "2", "3", "4"):
+            broker.gather(Replies, replies(name, size=size), size)
+        frames = [Replies(replies(*names, size=size)) for names in (["1"], ["2", "3"], ["4"])]
+        assert await received(bridge, 3) == frames
+
+    asyncio.run(scenario())
 
 
 def test_a_publication_costs_by_its_size() -> None:
@@ -194,21 +217,3 @@ def test_what_a_hanging_bridge_has_not_read_is_known_and_leaves_whole_when_it_re
         assert broker.backlog == 0
 
     asyncio.run(scenario())
-
-
-def test_flush_if_quiet_sends_at_once_but_only_when_the_link_was_quiet() -> None:
-    async def scenario() -> list[list[int]]:
-        batches: list[list[int]] = []
-        batcher = Batcher(asyncio.get_running_loop(), batches.append)
-        batcher.add(1)
-        batcher.add(2)
-        batcher.flush_if_quiet()
-        assert batches == [[1, 2]]
-        batcher.add(3)
-        batcher.flush_if_quiet()
-        assert batches == [[1, 2]]
-        while len(batches) < 2:
-            await asyncio.sleep(0)
-        return batches
-
-    assert asyncio.run(scenario()) == [[1, 2], [3]]

@@ -3,11 +3,14 @@
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from amqtt_rest_bridge.bridge.link_readers import LinkReaders, LockTurn, SocketTurn, Turn, Worker
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.frames import Ping, ToBridge
+from amqtt_rest_bridge.link.readers import LinkReaders, LockTurn, SocketTurn, Turn, Worker
 
 SECONDS = 10.0
 
@@ -28,13 +31,14 @@ class Job:
 
 
 class Script:
-    """Readers of what the test puts in; each is a byte in a socket."""
+    """Readers of what the test puts in; each is a frame on the link."""
 
     def __init__(self, make_turn: Callable[[int], Turn]) -> None:
-        self._given: queue.SimpleQueue[list[Worker] | Exception | None] = queue.SimpleQueue()
+        self._given: queue.SimpleQueue[list[Worker] | Exception] = queue.SimpleQueue()
         self.errors: list[Exception] = []
-        self._ours, self._theirs = socket.socketpair()
-        self._readers = LinkReaders(self._read, make_turn(self._theirs.fileno()))
+        ours, theirs = socket.socketpair()
+        self._broker, self._bridge = BrokerEnd(ours), BridgeEnd(theirs)
+        self._readers = LinkReaders(self._bridge, self._handle, make_turn(theirs.fileno()))
         self._running = threading.Thread(target=self._run)
         self._running.start()
 
@@ -44,23 +48,24 @@ class Script:
         except ValueError as error:
             self.errors.append(error)
 
-    def _read(self) -> list[Worker] | None:
-        self._theirs.recv(1)
+    def _handle(self, frames: Sequence[ToBridge]) -> list[Worker]:
+        assert frames == [Ping()]
         given = self._given.get(timeout=SECONDS)
         if isinstance(given, Exception):
             raise given
         return given
 
-    def give(self, given: list[Worker] | Exception | None) -> None:
+    def give(self, given: list[Worker] | Exception) -> None:
         self._given.put(given)
-        self._ours.send(b"x")
+        self._broker.send_now(Ping())
 
     def end(self, how: Exception | None = None) -> None:
-        self.give(how)
+        if how is not None:
+            self.give(how)
+        self._broker.close()
         self._running.join(SECONDS)
         assert not self._running.is_alive()
-        for sock in (self._ours, self._theirs):
-            sock.close()
+        self._bridge.close()
 
 
 @pytest.fixture(params=[lambda _: LockTurn(), SocketTurn], ids=["lock", "socket"])

@@ -13,7 +13,7 @@ from amqtt.session import IncomingApplicationMessage, Session
 
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
-from amqtt_rest_bridge.broker.lossless import Lossless, taken_by
+from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
 from amqtt_rest_bridge.model import (
     Message,
     OverloadPolicy,
@@ -176,7 +176,8 @@ def taken(rig: Rig, spool: Spool, packet: PublishPacket, session: Session) -> by
 
 def broadcast(rig: Rig, session: Session | None, topic: str, payload: bytes | None) -> None:
     assert payload is not None
-    rig.dispatcher.offer(Message(topic, bytes(payload), 0.0), taken=taken_by(session, topic, payload))
+    events = taken_by(session, topic, payload) if isinstance(payload, Taken) else ()
+    rig.dispatcher.offer(Message(topic, bytes(payload), 0.0), taken=events)
 
 
 def test_a_message_is_taken_once_whatever_a_reload_makes_of_its_route_in_between(rig: Rig, spool: Spool) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import Call
-from amqtt_rest_bridge.routing.room import Offered, WaitingRoom
+from amqtt_rest_bridge.routing.calls import Call, Offered
+from amqtt_rest_bridge.routing.room import WaitingRoom
 
 from .clock import Clock
 from .dispatch_support import Rig as DispatcherRig

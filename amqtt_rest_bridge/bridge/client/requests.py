@@ -76,10 +76,11 @@ class PreparedEvent:
         self._base = f"{origin}{path}/"
         self._method = event.method
         self._max_body_bytes = max_body_bytes
-        self._endpoint = _Text(event.endpoint)
+        self._endpoint = event.endpoint
         source = event.endpoint.source
         self._slashes = len(source) - len(source.lstrip("/"))
         self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
+        self._url = self._url_for(MessageValues("", b"", 0.0)) if event.endpoint.is_constant else None
         destination = event.destination_topic
         self._destination = None if destination is None or destination.needs_response else _Text(destination)
         self.result = result_of(event)
@@ -110,7 +111,7 @@ class PreparedEvent:
         values = MessageValues(message.topic, message.payload, message.timestamp)
         if self._is_wanted is not None and not self._is_wanted(values):
             raise SkippedError
-        url = self._base + printable(self._path(values).partition("#")[0])
+        url = self._url or self._url_for(values)
         body = None if self._body is None else self._fill_body(self._body, values)
         headers = self._headers
         if headers is None:
@@ -127,13 +128,14 @@ class PreparedEvent:
         destination = None if self._destination is None else self._destination.fill(values)
         return BuiltRequest(HttpRequest(self._method, url, headers, body), destination)
 
-    def _path(self, values: MessageValues) -> str:
+    def _url_for(self, values: MessageValues) -> str:
         """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS replaces.
 
         Those are the literal ones, or a topic's own; an empty value must not make a segment disappear.
         """
         filled = self._endpoint.fill(values)
-        return filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
+        path = filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
+        return self._base + printable(path.partition("#")[0])
 
     def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
         body = text.fill_bytes(values)

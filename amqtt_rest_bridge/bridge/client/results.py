@@ -40,7 +40,7 @@ def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None
         return CallError(
             FailureCode.HTTP_STATUS, f"the server answered {describe_status(status)}", _status_hint(status, response)
         )
-    return redirect_refused(request, response)
+    return redirect_refused(request, response) if status >= 300 else None
 
 
 Result = Callable[[Message, str | None, HttpResponse], Publication | None]

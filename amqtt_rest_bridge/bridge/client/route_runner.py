@@ -107,8 +107,8 @@ class RouteRunner:
 
     # The journey of a call.
 
-    def take(self, calls: Sequence[DispatchedCall]) -> bool:
-        """Queue calls in order of arrival; return whether no worker runs: the caller then has to `wake` or `work`."""
+    def take(self, calls: Sequence[DispatchedCall]) -> "WorkerPool[_OpenCall] | None":
+        """Queue calls in order of arrival; return the pool where none of its threads runs, so that one has to begin."""
         now = time.perf_counter()
         ready: list[_OpenCall] = []
         with self._lock:
@@ -118,14 +118,14 @@ class RouteRunner:
             call = _OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, now)
             if event.event.ordered:
                 call.order_key = (self.name, event.event.name, call.message.topic)
-            start = functools.partial(self._start, call)
-            if call.order_key is None or self._context.ordered.enter(call.order_key, start):
-                ready.append(call)
+                if not self._context.ordered.enter(call.order_key, functools.partial(self._start, call)):
+                    continue
+            ready.append(call)
         if self._pace is not None:
             for call in ready:
                 self._start(call)
-            return False
-        return bool(ready) and self._pool.queue(ready)
+            return None
+        return self._pool if ready and self._pool.queue(ready) else None
 
     def _run(self, call: _OpenCall) -> None:
         try:
@@ -269,14 +269,6 @@ class RouteRunner:
     def busy(self) -> bool:
         """Return whether a worker runs a call."""
         return self._pool.running > 0
-
-    def wake(self) -> None:
-        """Start a worker on the calls that are queued."""
-        self._pool.wake()
-
-    def work(self) -> None:
-        """Run the queued calls on the calling thread; blocks until the queue is empty."""
-        self._pool.work()
 
     def retire(self) -> None:
         """End the present calls by this definition of the route, which a reload has replaced.

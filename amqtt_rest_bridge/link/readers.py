@@ -1,4 +1,4 @@
-"""The reading of the link: two threads in turn, so that the one which reads a lone call can run it itself."""
+"""The reading of the bridge's end: two threads in turn, so that the one which reads a lone call can run it itself."""
 
 import select
 import socket
@@ -6,6 +6,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.frames import ToBridge
 
 
 class Worker(Protocol):
@@ -85,11 +88,6 @@ class SocketTurn:
         self._is_ended = True
 
 
-def turn_at(descriptor: int) -> Turn:
-    """Return the best turn that the system has for reading from a descriptor."""
-    return SocketTurn(descriptor) if sys.platform == "linux" else LockTurn()
-
-
 class LinkReaders:
     """Two threads that take turns at reading.
 
@@ -97,20 +95,24 @@ class LinkReaders:
     call would be delayed by that, the reading of a later frame is not.
 
     Args:
-        read: Reads and handles frames, on one thread at a time; blocks. Returns what has to begin, None at the end.
-        turn: Decides which thread reads.
+        link: What they read, until it closes.
+        handle: Handles frames, on one thread at a time, and returns what has to begin.
+        turn: Decides which thread reads; default: the best one that the system has.
     """
 
-    def __init__(self, read: Callable[[], Sequence[Worker] | None], turn: Turn) -> None:
-        self._read = read
-        self._turn = turn
+    def __init__(
+        self, link: BridgeEnd, handle: Callable[[Sequence[ToBridge]], Sequence[Worker]], turn: Turn | None = None
+    ) -> None:
+        self._link = link
+        self._handle = handle
+        self._turn = turn or (SocketTurn(link.fileno()) if sys.platform == "linux" else LockTurn())
         self._away = False  # whether one of the two runs a call: then the other one reads
         self._over = False
         self._ended = threading.Event()
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Read until the end, or until `read` raises; blocks. Work that one of the threads is at is not waited for."""
+        """Read until the end, or until `handle` raises; blocks. Work that a thread is at is not waited for."""
         for number in (1, 2):
             threading.Thread(target=self._take_turns, name=f"link-{number}", daemon=True).start()
         self._ended.wait()
@@ -132,7 +134,8 @@ class LinkReaders:
     def _next(self) -> Worker | None:
         """Read until there is a lone piece of work for this thread; None at the end."""
         try:
-            while not self._over and (workers := self._read()) is not None:
+            while not self._over and (frames := self._link.receive(None)) is not None:
+                workers = self._handle(frames)
                 if len(workers) == 1 and not self._away:
                     self._away = True
                     return workers[0]

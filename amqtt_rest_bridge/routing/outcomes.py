@@ -1,0 +1,131 @@
+"""What becomes of messages and calls: counted, logged, recorded for the admin port, published. The broker's loop alone.
+
+Nothing here decides; the dispatcher does. A publication holds the delivery of its message until it has been published.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.failures import bridge_restarted, failure_payload, failure_topic
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
+from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Offered, PublisherPort, ReleaseCredits
+from amqtt_rest_bridge.routing.observer import Observer
+from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.topics import loggable
+
+
+class Outcomes:
+    """Note them.
+
+    Args:
+        publisher: Where results go.
+        statistics: Those of the present routes, by name.
+        on_health: Called with the statistics of a route whose health changed.
+        quiet: Logs what may come often.
+        observer: Counts for the admin port; None where there is none.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        publisher: PublisherPort,
+        statistics: Mapping[str, RouteStatistics],
+        on_health: Callable[[RouteStatistics], None],
+        quiet: QuietLog,
+        observer: Observer | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._publisher = publisher
+        self._statistics = statistics
+        self._on_health = on_health
+        self._quiet = quiet
+        self._observer = observer
+        self._clock = clock
+
+    def ended(self, call: Call, result: CallResult, release_credits: ReleaseCredits) -> None:
+        """Note a call that has ended, and publish its result."""
+        listening, statistics, now = call.listening, call.listening.statistics, self._clock()
+        if result.code is None:
+            changed = statistics.success(result.seconds, now)
+            self._quiet.note(
+                logging.INFO, listening.name, "%s answered %d in %.0f ms",
+                listening.request, result.status, 1000 * result.seconds, topic=call.message.topic,
+            )  # fmt: skip
+        elif result.code == SKIPPED:
+            changed = False
+            statistics.skip()
+        else:
+            changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
+        if self._observer is not None:
+            self._observer.ended(listening.name, result)
+        if changed:
+            self._report_health(statistics)
+        if result.publication is not None:
+            self._publish(result.publication, call.hops + 1, call.delivery, release_credits)
+
+    def lost(self, call: Call) -> None:
+        """Note a call whose bridge process died, as the failure `bridge_restarted`."""
+        failure, listening = bridge_restarted(), call.listening
+        self._quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
+        if self._observer is not None:
+            self._observer.lost(listening, call.message, failure)
+        if listening.statistics.failure(failure.code, failure.message, self._clock()):
+            self._report_health(listening.statistics)
+        self._publish_failure(call, failure, _no_credits)
+
+    def refused(self, offered: Offered, failure: CallError) -> None:
+        """Note a message that was not admitted: failure payload, status, and a log line a second at most."""
+        listening, message = offered.listening, offered.message
+        text = "refused a message on %s: %s"
+        self._quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
+        if self._observer is not None:
+            self._observer.refused(listening, message, failure)
+        if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
+            self._report_health(listening.statistics)
+        if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
+            self._publish_failure(offered, failure, None)
+
+    def error(self, route: str, code: str, message: str) -> None:
+        """Note in a route's status an error that ended no call."""
+        statistics = self._statistics.get(route)
+        if statistics is not None and statistics.try_failed(code, message, self._clock()):
+            self._on_health(statistics)
+
+    def _publish_failure(self, of: Call | Offered, failure: CallError, release_credits: ReleaseCredits | None) -> None:
+        """Queue the failure payload of a message, where its event names a topic for it."""
+        event, message = of.listening.event, of.message
+        topic = failure_topic(event, message)
+        if topic is not None:
+            kept = message.payload if event.failure_payload else None
+            payload = failure_payload(*of.listening.name, message.topic, message.timestamp, failure, None, kept)
+            self._publish(Publication(topic, payload), of.hops + 1, of.delivery, release_credits)
+
+    def _publish(
+        self, publication: Publication, hops: int, delivery: Delivery | None, release_credits: ReleaseCredits | None
+    ) -> None:
+        """Queue a publication; its delivery is held until it has been published."""
+        if delivery is not None:  # then it has room: the source bounds what it leaves unacknowledged
+            delivery.hold()
+            release_credits = _releasing(delivery, release_credits)
+        self._publisher.put(publication, hops, release_credits)
+
+    def _report_health(self, statistics: RouteStatistics) -> None:
+        if self._statistics.get(statistics.name) is statistics:  # a route that is gone has no status
+            self._on_health(statistics)
+
+
+def _releasing(delivery: Delivery, release_credits: ReleaseCredits | None) -> ReleaseCredits:
+    def published(count: int) -> None:
+        if release_credits is not None:
+            release_credits(count)
+        delivery.release()
+
+    return published
+
+
+def _no_credits(_count: int) -> None:
+    """No-op default: admitted messages are few enough for their failures to have room, and those cost no credits."""
