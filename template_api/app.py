@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import falcon
 
@@ -105,10 +106,11 @@ class _Errors:
             return self._refusal(req, exc)
         if isinstance(exc, IndexNotReadyError):
             return SearchNotReadyError()
+        asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
         if isinstance(exc, DatabaseUnavailableError):
-            log.error("request %s: %s %s: %s", request_id(req), req.method, req.path, exc)
+            log.error("request %s: %s: %s", request_id(req), asked, exc)
         else:
-            log.error("request %s: %s %s failed", request_id(req), req.method, req.path, exc_info=exc)
+            log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
         return _FAILURES.get(req.uri_template, InternalError)()
 
     def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:

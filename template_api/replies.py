@@ -126,12 +126,15 @@ def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply)
 
 
 def takes_gzip(accept_encoding: str | None) -> bool:
-    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids it."""
-    for item in (accept_encoding or "").lower().split(","):
-        coding, _, weight = item.replace(" ", "").partition(";")
-        if coding in {"gzip", "x-gzip", "*"}:
-            return not weight or weight.removeprefix("q=").strip("0.") != ""
-    return False
+    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3).
+
+    A weight of 0 forbids a coding; `*` holds for those that are not named.
+    """
+    taken: dict[str, bool] = {}
+    for item in (accept_encoding or "").lower().replace(" ", "").split(","):
+        coding, _, weight = item.partition(";")
+        taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
+    return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
 
 
 def _holds(if_none_match: str | None, etag: str) -> bool:

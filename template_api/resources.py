@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import falcon
 
@@ -27,6 +28,7 @@ class Answers:
 
     def __init__(self, library: TemplateLibrary, base_url: str) -> None:
         self.library = library
+        self.root = urlsplit(base_url).path
         self._base_url = base_url
         self._cache = ReplyCache()
 
@@ -83,7 +85,7 @@ class Templates:
         """Send the templates that match the query parameters."""
         wanted = query.list_query(req.query_string)
         reply = self._answers.summaries(wanted)
-        _count(resp, wanted, reply, query.LIST_PATH)
+        _count(resp, wanted, reply, self._answers.root + query.LIST_PATH)
         send(req, resp, reply)
 
     on_head = on_get
@@ -112,7 +114,7 @@ class Search:
         """Send the results for the query parameters."""
         wanted = query.search_query(req.query_string)
         reply = self._answers.results(wanted)
-        _count(resp, wanted, reply, query.SEARCH_PATH)
+        _count(resp, wanted, reply, self._answers.root + query.SEARCH_PATH)
         send(req, resp, reply)
 
     on_head = on_get
@@ -122,7 +124,7 @@ class Search:
         _check_media_type(req)
         wanted = query.body_query(_body(req))
         reply = self._answers.results(wanted)
-        _count(resp, wanted, reply, query.SEARCH_PATH if wanted.text else None)
+        _count(resp, wanted, reply, self._answers.root + query.SEARCH_PATH if wanted.text else None)
         send_whole(req, resp, reply)
 
 

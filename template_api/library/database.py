@@ -69,8 +69,13 @@ def translated(engine: Engine) -> Iterator[None]:
         raise
     except sa.exc.SQLAlchemyError as exc:
         cause = str(getattr(exc, "orig", None) or exc).strip().splitlines()
-        where = engine.url.render_as_string(hide_password=True)
-        raise DatabaseUnavailableError(f"database {where}: {cause[0] if cause else type(exc).__name__}") from exc
+        reason = cause[0] if cause else type(exc).__name__
+        raise DatabaseUnavailableError(f"database {shown_url(engine.url)}: {reason}") from exc
+
+
+def shown_url(url: URL) -> str:
+    """Return a database URL for messages: without its password and its query, where drivers take passwords too."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def parsed_url(url: str) -> URL:
@@ -79,6 +84,8 @@ def parsed_url(url: str) -> URL:
         parsed = make_url(url)
     except (sa.exc.ArgumentError, ValueError) as exc:
         raise StartError("database_url is not a database URL; write for example sqlite:///template-library.db") from exc
+    if "@" in (parsed.host or ""):  # the rest of a password, which messages would show as the host
+        raise StartError("database_url: an @ in the user name or password must be percent-encoded, as %40")
     if parsed.drivername in {"postgres", "postgresql"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() not in {"sqlite", "postgresql"}:

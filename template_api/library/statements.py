@@ -1,6 +1,7 @@
 """The SELECTs that the API needs, and what their rows become. Pure but for the tables' names."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -53,23 +54,28 @@ class Statements:
         """Return the SELECTs of the ids that a query without a text asks for, and of how many there are in all."""
         t, wanted = tables()["templates"].c, [tables()["templates"].c.status == Status.PUBLISHED.value]
         if query.category_id:
-            wanted.append(t.category_id == query.category_id)
+            wanted.append(t.category_id.in_(_storable([query.category_id])))
         if query.difficulty:
             wanted.append(t.difficulty == query.difficulty)
         if query.broker_version_ids:
-            wanted.append(t.broker_version_id.in_(sorted(query.broker_version_ids)))
+            wanted.append(t.broker_version_id.in_(_storable(query.broker_version_ids)))
         for name, column, ids in (
             ("template_tags", "tag_id", query.tag_ids),
             ("template_routes", "route_id", query.route_ids),
         ):
             if ids:
                 link = tables()[name].c
-                wanted.append(t.id.in_(sa.select(link.template_id).where(link[column].in_(sorted(ids)))))
+                wanted.append(t.id.in_(sa.select(link.template_id).where(link[column].in_(_storable(ids)))))
         ids_of_page = sa.select(t.id).where(*wanted).order_by(t.published_at.desc(), t.id)
         return (
             ids_of_page.limit(query.limit).offset(query.offset),
             sa.select(sa.func.count()).select_from(tables()["templates"]).where(*wanted),
         )
+
+
+def _storable(ids: Iterable[str]) -> list[str]:
+    """Return ids with NUL, which no template has, as others that none has: PostgreSQL's driver refuses them."""
+    return sorted(each.replace("\0", "\N{REPLACEMENT CHARACTER}") for each in ids)
 
 
 def _named(facet: Any) -> sa.Select[Any]:

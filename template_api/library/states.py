@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from template_api.errors import UnknownTemplateError
-from template_api.library.database import open_database, translated, writing
+from template_api.library.database import open_database, shown_url, translated, writing
 from template_api.library.tables import tables
 from template_api.library.writer import next_version
 from template_api.records import ListedTemplate, Status
@@ -61,7 +61,7 @@ def _set_status(connection: Connection, id_or_slug: str, status: Status) -> bool
     matches = connection.execute(known).all() if id_or_slug.isprintable() else []
     if not matches:
         slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars().all()
-        raise UnknownTemplateError(id_or_slug, connection.engine.url.render_as_string(hide_password=True), slugs)
+        raise UnknownTemplateError(id_or_slug, shown_url(connection.engine.url), slugs)
     row = min(matches, key=lambda match: match.id != id_or_slug.lower())
     if row.status == status.value:
         return False

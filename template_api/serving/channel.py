@@ -54,6 +54,10 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
             fault = "The request target holds a user name"
         if fault:
             raise ParsingError(fault)
+        # waitress 3.0.2 compares the whole field; it is a list (RFC 9110 section 7.6.1).
+        options = self.headers.get("CONNECTION", "")
+        if "," in options and "close" in {each.strip().lower() for each in options.split(",")}:
+            self.headers["CONNECTION"] = "close"
 
     def received(self, data: bytes) -> int:
         """Parse bytes of one request; return how many belong to it."""

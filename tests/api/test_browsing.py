@@ -58,6 +58,14 @@ def test_the_link_leads_from_page_to_page_until_the_end(client: "Client", path: 
     assert len(set(seen)) == len(seen) > 7
 
 
+def test_the_link_begins_with_the_path_of_the_public_address(store: "Store", make_template: Make) -> None:
+    store.bring(*(make_template(f"t{n}", title="Poll the weather") for n in range(3)))
+    client = store.client(base_url="https://example.org/library/")
+    for path in ("/api/templates?limit=1", "/api/search?q=weather&limit=1"):
+        assert client.get(path).headers["Link"].startswith(f"</library{path.partition('?')[0]}?")
+    assert client.post({"query": "weather", "limit": 1}).headers["Link"].startswith("</library/api/search?")
+
+
 def test_post_has_pages_and_names_the_next_one_at_get(client: "Client") -> None:
     tag = facet(client, "tags", "all")
     page = client.post({"query": "receive", "limit": 5, "offset": 5, "filters": {"tag_ids": [tag]}})

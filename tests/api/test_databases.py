@@ -188,3 +188,20 @@ def test_serving_an_empty_library_says_how_to_fill_it(serve: Callable[..., Any],
     with serve("--database-url", sqlite_url) as served:
         assert served.get("/api/templates").json["results"] == []
         assert served.log.read_text().count("the library is empty; fill it with template-api import PATH") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("postgresql://u:hunter2@127.0.0.1:1/d", id="authority"),
+        pytest.param("postgresql://u@127.0.0.1:1/d?password=hunter2", id="query"),
+        pytest.param("postgresql://u@127.0.0.1:1/d?sslmode=prefer&sslpassword=hunter2", id="key"),
+        pytest.param("postgresql:///d?host=127.0.0.1&port=1&user=u&password=hunter2", id="query-alone"),
+        pytest.param("postgresql://u:p@hunter2@127.0.0.1:1/d", id="at-sign"),
+        pytest.param("postgresql+nope://u:hunter2@127.0.0.1:1/d", id="driver"),
+    ],
+)
+def test_no_message_shows_a_password_of_the_database(url: str) -> None:
+    with pytest.raises((StartError, DatabaseUnavailableError)) as refused:
+        open_database(url)
+    assert "hunter2" not in str(refused.value)

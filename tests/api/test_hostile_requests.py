@@ -1,7 +1,12 @@
 """Whatever a fuzzer sends is answered with 2xx or 4xx in the specified form."""
 
+import gzip
 import json
+import logging
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_from_bytes
 
@@ -98,3 +103,45 @@ def test_any_headers_are_answered(client: "Client", headers: dict[str, str]) -> 
 @pytest.mark.parametrize("text", ["xyzzy " * 660, "a" * 4000, "ab " * 1300, "\u4e00" * 4000, "weathr " * 570])
 def test_the_longest_texts_are_answered(client: "Client", text: str) -> None:
     assert answered(client, "POST", "/api/search", json={"query": text}) == 200
+
+
+@pytest.mark.parametrize("name", ["category_id", "tag_ids", "route_ids", "broker_version_ids"])
+def test_an_id_with_nul_matches_nothing_on_any_database(store: "Store", make_template: Make, name: str) -> None:
+    store.bring(make_template("one", tags=["http"]))
+    given = "\0" if name == "category_id" else ["\0", "a\0b"]
+    assert store.client().post({"query": "", "filters": {name: given}}).json == {"results": []}
+
+
+def test_a_page_with_nul_in_its_filter_is_empty_on_any_database(store: "Store", make_template: Make) -> None:
+    store.bring(make_template("one", title="Poll the weather"))
+    page = store.client().page("/?tag_ids=%00")
+    assert page.status_code == 200
+    assert "Poll the weather" not in page.text
+
+
+def test_a_line_break_in_a_path_does_not_begin_a_line_of_the_log(
+    sqlite_store: "Store", tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = sqlite_store.client()
+    with closing(sqlite3.connect(tmp_path / "library.db")) as lost:
+        lost.execute("ALTER TABLE library RENAME TO lost")
+    with caplog.at_level(logging.ERROR):
+        assert client.get("/api/templates/a%0D%0A[2026]%C2%85forged").status_code == 500
+    [line] = [record.getMessage() for record in caplog.records if "GET" in record.getMessage()]
+    assert "GET /api/templates/a%0D%0A%5B2026%5D%C2%85forged: database sqlite:///" in line
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("taken", "packed"),
+    [
+        pytest.param("*;q=0, gzip", True, id="named-beside-none"),
+        pytest.param("*, gzip;q=0", False, id="forbidden-beside-all"),
+        pytest.param("identity;q=0.5, *;q=0.1", True, id="not-named"),
+        pytest.param("*;q=0", False, id="none"),
+    ],
+)
+def test_a_named_coding_counts_before_the_star(client: "Client", taken: str, packed: bool) -> None:
+    answer = client.get("/api/templates?limit=30", headers={"Accept-Encoding": taken})
+    assert answer.headers.get("Content-Encoding") == ("gzip" if packed else None)
+    assert json.loads(gzip.decompress(answer.content) if packed else answer.content)["results"]

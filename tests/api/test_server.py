@@ -101,3 +101,10 @@ def test_who_stays_silent_after_a_refusal_is_let_go(monkeypatch: pytest.MonkeyPa
         watcher.register(connection, select.POLLRDHUP | select.POLLHUP)
         connection.sendall(b"x")
         assert watcher.poll(20_000)
+
+
+@pytest.mark.parametrize("options", ["close", "keep-alive, close", "Close ,x", "TE,\tCLOSE"])
+def test_a_connection_ends_when_one_of_its_options_is_close(options: str) -> None:
+    with running(answering) as server, connected(server) as connection:
+        connection.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nConnection: {options}\r\n\r\n".encode())
+        assert b"\r\nConnection: close\r\n" in received(connection)  # all that came until its end
