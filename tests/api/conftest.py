@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import urllib.error
@@ -28,6 +27,7 @@ from referencing.jsonschema import DRAFT202012
 from template_api.app import create_app
 from template_api.library import Report, TemplateLibrary, import_templates
 from template_api.openapi import description
+from tests.forked import TEMPLATE_API, Forked
 from tests.ports import free_port
 
 POSTGRES_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -283,7 +283,7 @@ class Answer:
 class Served:
     """A `template-api serve` process, asked over its socket."""
 
-    def __init__(self, process: "subprocess.Popen[str]", port: int, log: Path) -> None:
+    def __init__(self, process: Forked, port: int, log: Path) -> None:
         self.process = process
         self.port = port
         self.log = log
@@ -311,30 +311,30 @@ class Served:
 def serving(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
     """Run `template-api serve` on a free port until the block ends."""
     log = folder / f"serve-{uuid.uuid4().hex}.log"
-    command = [sys.executable, "-m", "template_api", "serve", "--port", "0", *arguments]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **(environment or {})}
-    ) as process:
-        ready = threading.Event()
-        reader = threading.Thread(target=_keep_log, args=(process, log, ready))
-        reader.start()
-        try:
-            assert ready.wait(180), "the API did not start"
-            address = log.read_text().partition(READY)[2].partition(",")[0]
-            yield Served(process, int(address.rpartition(":")[2]), log)
-        finally:
-            process.terminate()
-            process.wait(60)
-            reader.join()
+    process = Forked(
+        TEMPLATE_API, ["serve", "--port", "0", *arguments], folder, environment={**os.environ, **(environment or {})}
+    )
+    ready = threading.Event()
+    reader = threading.Thread(target=_keep_log, args=(process, log, ready))
+    reader.start()
+    try:
+        assert ready.wait(180), "the API did not start"
+        address = log.read_text().partition(READY)[2].partition(",")[0]
+        yield Served(process, int(address.rpartition(":")[2]), log)
+    finally:
+        process.terminate()
+        process.wait(60)
+        reader.join()
 
 
 READY = "template API on http://"
 
 
-def _keep_log(process: "subprocess.Popen[str]", log: Path, ready: threading.Event) -> None:
+def _keep_log(process: Forked, log: Path, ready: threading.Event) -> None:
     """Copy what the process writes to a file, and tell when it is ready or has ended."""
+    assert process.stdout is not None
     assert process.stderr is not None
-    with log.open("w") as kept:
+    with process.stdout, process.stderr, log.open("w") as kept:
         for line in process.stderr:
             kept.write(line)
             kept.flush()

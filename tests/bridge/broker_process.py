@@ -3,12 +3,11 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.bridge.host import ANONYMOUS, PLUGIN
+from tests.forked import AMQTT, Forked
 from tests.ports import free_port
 from tests.waiting import SECONDS, eventually
 
@@ -27,7 +26,7 @@ class BrokerProcess:
         }
         self._config = folder / "broker.yaml"
         self._config.write_text(json.dumps(config))  # JSON is YAML
-        self._running: subprocess.Popen[bytes] | None = None
+        self._running: Forked | None = None
 
     @property
     def pid(self) -> int:
@@ -43,10 +42,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Start and wait until clients can connect."""
         with (self._folder / "broker.log").open("a") as log:
-            command = "from amqtt.scripts.broker_script import main; main()"
-            self._running = subprocess.Popen(
-                [sys.executable, "-c", command, "-c", str(self._config)], stdout=log, stderr=log
-            )
+            self._running = Forked(AMQTT, ["-c", str(self._config)], self._folder, output=log)
         eventually(self._accepts, "the broker accepts no connection")
 
     def kill(self) -> None:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.forked import REST_BRIDGE, Forked, run
+
 SECONDS = 30.0
 
 SERVER_ROUTE = """
@@ -37,7 +39,7 @@ plugins:
 class Running:
     """A process of ours whose lines can be waited for."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[str] | Forked") -> None:
         self.process = process
         self.lines: list[str] = []
         self._incoming: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -80,6 +82,8 @@ class Running:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
             self._incoming.put(line.rstrip("\n"))
@@ -117,18 +121,20 @@ class Workplace:
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end."""
-        return subprocess.run(
-            self._command(arguments), cwd=self.folder, env=self._environment(), capture_output=True, text=True,
-            timeout=SECONDS, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return run(REST_BRIDGE, arguments, self.folder, environment=self._environment(), timeout=SECONDS)
 
     @contextlib.contextmanager
-    def serving(self, *arguments: str) -> Iterator[Running]:
-        """Run `serve -c broker.yaml` until the block ends."""
-        process = subprocess.Popen(
-            self._command(("serve", "-c", "broker.yaml", *arguments)), cwd=self.folder,
-            env=self._environment(), stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+    def serving(self, *arguments: str, interpreter: bool = False) -> Iterator[Running]:
+        """Run `serve -c broker.yaml` until the block ends; a new interpreter reads `sitecustomize.py`."""
+        command, environment = ["serve", "-c", "broker.yaml", *arguments], self._environment()
+        process: Forked | subprocess.Popen[str]
+        if interpreter:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "amqtt_rest_bridge", *command], cwd=self.folder, env=environment,
+                stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        else:
+            process = Forked(REST_BRIDGE, command, self.folder, environment=environment)
         running = Running(process)
         try:
             yield running
@@ -137,10 +143,6 @@ class Workplace:
 
     def _environment(self) -> dict[str, str]:
         return dict(os.environ, PYTHONPATH=os.pathsep.join([str(self.folder), *filter(None, sys.path)]))
-
-    @staticmethod
-    def _command(arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "amqtt_rest_bridge", *arguments]
 
 
 @contextlib.contextmanager

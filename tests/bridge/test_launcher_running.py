@@ -90,7 +90,7 @@ def test_shutdown_that_hangs_ends_when_its_time_is_over(place: Workplace) -> Non
     place.write("sitecustomize.py", SHORT_GRACE)
     place.configure((BRIDGE, ""))
     place.add_plugin(STUCK_AT_SHUTDOWN)
-    with place.serving() as running:
+    with place.serving(interpreter=True) as running:
         port = running.port
         running.send(signal.SIGTERM)
         assert running.end() == 1
@@ -102,7 +102,7 @@ def test_shutdown_of_a_broker_whose_loop_hangs_ends_when_its_time_is_over(place:
     place.write("sitecustomize.py", SHORT_GRACE)
     place.configure((BRIDGE, ""))
     place.add_plugin(BLOCKING_THE_LOOP)
-    with place.serving("--log-format", "json") as running:
+    with place.serving("--log-format", "json", interpreter=True) as running:
         running.line("blocking now")
         running.send(signal.SIGTERM)
         assert running.end() == 1
