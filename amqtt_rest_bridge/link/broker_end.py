@@ -194,10 +194,22 @@ class BrokerEnd:
                 self._out.appendleft((memoryview(data)[sent:], descriptors))
 
     def _readable(self) -> None:
+        """Handle what has arrived, then look once more whether there is nothing left and the link is open.
+
+        uvloop (0.23) stops to poll a socket with an error after it has called this once. A bridge process that dies
+        with frames unread leaves such an error behind what it had sent: without the second look its end goes unseen.
+        """
+        if self._read() and self._read() and self._loop is not None:
+            self._loop.call_soon(self._readable)  # others have their turn first
+
+    def _read(self) -> bool:
+        """Handle what has arrived; return False when nothing has, or the link is closed."""
+        if self._loop is None:
+            return False
         try:
             data = self._sock.recv(CHUNK)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         try:
@@ -209,6 +221,7 @@ class BrokerEnd:
         if not data:
             self.close()
             self._on_closed()
+        return bool(data)
 
 
 def _close_all(descriptors: Iterable[int]) -> None:

@@ -88,14 +88,11 @@ class LoopClient(paho.Client):
             self.loop_read()
             if self._paused or self._open is None or not _has_more(self._open):
                 return
-        self._read_later()
-
-    def _read_later(self) -> None:
-        if isinstance(self._open, ssl.SSLSocket) and self._open.pending():  # which no selector sees
-            self._asyncio.call_soon(self._read_rest)
+        self._asyncio.call_soon(self._read_rest)
 
     def _read_rest(self) -> None:
-        if self._reading and isinstance(self._open, ssl.SSLSocket) and self._open.pending():
+        """Read what no selector reports: bytes that TLS has decrypted, and the end of what uvloop polls no more."""
+        if self._reading and self._open is not None and _has_more(self._open):
             self._read()
 
     def _want_write(self, *_: Any) -> None:
@@ -130,10 +127,16 @@ class LoopClient(paho.Client):
 
 
 def _has_more(sock: socket.socket) -> bool:
-    """Return whether a read would get something, so that an iteration of the loop can be spared."""
-    if isinstance(sock, ssl.SSLSocket):
-        return sock.pending() > 0
+    """Return whether a read would get something, or the end of the connection.
+
+    uvloop (0.23) stops to poll a socket with an error, as of a broker that was killed, after it has reported it once.
+    """
+    if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        return True
     try:
-        return bool(sock.recv(1, socket.MSG_PEEK))
-    except OSError:
+        socket.socket.recv(sock, 1, socket.MSG_PEEK)  # of an SSLSocket too: what has not been decrypted
+    except BlockingIOError:
         return False
+    except OSError:
+        return True
+    return True

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,6 +26,7 @@ from amqtt_rest_bridge.link.frames import (
     credits_for,
 )
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.processes.event_loop import loop_factory
 
 
 @pytest.fixture
@@ -127,6 +128,27 @@ async def _on_loop() -> None:
 
 def test_on_the_loop_large_frames_and_sockets_keep_their_order() -> None:
     asyncio.run(_on_loop())
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "installed"])
+def test_the_end_of_a_bridge_is_seen_although_it_left_frames_unread_behind_what_it_sent(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def scenario() -> None:
+        seen: list[ToBroker] = []
+        closed = asyncio.Event()
+        ours, theirs = socket.socketpair()
+        broker = BrokerEnd(ours, seen.append, closed.set)
+        broker.attach(asyncio.get_running_loop())
+        await asyncio.sleep(0)  # so that the loop polls before it all happens at once
+        broker.send(CreditReturn(1))
+        theirs.sendall(encode(Ready()))
+        theirs.close()
+        await asyncio.wait_for(closed.wait(), 5)
+        assert seen == [Ready()]
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scenario())
 
 
 def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
