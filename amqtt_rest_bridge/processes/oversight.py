@@ -4,7 +4,7 @@ The numbers of a thousand routes are gathered in parts, so that they delay no cl
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from amqtt_rest_bridge.link.admin_frames import (
@@ -71,6 +71,7 @@ class Oversight:
         server: Knows the ports that are not served.
         store: Keeps the calls of lossless routes; None where there are none.
         loop: The broker's, which may not run yet.
+        troubles: Returns why the MQTT side is not ready; nothing when it is.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Oversight:
         server: ServerReports,
         store: Store | None,
         loop: asyncio.AbstractEventLoop,
+        troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._observer = observer
         self._reporter = reporter
@@ -88,6 +90,7 @@ class Oversight:
         self._server = server
         self._store = store
         self._loop = loop
+        self._troubles = troubles
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, frame: FromAdmin, fleet: Fleet) -> None:
@@ -155,7 +158,7 @@ class Oversight:
         if self._store is not None and self._store.trouble is not None:
             reasons.append(f"the spool cannot be written: {self._store.trouble}")
         errors = 0 if failure is None else max(1, failure.errors)
-        return BrokerInsight(fleet.restarts, errors, [*reasons, *self._server.troubles()])
+        return BrokerInsight(fleet.restarts, errors, [*reasons, *self._server.troubles(), *self._troubles()])
 
     def _follow(self, on: bool, fleet: Fleet) -> None:
         if on == self._observer.following:

@@ -84,6 +84,7 @@ def assemble(
     store: Store | None = None,
     topic: Callable[[str], str] = status_topic,
     leads: Callable[[], bool] = lambda: True,
+    troubles: Callable[[], Iterable[str]] = tuple,
 ) -> Parts:
     """Construct the parts that messages pass; nothing is started.
 
@@ -95,6 +96,7 @@ def assemble(
         store: Keeps the calls of lossless routes; None where there are none.
         topic: Returns the status topic of a route.
         leads: Returns whether this process runs the events that have an interval; for the lowest of several workers.
+        troubles: Returns why the MQTT side is not ready; nothing when it is.
     """
     processes = max(1, settings.processes)
     spawn = spawn_process if settings.processes else thread_spawner(code.run)
@@ -103,7 +105,7 @@ def assemble(
     reporter = StatusReporter(statistics, publisher.put_status, topic)
     observer = None if settings.admin_port is None else Observer()
     server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log, observer)
-    oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop)
+    oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop, troubles)
     pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight)
     outcomes = Outcomes(publisher, statistics, reporter.health_changed, quiet_log, observer)
     workers = settings.workers * processes

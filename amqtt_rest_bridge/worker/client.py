@@ -42,11 +42,19 @@ class Client:
         self._on_down = on_down
         self._opened: Connection | None = None
         self._has_session = False
+        self._why = "it has not connected yet"
 
     @property
     def client_id(self) -> str:
         """Return the client id."""
         return self._session.client_id
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why the client is not connected, None while it is."""
+        if self.connection is not None:
+            return None
+        return f"{self.client_id} is not connected to {self._address.shown}: {self._why}"
 
     async def open(self) -> None:
         """Connect for the first time; raises `BrokerError`."""
@@ -66,9 +74,9 @@ class Client:
         """Wait for the end of the connection and connect again, until cancelled."""
         while True:
             if self._opened is not None and self.connection is self._opened:
-                why = await self._opened.ended()
+                self._why = await self._opened.ended()
                 self.connection = None
-                log.warning("%s lost its connection to %s: %s", self.client_id, self._address.shown, why)
+                log.warning("%s lost its connection to %s: %s", self.client_id, self._address.shown, self._why)
                 self._on_down()
             await self._reconnect()
 
@@ -79,6 +87,7 @@ class Client:
             try:
                 await self.open()
             except BrokerError as error:
+                self._why = str(error)
                 delay = min(_LONGEST_DELAY, 2 * delay)
                 log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
             else:

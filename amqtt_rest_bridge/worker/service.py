@@ -118,7 +118,7 @@ class Worker:
         topic = partial(status_topic, settings.group, settings.slot)
         self._parts = assemble(
             settings, code, self._publisher, asyncio.get_running_loop(), topic=topic,
-            leads=lambda: not self._membership.has_lower(),
+            leads=lambda: not self._membership.has_lower(), troubles=self._troubles,
         )  # fmt: skip
         self._outlet = Outlet(
             address, settings.group, settings.slot, self._publisher, self._parts.dispatcher, self._membership,
@@ -213,6 +213,10 @@ class Worker:
         elif outcome == "repeat":
             self._due = 0.0
         self._look.set()
+
+    def _troubles(self) -> list[str]:
+        outlet = self._outlet.client.trouble
+        return ([] if outlet is None else [outlet]) + ([] if self._own is None else self._own.troubles)
 
     def _publish_record(self, *, online: bool) -> None:
         self._publisher.put(Publication(self._membership.topic, self._membership.record(online=online), retain=True), 0)

@@ -119,6 +119,11 @@ class Slot:
         return main is not None and main.client.connection is not None
 
     @property
+    def troubles(self) -> list[str]:
+        """Return which sessions are not connected, and why."""
+        return [trouble for intake in self._intakes.values() if (trouble := intake.client.trouble) is not None]
+
+    @property
     def held(self) -> int:
         """Return how many messages have come and are not acknowledged."""
         return sum(intake.held for intake in self._intakes.values())

@@ -124,17 +124,26 @@ def test_a_request_is_answered_when_the_broker_has_its_publication(
     group: Group, mosquitto: Mosquitto, unused_port: int
 ) -> None:
     group.routes(SERVER.format(port=unused_port))
-    worker = group.start().ready()
+    worker = group.start(admin_port=0)
+    admin = int(worker.line("status page and metrics").rpartition(":")[2])
+    worker.ready()
     client = mosquitto.client().subscribe("received", "asked/#")
+    assert request(admin, "/readyz")[0] == 200
     assert request(unused_port, "/hook", b"hello")[0] == 200
     assert client.next() == ("received", b"hello")
     mosquitto.kill()
-    worker.line("lost its connection")
+    for _ in range(2):  # plant-0, and what it publishes on
+        worker.line("lost its connection")
     status, body = request(unused_port, "/hook", b"lost")
     assert (status, json.loads(body)["error"]["code"]) == (503, "broker_unavailable")
+    status, body = request(admin, "/readyz")
+    lost = [reason.partition(" is not connected to ") for reason in json.loads(body)["reasons"]]
+    assert (status, {address.partition(": ")[0] for _, _, address in lost}) == (503, {mosquitto.url})
+    assert {name.partition("/")[0] for name, _, _ in lost} == {"plant-0"} and len(lost) == 2
     mosquitto.start()
     worker.line("is connected again")
     eventually(lambda: request(unused_port, "/hook", b"again")[0] == 200, "the broker is back and requests are refused")
+    eventually(lambda: request(admin, "/readyz")[0] == 200, "the broker is back and the worker is not ready")
 
 
 def test_read_events_and_replies(group: Group, mosquitto: Mosquitto, unused_port: int) -> None:
