@@ -4,11 +4,14 @@
 What a start itself does (imports, `sitecustomize`, the installed scripts) is for the tests that run an interpreter.
 """
 
+import fcntl
+import functools
 import importlib
 import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import reduction
@@ -42,6 +45,7 @@ class Forked:
         self, module: str, arguments: Sequence[str], folder: Path, *,
         environment: Mapping[str, str] | None = None, output: IO[Any] | None = None,
     ) -> None:  # fmt: skip
+        _start_server()
         given = [output.fileno(), output.fileno()] if output is not None else []
         pipes = [] if output is not None else [os.pipe(), os.pipe()]
         ends = given or [writing for _, writing in pipes]
@@ -91,6 +95,18 @@ def run(
         errors = reader.submit(process.stderr.read)
         output = process.stdout.read()
         return subprocess.CompletedProcess(arguments, process.wait(timeout), output, errors.result())
+
+
+@functools.cache
+def _start_server() -> None:
+    """Start the fork server, one pytest process after the other: the first one compiles what the others then load."""
+    folder = Path(os.environ.get("PYTHONPYCACHEPREFIX") or tempfile.gettempdir())
+    folder.mkdir(exist_ok=True)
+    with (folder / "forked.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first = _CONTEXT.Process(target=os.getpid)
+        first.start()
+        first.join()
 
 
 class _Sent:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import falcon.testing
+import psycopg
 import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry
@@ -83,7 +84,9 @@ class Postgres:
 
     def new_database(self) -> str:
         name = f"library_{uuid.uuid4().hex}"
-        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "library", "-T", "template0", name)
+        address = f"host=127.0.0.1 port={self.port} user=library dbname=postgres"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         return f"postgresql+psycopg://library@127.0.0.1:{self.port}/{name}"
 
     def remove(self) -> None:
@@ -133,13 +136,20 @@ def own_postgres() -> Iterator[Postgres]:
         server.remove()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, once on SQLite and once on PostgreSQL."""
+DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+def _empty_database(request: pytest.FixtureRequest, folder: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'library.db'}"
+        return f"sqlite:///{folder / 'library.db'}"
     server: Postgres = request.getfixturevalue("postgres_server")
     return server.new_database()
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, once on SQLite and once on PostgreSQL."""
+    return _empty_database(request, tmp_path)
 
 
 @pytest.fixture
@@ -215,6 +225,20 @@ def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
 def sqlite_store(sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
     """An empty library on SQLite, where the kind of database does not matter."""
     yield from _store(sqlite_url, tmp_path)
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def shared_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A library of the tests of one file that only read it, on both kinds of database."""
+    folder = tmp_path_factory.mktemp("library")
+    yield from _store(_empty_database(request, folder), folder)
+
+
+@pytest.fixture(scope="module")
+def shared_sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A library of the tests of one file that only read it, on SQLite."""
+    folder = tmp_path_factory.mktemp("library")
+    yield from _store(f"sqlite:///{folder / 'library.db'}", folder)
 
 
 def _store(url: str, folder: Path) -> Iterator[Store]:
@@ -359,7 +383,7 @@ def serve_in() -> Callable[..., Any]:
     return serving
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_template() -> Callable[..., dict[str, Any]]:
     """Write a template as a line of a .jsonl file."""
     return template

@@ -17,8 +17,7 @@ Make = Callable[..., dict[str, Any]]
 TITLES = ["Receive a webhook", "Receive mail", "Web shop orders", "Poll the weather"]
 
 
-@pytest.fixture
-def client(store: "Store", make_template: Make) -> "Client":
+def many_templates(store: "Store", make_template: Make) -> "Client":
     """Twenty-five templates, the newest first: t00, t01, ..."""
     store.bring(
         *(
@@ -35,6 +34,12 @@ def client(store: "Store", make_template: Make) -> "Client":
         )
     )
     return store.client()
+
+
+@pytest.fixture(scope="module")
+def client(shared_store: "Store", make_template: Make) -> "Client":
+    """A client of a library that no test changes."""
+    return many_templates(shared_store, make_template)
 
 
 def facet(client: "Client", kind: str, name: str) -> str:
@@ -135,7 +140,8 @@ def test_the_same_filters_pass_the_same_templates_at_every_door(client: "Client"
         assert found.headers["X-Total-Count"] == "2"
 
 
-def test_facets_count_what_is_published(client: "Client", store: "Store") -> None:
+def test_facets_count_what_is_published(store: "Store", make_template: Make) -> None:
+    client = many_templates(store, make_template)
     facets = client.get("/api/facets").json
     assert [(each["name"], each["count"]) for each in facets["categories"]] == [("Even", 13), ("Odd", 12)]
     assert [(each["name"], each["count"]) for each in facets["tags"]] == [("all", 25), ("five", 5)]
@@ -153,7 +159,8 @@ def test_facets_of_an_empty_library_are_empty(store: "Store") -> None:
     assert store.client().get("/api/facets").json == {name: [] for name in names}
 
 
-def test_titles_are_suggested_while_typing(client: "Client", store: "Store") -> None:
+def test_titles_are_suggested_while_typing(store: "Store", make_template: Make) -> None:
+    client = many_templates(store, make_template)
     def suggested(text: str) -> list[dict[str, str]]:
         suggestions: list[dict[str, str]] = client.get("/api/suggest", params={"q": text}).json["suggestions"]
         return suggestions

@@ -19,6 +19,7 @@ from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary
 from template_api.library.database import open_database, translated
 from template_api.library.tables import SCHEMA_VERSION, UPGRADES, tables
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.api.conftest import Answer, Postgres, Served, Store
@@ -83,9 +84,14 @@ def test_postgresql_without_its_driver_is_refused_with_how_to_install_it(monkeyp
 
 def ask_until(served: "Served", path: str, status: int) -> "Answer":
     """Ask again and again until the answer has this status, such as from the cache until a loss is noticed."""
-    while (answer := served.get(path)).status != status:
-        pass
-    return answer
+    answers: list[Answer] = []
+
+    def answered() -> bool:
+        answers.append(served.get(path))
+        return answers[-1].status == status
+
+    eventually(answered, f"{path} never answers {status}", 90)
+    return answers[-1]
 
 
 def assert_told_once_a_loss(served: "Served") -> None:

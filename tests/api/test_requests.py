@@ -21,13 +21,18 @@ Make = Callable[..., dict[str, Any]]
 UUID = "11111111-2222-4333-8444-555555555555"
 
 
-@pytest.fixture
-def client(sqlite_store: "Store", make_template: Make) -> "Client":
-    sqlite_store.bring(
+def two_templates(store: "Store", make_template: Make) -> "Client":
+    store.bring(
         make_template("webhook", title="Receive a webhook", content="Details " * 300, published_at="2026-01-01"),
         make_template("weather", title="Poll the weather", difficulty="beginner", published_at="2026-02-01"),
     )
-    return sqlite_store.client()
+    return store.client()
+
+
+@pytest.fixture(scope="module")
+def client(shared_sqlite_store: "Store", make_template: Make) -> "Client":
+    """A client of a library that no test changes."""
+    return two_templates(shared_sqlite_store, make_template)
 
 
 @pytest.mark.parametrize("path", ["/api/templates", "/api/search"])
@@ -303,8 +308,9 @@ def test_a_caller_that_holds_the_answer_gets_304(client: "Client", path: str) ->
 @pytest.mark.parametrize("state", [Status.HIDDEN, Status.DRAFT])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_caller_that_holds_what_is_hidden_now_gets_404(
-    client: "Client", sqlite_store: "Store", method: str, state: Status
+    sqlite_store: "Store", make_template: Make, method: str, state: Status
 ) -> None:
+    client = two_templates(sqlite_store, make_template)
     path = "/api/templates/webhook"
     etag = client.get(path).headers["ETag"]
     assert client.ask(method, path, headers={"If-None-Match": etag}).status_code == 304
@@ -318,8 +324,9 @@ def test_a_caller_that_holds_what_is_hidden_now_gets_404(
 
 
 def test_a_changed_template_has_another_etag_and_the_others_keep_theirs(
-    client: "Client", sqlite_store: "Store", make_template: Make
+    sqlite_store: "Store", make_template: Make
 ) -> None:
+    client = two_templates(sqlite_store, make_template)
     before = [client.get(f"/api/templates/{slug}").headers["ETag"] for slug in ("webhook", "weather")]
     sqlite_store.bring(make_template("weather", title="Changed", published_at="2026-02-01"))
     after = [client.get(f"/api/templates/{slug}").headers["ETag"] for slug in ("webhook", "weather")]

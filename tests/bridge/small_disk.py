@@ -21,8 +21,6 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import StoreFullError
-from tests.bridge.host import hosting
-from tests.bridge.recorder import recording
 from tests.waiting import eventually
 
 SIZE: Final = 2 << 20
@@ -205,6 +203,9 @@ def other_files_take_what_a_full_spool_left(folder: Path) -> None:
 
 def a_broker(folder: Path) -> None:
     """The whole product: a server that is away until the spool is full, and comes back."""
+    from tests.bridge.host import hosting  # amqtt, which the other scenarios need not wait for
+    from tests.bridge.recorder import recording
+
     with recording() as target:
         target.answer = lambda _: (503, b"")
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:

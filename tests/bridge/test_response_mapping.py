@@ -23,7 +23,7 @@ def target() -> Iterator[Recorder]:
 def route(port: int, settings: str) -> str:
     return f"""
         DEFINE ROUTE R WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true" WITH RETRIES 0
             ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "GET" WITH ENDPOINT "/"
                 {settings}
     """
