@@ -219,17 +219,17 @@ class BridgePool:
         )
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
-        for topic_filter, payload in self._server.latest():
+        for topic_filter, payload in self._server.watching.latest():
             bridge.show(topic_filter, payload)
         held, self._held = self._held, deque()
         self._due.put_first(held)
 
         if self._oversight is not None:
-            self._oversight.became_ready(bridge, self)
+            self._oversight.became_ready(bridge, self._bridges)
 
     def _oversee(self, frame: ToBroker) -> None:
         if self._oversight is not None and isinstance(frame, FromAdmin):
-            self._oversight.take(frame, self)
+            self._oversight.take(frame, self._bridges, self.restarts)
 
     def _flush(self) -> None:
         for bridge in self._bridges:

@@ -230,7 +230,7 @@ class BridgeProcess:
                 call.reports.waiting(call, change, for_try=for_try)
             case TryFailed(call_id, code, message):
                 call = self.calls[call_id]
-                call.reports.try_failed(call, code, message)
+                call.reports.report_error(call.listening.route, code, message)
             case Returned(call_id):
                 call = self.calls.pop(call_id)
                 call.reports.replay(call)

@@ -5,7 +5,7 @@ The numbers of a thousand routes are gathered in parts, so that they delay no cl
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import (
     BrokerInsight,
@@ -21,8 +21,8 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantInsight,
     WantRecords,
 )
-from amqtt_rest_bridge.link.frames import ToBridge
 from amqtt_rest_bridge.model import OverloadPolicy
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -34,31 +34,8 @@ _LIVE_SECONDS: Final = 0.1
 _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read before more records are sent to it
 
 
-class Overseen(Protocol):
-    """A bridge process."""
-
-    @property
-    def ready(self) -> bool:
-        """Return whether it serves."""
-
-    @property
-    def unread(self) -> int:
-        """Return the bytes on the link that it has not read yet."""
-
-    def send(self, frame: ToBridge) -> None:
-        """Send it a frame."""
-
-
-class Fleet(Protocol):
-    """All bridge processes; the first one serves the admin port."""
-
-    @property
-    def processes(self) -> Sequence[Overseen]:
-        """Return all of them."""
-
-    @property
-    def restarts(self) -> int:
-        """Return how many had to be started again."""
+Processes = Sequence[BridgeProcess]
+"""All bridge processes, by their numbers, as they are now and as they become; the first one serves the admin port."""
 
 
 class Oversight:
@@ -93,13 +70,13 @@ class Oversight:
         self._troubles = troubles
         self._timer: asyncio.TimerHandle | None = None
 
-    def take(self, frame: FromAdmin, fleet: Fleet) -> None:
-        """Handle a frame of a bridge process."""
-        first, *others = fleet.processes
+    def take(self, frame: FromAdmin, processes: Processes, restarts: int) -> None:
+        """Handle a frame of a bridge process; `restarts` is how many of them had to be started again."""
+        first, *others = processes
         match frame:
             case WantInsight(statuses):
                 counts = self._observer.counts()
-                self._gather(list(self._statistics), counts, fleet, statuses)
+                self._gather(list(self._statistics), counts, processes, restarts, statuses)
             case WantRecords(route):
                 asked = [bridge for bridge in others if bridge.ready]
                 first.send(self._observer.found(route, len(asked)))
@@ -108,19 +85,24 @@ class Oversight:
             case FoundRecords():
                 first.send(frame)
             case Observed():
-                self._pass_on(frame, fleet)
+                self._pass_on(frame, first)
             case WantFollow(on):
-                self._follow(on, fleet)
+                self._follow(on, processes)
 
-    def became_ready(self, bridge: Overseen, fleet: Fleet) -> None:
+    def became_ready(self, bridge: BridgeProcess, processes: Processes) -> None:
         """Note a bridge process that has been started; followers by the first one have to ask it again."""
-        if bridge is fleet.processes[0]:
-            self._follow(False, fleet)
+        if bridge is processes[0]:
+            self._follow(False, processes)
         elif self._observer.following:
             bridge.send(Follow(on=True))
 
     def _gather(
-        self, routes: list[str], counts: Mapping[str, dict[str, EventCounts]], fleet: Fleet, statuses: bool
+        self,
+        routes: list[str],
+        counts: Mapping[str, dict[str, EventCounts]],
+        processes: Processes,
+        restarts: int,
+        statuses: bool,
     ) -> None:
         part, left = routes[:_ROUTES_AT_ONCE], routes[_ROUTES_AT_ONCE:]
         insights = [
@@ -128,9 +110,9 @@ class Oversight:
             for name in part
             if (statistics := self._statistics.get(name)) is not None
         ]
-        fleet.processes[0].send(Insight(insights, None if left else self._broker(fleet)))
+        processes[0].send(Insight(insights, None if left else self._broker(processes, restarts)))
         if left:
-            self._loop.call_soon(self._gather, left, counts, fleet, statuses)
+            self._loop.call_soon(self._gather, left, counts, processes, restarts, statuses)
 
     def _insight(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteInsight:
         return RouteInsight(
@@ -147,9 +129,9 @@ class Oversight:
             self._reporter.status(statistics) if statuses else None,
         )
 
-    def _broker(self, fleet: Fleet) -> BrokerInsight:
+    def _broker(self, processes: Processes, restarts: int) -> BrokerInsight:
         failure = self._reporter.reload_failure
-        away = [str(index) for index, bridge in enumerate(fleet.processes) if not bridge.ready]
+        away = [str(index) for index, bridge in enumerate(processes) if not bridge.ready]
         reasons = [f"bridge process {', '.join(away)} is away and being started again"] if away else []
         if self._reporter.fault is not None:
             reasons.append(self._reporter.fault)
@@ -158,27 +140,26 @@ class Oversight:
         if self._store is not None and self._store.trouble is not None:
             reasons.append(f"the spool cannot be written: {self._store.trouble}")
         errors = 0 if failure is None else max(1, failure.errors)
-        return BrokerInsight(fleet.restarts, errors, [*reasons, *self._server.troubles(), *self._troubles()])
+        return BrokerInsight(restarts, errors, [*reasons, *self._server.troubles(), *self._troubles()])
 
-    def _follow(self, on: bool, fleet: Fleet) -> None:
+    def _follow(self, on: bool, processes: Processes) -> None:
         if on == self._observer.following:
             return
         self._observer.following = on
-        for bridge in fleet.processes:
+        for bridge in processes:
             if bridge.ready:
                 bridge.send(Follow(on))
         if on:
-            self._look(fleet)
+            self._look(processes)
         elif self._timer is not None:
             self._timer.cancel()
 
-    def _look(self, fleet: Fleet) -> None:
-        self._timer = self._loop.call_later(_LIVE_SECONDS, self._look, fleet)
+    def _look(self, processes: Processes) -> None:
+        self._timer = self._loop.call_later(_LIVE_SECONDS, self._look, processes)
         observed = self._observer.take_live()
         if observed is not None:
-            self._pass_on(observed, fleet)
+            self._pass_on(observed, processes[0])
 
-    def _pass_on(self, observed: Observed, fleet: Fleet) -> None:
-        first = fleet.processes[0]
+    def _pass_on(self, observed: Observed, first: BridgeProcess) -> None:
         if first.ready and first.unread < _MOST_UNREAD:
             first.send(observed)

@@ -69,6 +69,7 @@ class Parts:
     publisher: RoutesPublisher
     quiet_log: QuietLog
     reporter: StatusReporter
+    statistics: Mapping[str, RouteStatistics]
     supervisor: Supervisor
     pool: BridgePool
     dispatcher: Dispatcher
@@ -104,14 +105,13 @@ def assemble(
     quiet_log = QuietLog()
     reporter = StatusReporter(statistics, publisher.put_status, topic)
     observer = None if settings.admin_port is None else Observer()
-    server = ServerReports(publisher, statistics, reporter.health_changed, quiet_log, observer)
+    outcomes = Outcomes(publisher, statistics, reporter.health_changed, quiet_log, observer)
+    server = ServerReports(outcomes)
     oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop, troubles)
     pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight)
-    outcomes = Outcomes(publisher, statistics, reporter.health_changed, quiet_log, observer)
-    workers = settings.workers * processes
-    dispatcher = Dispatcher(pool, outcomes, server, statistics, workers, store=store, observer=observer)
+    dispatcher = Dispatcher(pool, outcomes, server, settings.workers * processes, store=store)
     supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
-    return Parts(publisher, quiet_log, reporter, supervisor, pool, dispatcher, schedule)
+    return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule)
 
 
 class RouteService:
@@ -169,7 +169,7 @@ class RouteService:
     @property
     def statistics(self) -> Mapping[str, RouteStatistics]:
         """Return the statistics of the present routes, by name."""
-        return self._parts.dispatcher.statistics
+        return self._parts.statistics
 
     @property
     def routes(self) -> tuple[NumberedRoute, ...]:

@@ -6,7 +6,6 @@ call and reports its end through `Call.reports`, which is this dispatcher.
 """
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -27,12 +26,10 @@ from amqtt_rest_bridge.routing.calls import (
     Store,
     StoreFullError,
 )
-from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.route_table import RouteTable, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.watching import Watched
 
 
@@ -42,12 +39,9 @@ class Dispatcher:
     Args:
         bridges: Where calls go.
         outcomes: What becomes of messages and calls is noted there.
-        server: Server mode's side, which shares the routes and the statistics.
-        statistics: Those of the present routes, by name; changed in place by `set_routes`.
+        server: Server mode's side, which shares the routes.
         workers: How many requests a route can have in flight, over all bridge processes.
         store: Keeps the calls of lossless routes; None where there are none.
-        observer: Records what no route matches, for the admin port; None where there is none.
-        clock: Unix seconds.
         room: Makes the room where messages of balanced routes wait.
     """
 
@@ -56,12 +50,9 @@ class Dispatcher:
         bridges: BridgePort,
         outcomes: Outcomes,
         server: ServerReports,
-        statistics: dict[str, RouteStatistics],
         workers: int,
         *,
         store: Store | None,
-        observer: Observer | None = None,
-        clock: Callable[[], float] = time.time,
         room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
     ) -> None:
         self.table = RouteTable()
@@ -71,24 +62,18 @@ class Dispatcher:
         self._bridges = bridges
         self._outcomes = outcomes
         self._server = server
-        self._statistics = statistics
         self._workers = workers
         self._store = store
-        self._observer = observer
-        self._clock = clock
+        self._observer = outcomes.observer
         self._ids = itertools.count(1)
         self._room = room(self._time_over)
-
-    @property
-    def statistics(self) -> Mapping[str, RouteStatistics]:
-        """Return the statistics of the present routes, by name."""
-        return self._statistics
 
     def set_routes(self, routes: Sequence[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
         self._server.replace((numbered.route for numbered in routes), reads, replies)
         watched = self._server.watching.entries()
-        self.table = build_table(routes, watched, self._statistics, self._workers, self._clock())
+        outcomes = self._outcomes
+        self.table = build_table(routes, watched, outcomes.statistics, self._workers, outcomes.clock())
         if self._observer is not None:
             self._observer.keep(event_names(numbered.route for numbered in routes))
         for offered in list(self._room.empty()):  # by the present definition of their events
@@ -225,12 +210,8 @@ class Dispatcher:
             call.waits = change > 0
             call.listening.statistics.wait(change, for_try=for_try)
 
-    def try_failed(self, call: Call, code: str, message: str) -> None:
-        """Note a failed try of a call that is tried until it succeeds."""
-        self._outcomes.error(call.listening.route, code, message)
-
     def report_error(self, route: str, code: str, message: str) -> None:
-        """Note in a route's status an error that ended no call."""
+        """Note in a route's status an error that ended no call, such as a failed try of one that is retried."""
         self._outcomes.error(route, code, message)
 
     def refuse(self, offered: Offered, failure: CallError) -> None:

@@ -5,7 +5,8 @@ Nothing here decides; the dispatcher does. A publication holds the delivery of i
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import bridge_restarted, failure_payload, failure_topic
@@ -18,40 +19,32 @@ from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import loggable
 
 
+@dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Note them.
+    """Note them; both modes of the bridge share one.
 
     Args:
         publisher: Where results go.
-        statistics: Those of the present routes, by name.
+        statistics: Those of the present routes, by name; the dispatcher keeps them up to date.
         on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
         observer: Counts for the admin port; None where there is none.
         clock: Unix seconds.
     """
 
-    def __init__(
-        self,
-        publisher: PublisherPort,
-        statistics: Mapping[str, RouteStatistics],
-        on_health: Callable[[RouteStatistics], None],
-        quiet: QuietLog,
-        observer: Observer | None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._publisher = publisher
-        self._statistics = statistics
-        self._on_health = on_health
-        self._quiet = quiet
-        self._observer = observer
-        self._clock = clock
+    publisher: PublisherPort
+    statistics: dict[str, RouteStatistics]
+    on_health: Callable[[RouteStatistics], None]
+    quiet: QuietLog
+    observer: Observer | None = None
+    clock: Callable[[], float] = time.time
 
     def ended(self, call: Call, result: CallResult, release_credits: ReleaseCredits) -> None:
         """Note a call that has ended, and publish its result."""
-        listening, statistics, now = call.listening, call.listening.statistics, self._clock()
+        listening, statistics, now = call.listening, call.listening.statistics, self.clock()
         if result.code is None:
             changed = statistics.success(result.seconds, now)
-            self._quiet.note(
+            self.quiet.note(
                 logging.INFO, listening.name, "%s answered %d in %.0f ms",
                 listening.request, result.status, 1000 * result.seconds, topic=call.message.topic,
             )  # fmt: skip
@@ -60,8 +53,8 @@ class Outcomes:
             statistics.skip()
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
-        if self._observer is not None:
-            self._observer.ended(listening.name, result)
+        if self.observer is not None:
+            self.observer.ended(listening.name, result)
         if changed:
             self._report_health(statistics)
         if result.publication is not None:
@@ -70,10 +63,10 @@ class Outcomes:
     def lost(self, call: Call) -> None:
         """Note a call whose bridge process died, as the failure `bridge_restarted`."""
         failure, listening = bridge_restarted(), call.listening
-        self._quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
-        if self._observer is not None:
-            self._observer.lost(listening, call.message, failure)
-        if listening.statistics.failure(failure.code, failure.message, self._clock()):
+        self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
+        if self.observer is not None:
+            self.observer.lost(listening, call.message, failure)
+        if listening.statistics.failure(failure.code, failure.message, self.clock()):
             self._report_health(listening.statistics)
         self._publish_failure(call, failure, _no_credits)
 
@@ -81,19 +74,19 @@ class Outcomes:
         """Note a message that was not admitted: failure payload, status, and a log line a second at most."""
         listening, message = offered.listening, offered.message
         text = "refused a message on %s: %s"
-        self._quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
-        if self._observer is not None:
-            self._observer.refused(listening, message, failure)
+        self.quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
+        if self.observer is not None:
+            self.observer.refused(listening, message, failure)
         if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
             self._report_health(listening.statistics)
         if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
             self._publish_failure(offered, failure, None)
 
     def error(self, route: str, code: str, message: str) -> None:
-        """Note in a route's status an error that ended no call."""
-        statistics = self._statistics.get(route)
-        if statistics is not None and statistics.try_failed(code, message, self._clock()):
-            self._on_health(statistics)
+        """Note in a route's status an error that ended no call and no request."""
+        statistics = self.statistics.get(route)
+        if statistics is not None and statistics.try_failed(code, message, self.clock()):
+            self.on_health(statistics)
 
     def _publish_failure(self, of: Call | Offered, failure: CallError, release_credits: ReleaseCredits | None) -> None:
         """Queue the failure payload of a message, where its event names a topic for it."""
@@ -111,11 +104,11 @@ class Outcomes:
         if delivery is not None:  # then it has room: the source bounds what it leaves unacknowledged
             delivery.hold()
             release_credits = _releasing(delivery, release_credits)
-        self._publisher.put(publication, hops, release_credits)
+        self.publisher.put(publication, hops, release_credits)
 
     def _report_health(self, statistics: RouteStatistics) -> None:
-        if self._statistics.get(statistics.name) is statistics:  # a route that is gone has no status
-            self._on_health(statistics)
+        if self.statistics.get(statistics.name) is statistics:  # a route that is gone has no status
+            self.on_health(statistics)
 
 
 def _releasing(delivery: Delivery, release_credits: ReleaseCredits | None) -> ReleaseCredits:

@@ -1,50 +1,25 @@
 """Server mode in the broker process: requests to publish, answers to count, messages to wait for. The broker's loop."""
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from amqtt_rest_bridge.failures import reply_dropped
 from amqtt_rest_bridge.link.frames import Served
 from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
-from amqtt_rest_bridge.routing.calls import Confirm, PublisherPort, ReleaseCredits
-from amqtt_rest_bridge.routing.observer import Observer
-from amqtt_rest_bridge.routing.quiet_log import QuietLog
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
+from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.watching import Watching
 from amqtt_rest_bridge.topics import loggable
 
 
 class ServerReports:
-    """Publish what the bridge processes' server mode sends, and note what it reports, in log and statistics.
+    """Publish what the bridge processes' server mode sends, and note what it reports, in log and statistics."""
 
-    Args:
-        publisher: Where publications go.
-        statistics: Those of the present routes, by name; kept up to date by the dispatcher.
-        on_health: Called with the statistics of a route whose health changed.
-        quiet: Logs what may come often.
-        observer: Counts for the admin port; None where there is none.
-        clock: Unix seconds.
-    """
-
-    def __init__(
-        self,
-        publisher: PublisherPort,
-        statistics: Mapping[str, RouteStatistics],
-        on_health: Callable[[RouteStatistics], None],
-        quiet: QuietLog,
-        observer: Observer | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, outcomes: Outcomes) -> None:
         self.watching = Watching()
         """The topic filters of read events and of replies."""
-        self._publisher = publisher
-        self._statistics = statistics
-        self._on_health = on_health
-        self._quiet = quiet
-        self._observer = observer
-        self._clock = clock
+        self._outcomes = outcomes
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
 
@@ -53,41 +28,36 @@ class ServerReports:
         self._routes = tuple(routes)
         self.watching.replace(reads, replies)
 
-    def latest(self) -> list[tuple[str, bytes]]:
-        """Return the topic filters of read events with their latest payload, for a bridge process that starts."""
-        return self.watching.latest()
-
     def publish(
         self, publication: Publication, release_credits: ReleaseCredits, confirm: Confirm | None = None
     ) -> None:
         """Publish what a request brought."""
-        self._publisher.put(publication, 1, release_credits, confirm)
+        self._outcomes.publisher.put(publication, 1, release_credits, confirm)
 
     def served(self, report: Served) -> None:
         """Note what was answered."""
         for event in report.events:
-            self._quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
-        if self._observer is not None:
-            self._observer.served(report.requests)
+            self._outcomes.quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
+        if self._outcomes.observer is not None:
+            self._outcomes.observer.served(report.requests)
         for route, answers in report.routes.items():
-            statistics = self._statistics.get(route)
-            if statistics is not None and statistics.served(answers, self._clock()):
-                self._on_health(statistics)
+            statistics = self._outcomes.statistics.get(route)
+            if statistics is not None and statistics.served(answers, self._outcomes.clock()):
+                self._outcomes.on_health(statistics)
 
     def reply_dropped(self, message: Message) -> None:
         """Note a message that a bridge process had no room for, as an error of each route that may wait for it."""
         failure = reply_dropped(len(message.payload))
-        topic = loggable(message.topic)
+        text, topic = "dropped a reply on %s: %s", loggable(message.topic)
         for route, event in asking(self._routes, message.topic):
-            self._quiet.note(logging.ERROR, (route, event), "dropped a reply on %s: %s", topic, failure.message)
-            self._error(route, failure.code, failure.message, message.timestamp)
+            self._outcomes.quiet.note(logging.ERROR, (route, event), text, topic, failure.message)
+            self._outcomes.error(route, failure.code, failure.message)
 
     def stalled(self, ports: Collection[int]) -> None:
         """Note ports that have stopped answering, as an error of each of their routes."""
-        now = self._clock()
         for routes in routes_by_port(self._routes, ports).values():
             for route in routes:
-                self._error(route.name, "internal_error", "the port of the route has stopped answering", now)
+                self._outcomes.error(route.name, "internal_error", "the port of the route has stopped answering")
 
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""
@@ -98,17 +68,12 @@ class ServerReports:
             for port, routes in routes_by_port(self._routes, reasons).items()
             for route in routes
         }
-        now = self._clock()
-        for name, statistics in self._statistics.items():
+        now = self._outcomes.clock()
+        for name, statistics in self._outcomes.statistics.items():
             if statistics.note_down(down.get(name), now):
-                self._on_health(statistics)
+                self._outcomes.on_health(statistics)
 
     def troubles(self) -> list[str]:
         """Return which ports are not served, and why, in sentences."""
         reasons = {port: reason for faults in self._unserved.values() for port, reason in faults.items()}
         return [f"SERVER_PORT {port} is not served: {reason}" for port, reason in sorted(reasons.items())]
-
-    def _error(self, route: str, code: str, message: str, now: float) -> None:
-        statistics = self._statistics[route]
-        if statistics.try_failed(code, message, now):
-            self._on_health(statistics)

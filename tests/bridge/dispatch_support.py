@@ -93,9 +93,9 @@ class Rig:
         self.changes: list[RouteStatistics] = []
         """Of health, as they were reported."""
         quiet, statistics = QuietLog(later=lambda *_: None), dict[str, RouteStatistics]()
-        self.server = ServerReports(self.queue, statistics, self.changes.append, quiet)
-        outcomes = Outcomes(self.queue, statistics, self.changes.append, quiet, None)
-        self.dispatcher = Dispatcher(self.bridge, outcomes, self.server, statistics, 4, store=store, room=room)
+        self.outcomes = Outcomes(self.queue, statistics, self.changes.append, quiet)
+        self.server = ServerReports(self.outcomes)
+        self.dispatcher = Dispatcher(self.bridge, self.outcomes, self.server, 4, store=store, room=room)
         self.use(route())
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:
@@ -103,7 +103,7 @@ class Rig:
 
     @property
     def statistics(self) -> RouteStatistics:
-        return self.dispatcher.statistics["R"]
+        return self.outcomes.statistics["R"]
 
     def offer(self, count: int = 1) -> list[Call]:
         for _ in range(count):

@@ -45,7 +45,7 @@ class Rig(DispatcherRig):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        messages = self.dispatcher.statistics["R"].status(0.0)["messages"]
+        messages = self.outcomes.statistics["R"].status(0.0)["messages"]
         return messages["queued"] + messages["in_flight"], messages["refused"], messages["total"]
 
 
