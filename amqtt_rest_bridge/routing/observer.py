@@ -12,7 +12,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.admin_frames import BUCKETS, EventCounts, FoundRecords, Observed, Record
-from amqtt_rest_bridge.link.frames import CallResult, RequestCount
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.topics import loggable
@@ -92,8 +92,10 @@ class Observer:
 
     def _count(self, name: EventName, outcome: str, seconds: float) -> None:
         counts = self._counts.get(name)
-        if counts is not None:  # the end of a call whose event is gone counts nowhere
-            counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+        if counts is None:  # the end of a call whose event is gone counts nowhere
+            return
+        counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+        if outcome != SKIPPED:  # nothing was sent: its moment would make the others look fast
             counts.buckets[bisect_left(BUCKETS, seconds)] += 1
             counts.seconds += seconds
 

@@ -3,13 +3,18 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 from urllib.request import Request, urlopen
 
 import pytest
 
+import amqtt_rest_bridge
 from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
@@ -17,6 +22,8 @@ from tests.bridge.admin_support import TOKEN, Admin, admin_of, client_route, ser
 from tests.bridge.host import Host, configuration, hosting
 from tests.bridge.recorder import Recorder, Seen, recording
 from tests.waiting import eventually
+
+PACKAGE: Final = Path(amqtt_rest_bridge.__file__).parent
 
 
 @pytest.fixture
@@ -28,6 +35,12 @@ def target() -> Iterator[Recorder]:
 @pytest.fixture(params=[pytest.param(0, id="thread"), pytest.param(1, id="process"), pytest.param(2, id="processes")])
 def running(request: pytest.FixtureRequest, target: Recorder) -> Iterator[Host]:
     with hosting(client_route(target.url) + server_route(), admin_port=0, processes=request.param) as host:
+        yield host
+
+
+@pytest.fixture
+def running_when(target: Recorder) -> Iterator[Host]:
+    with hosting(client_route(target.url, event="WITH WHEN '{value.json.level} >= 3'"), admin_port=0) as host:
         yield host
 
 
@@ -206,6 +219,22 @@ def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: 
         assert (refused["kind"], refused["code"], refused["url"]) == ("refused", "overloaded", None)
 
 
+def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(running_when: Host) -> None:
+    admin, client = admin_of(running_when), running_when.client("done/#")
+    client.publish("orders/1", b'{"level": 1}')
+    client.publish("orders/2", b'{"level": 3}')
+    assert client.message()[0] == "done/2"
+    labels = {"route": "Orders", "event": "Send"}
+    admin.await_value(1, "rest_bridge_calls_total", outcome="skipped", **labels)
+    admin.await_value(1, "rest_bridge_calls_total", outcome="succeeded", **labels)
+    assert admin.value("rest_bridge_call_seconds_count", **labels) == 1
+    assert admin.value("rest_bridge_call_seconds_bucket", le="+Inf", **labels) == 1
+    calls = {call["topic"]: call for call in admin.calls("Orders")}
+    assert (calls["orders/1"]["kind"], calls["orders/1"]["url"], calls["orders/1"]["code"]) == ("skipped", None, None)
+    assert calls["orders/2"]["kind"] == "call"
+    assert "skipped" in admin.get("/routes/Orders").text
+
+
 def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path) -> None:
     (tmp_path / "KEY").write_text("hush-hush-1")
     route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}&x={topic.2}")
@@ -239,9 +268,43 @@ def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: 
         host.stop()
 
 
-def test_without_admin_port_nothing_is_recorded_and_nothing_listens(target: Recorder) -> None:
-    with hosting(client_route(target.url)) as host:
-        assert host.plugin.admin_port is None
+OBSERVING: Final = frozenset(
+    str(path)
+    for path in PACKAGE.rglob("*.py")
+    if path.parent.name == "admin" or path.name in ("recorder.py", "observation.py", "observer.py", "oversight.py")
+)
+"""The modules whose functions are for the admin port alone."""
+
+
+@pytest.mark.parametrize("port", [pytest.param(None, id="off"), pytest.param(0, id="on")])
+def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: Recorder, port: int | None) -> None:
+    called: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in OBSERVING:
+            called[f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}"] += 1
+
+    async def profile(wanted: Callable[..., None] | None) -> None:
+        sys.setprofile(wanted)
+
+    threading.setprofile(note)  # of the bridge's threads; the broker's loop runs already where it is set
+    try:
+        with hosting(client_route(target.url) + server_route(), admin_port=port) as host:
+            host.wait(profile(note))
+            client = host.client("done/#")
+            for _ in range(10):
+                client.publish("orders/7", b"{}")
+                client.publish("other/topic", b"{}")
+                client.message()
+                assert post(host, "/hook") == 200
+            host.wait(profile(None))
+            assert host.plugin.admin_port is None if port is None else host.plugin.admin_port
+    finally:
+        threading.setprofile(None)
+    if port is None:
+        assert called == {}
+    else:
+        assert (called["observer.py:ended"], called["recorder.py:_add"]) == (10, 20)
 
 
 def test_there_is_a_limit_to_those_who_follow(target: Recorder) -> None:

@@ -52,6 +52,7 @@ def test_a_spool_that_cannot_be_written_is_a_reason_until_it_can_be_written_agai
                 assert reason.startswith("the spool cannot be written: ")
                 assert reason in admin.get("/").text
                 assert admin.value("rest_bridge_ready") == 0
+            eventually(lambda: reasons(admin) == [])  # without another message
             client.publish("orders/2", b"2")
             assert client.message() == ("done/2", b"2")
             assert reasons(admin) == []

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.bridge.admin import pages
 from tests.bridge.admin_support import admin_of, client_route, server_route
-from tests.bridge.host import Host, hosting
+from tests.bridge.host import Host, configuration, hosting
 from tests.bridge.http_target import Peer, Target
 from tests.bridge.recorder import Seen, recording
 from tests.browser import Page, browsing
@@ -66,6 +67,33 @@ def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page)
         client.message()
     page.wait(f"{cell} === '{before + 5}'")
     assert page.evaluate("window.mark") == "not reloaded"
+
+
+@pytest.mark.chromium
+def test_what_is_not_ready_and_which_routes_there_are_changes_live(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.1)
+    path = tmp_path / "a.lot"
+    path.write_text(server_route("Kept") + client_route("http://127.0.0.1:9", name="Gone"))
+    running = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        page.open(url(running))
+        names = "[...document.querySelectorAll('[data-route]')].map((row) => row.dataset.route).join()"
+        assert (page.evaluate(names), page.evaluate("document.querySelector('[data-trouble]').hidden")) == (
+            "Gone,Kept",
+            True,
+        )
+        path.write_text(f"DEFINE ROUTE Broken WITH TYPE REST_API\n    ADD {HOSTILE}\n")
+        page.wait("!document.querySelector('[data-trouble]').hidden")
+        assert page.text("[data-trouble] li").startswith("the last reload failed, the routes before it are in use: ")
+        path.write_text(server_route("Kept"))
+        page.wait(f"document.querySelector('[data-trouble]')?.hidden && {names} === 'Kept'")
+        path.write_text(server_route("Kept") + FAILING)
+        page.wait(f"{names} === 'Alarms,Kept'")
+        assert page.evaluate("document.images.length") == 0
+    finally:
+        running.stop()
 
 
 @pytest.mark.chromium
@@ -259,7 +287,7 @@ def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_ou
     routes = "".join(server_route(f"R{number}").replace("/hook", f"/hook{number}") for number in range(count))
     with hosting(routes, admin_port=0, processes=1) as running:
         admin = admin_of(running)
-        assert admin.get("/").text.count("<tr data-route=") == count
+        assert admin.get("/").text.count("<tbody data-route=") == count
         assert [admin.get(f"/routes/R{number}").status for number in range(10)] == [200] * 10
         assert len(admin.get("/api/routes").json["routes"]) == count
         assert sum(name == "rest_bridge_queued" for name, _ in admin.samples()) == count

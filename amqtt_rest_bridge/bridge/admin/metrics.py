@@ -1,8 +1,12 @@
 """The numbers as Prometheus reads them (text exposition format 0.0.4). Pure.
 
-Why not prometheus_client, whose parser judges this text in the tests: its writer takes 92 ms and more for the 18,000
-samples of 1,000 routes on a machine where these lines take 20, and its registries are for counters that live in the
-same process; these come from another one.
+Why not prometheus_client, whose parser judges this text in the tests: the page of 1,000 routes has to come within 50
+ms, and its writer alone takes longer. Measured on two quiet cores with Python 3.11, all routes with calls, 21,000
+samples: `generate_latest` of version 0.26 takes 84 ms over a collector that yields bare samples with kept labels (the
+collector itself 9 of them); 62 ms with seven buckets instead of twelve, 96 with the escaping "allow-utf-8", 50 in
+version 0.21. These lines take 6. Over HTTP the page takes 14 ms, with `generate_latest` 92. Nothing is saved by what
+has not changed where all routes are busy, and the registries are for counters of the same process; these come from
+another one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

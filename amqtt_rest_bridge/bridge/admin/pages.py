@@ -111,6 +111,7 @@ class _Changes:
         self._wake = wake
         self._left = left
         self._known: dict[str, Row] = {}
+        self._reasons: list[str] = []
         self._asked = 0.0
         self._sent = time.monotonic()
         self._closed = threading.Event()
@@ -120,7 +121,7 @@ class _Changes:
         numbers = self._insights.fresh(self._asked, statuses=True) if self._asked else None
         if numbers is not None:
             self._asked = 0.0
-            changed = self._changed(rows(numbers, self._history))
+            changed = self._changed(rows(numbers, self._history), numbers.broker.reasons)
             if changed is not None:
                 self._sent = now
                 return event("routes", changed)
@@ -134,12 +135,13 @@ class _Changes:
             self._closed.set()
             self._left()
 
-    def _changed(self, present: list[Row]) -> dict[str, Any] | None:
+    def _changed(self, present: list[Row], reasons: list[str]) -> dict[str, Any] | None:
         changed = [one for one in present if self._known.get(one["name"]) != one]
-        if not changed and len(present) == len(self._known):
+        if not changed and len(present) == len(self._known) and reasons == self._reasons:
             return None
-        self._known = {one["name"]: one for one in present}
-        return {"summary": summary(present), "names": [one["name"] for one in present], "rows": changed}
+        self._known, self._reasons = {one["name"]: one for one in present}, reasons
+        names = [one["name"] for one in present]
+        return {"summary": summary(present), "reasons": reasons, "names": names, "rows": changed}
 
 
 def _page(text: str) -> Response:

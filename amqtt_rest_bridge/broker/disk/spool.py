@@ -69,7 +69,7 @@ class Spool:
         self._permitted: dict[str, None] = {}
         self._failing = False
         self.trouble: str | None = None
-        """Why the last write failed, None when it did not."""
+        """Why the last write failed, None when it did not, or when `settle` has found that the next one will not."""
         self._checkpointed = True  # completely, the last time
         self._replayed = 0  # the last row that `left_over` has yielded
         # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
@@ -154,11 +154,14 @@ class Spool:
             self._checkpointed = pages == moved
 
     def settle(self) -> None:
-        """Finish a checkpoint: begin a large log anew, and measure the room on the disk."""
+        """Finish a checkpoint: begin a large log anew, measure the room on the disk, see whether a fault is over."""
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._room.settle(checkpointed=self._checkpointed)
+            if self.trouble is not None and not self._room.tight:
+                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # writes the page that holds it
+                self.trouble = None
 
     def left_over(self) -> Iterator[Kept | Unreadable]:
         """Yield each call that an earlier run left on disk once, the oldest first; a second iterator continues."""

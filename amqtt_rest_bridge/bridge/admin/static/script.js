@@ -48,7 +48,7 @@ function showCall(call) {
       element("td", call.event ?? "", "wide"),
       element("td", call.topic ?? "", "long"),
       element("td", `${call.method ?? ""} ${call.url ?? ""}`, "wide long"),
-      element("td", `${call.status ?? ""} ${call.code ?? ""}`),
+      element("td", `${call.status ?? ""} ${call.code ?? ""}${call.kind === "skipped" ? "skipped" : ""}`),
       element("td", call.tries ?? "", "number wide"),
       element("td", call.ms ?? "", "number"),
     );
@@ -72,14 +72,23 @@ function prepend(list, entry, most) {
   while (list.children.length > most) list.lastElementChild.remove();
 }
 
-function showRoutes({ summary, names, rows: changed }) {
+function showReasons(reasons) {
+  const trouble = document.querySelector("[data-trouble]");
+  if (!trouble) return;
+  trouble.hidden = reasons.length === 0;
+  trouble.querySelector("ul").replaceChildren(...reasons.map((reason) => element("li", reason)));
+}
+
+function showRoutes({ summary, reasons, names, rows: changed }) {
+  showReasons(reasons);
   const told = document.querySelector("[data-summary]");
   if (told && told.textContent !== summary) told.textContent = summary;
   for (const cells of changed) {
     const row = rows.get(cells.name);
     if (row) update(row, cells);
   }
-  if (!page && names.some((name) => !rows.has(name))) location.reload(); // a route has been added
+  const same = names.length === rows.size && names.every((name) => rows.has(name));
+  if (!page && !same) location.reload(); // routes have been added or removed
 }
 
 if (rows.size || document.querySelector("[data-summary]")) follow("/api/changes", { routes: showRoutes });
