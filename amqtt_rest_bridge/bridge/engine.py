@@ -146,7 +146,9 @@ class Engine:
                 for port in ports:
                     self._ports.add(port, self._link.take_socket())
             case Stop(grace):
-                self._begin_stop(grace)
+                self._ending = True  # and the ports' loops with it
+                self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
+                threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
             case Ping():
                 self._watch.ping({} if self._ending else self._ports.servers)
             case ServeAdmin():
@@ -188,11 +190,6 @@ class Engine:
         self._answers.count(served, status, code, message)
 
     # What the broker says, on the reader whose turn it is.
-
-    def _begin_stop(self, grace: float) -> None:
-        self._ending = True  # and the ports' loops with it
-        self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
-        threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
 
     def _run_calls(self, calls: list[DispatchedCall]) -> None:
         by_runner: dict[RouteRunner, list[DispatchedCall]] = {}

@@ -40,12 +40,6 @@ def check_routes(routes: Iterable[Route], settings: BridgeSettings) -> None:
         raise ConfigurationError(f"route {route.name}: {error}") from error
 
 
-def _tls_files(settings: BridgeSettings) -> TlsFiles | None:
-    if settings.server_certfile is None or settings.server_keyfile is None:
-        return None
-    return TlsFiles(settings.server_certfile, settings.server_keyfile)
-
-
 class Network:
     """Real senders and HTTP servers."""
 
@@ -86,8 +80,9 @@ class Port:
         self._broker = broker
         self._turns = turns
         self._settings = settings
-        tls = _tls_files(settings)
-        if tls is not None:
+        tls = None
+        if settings.server_certfile is not None and settings.server_keyfile is not None:
+            tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
             tls.load()  # before the access log is opened: a port that cannot be served is tried again and again
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log, ("route", "event"))
         self._server = HttpServer(
@@ -142,18 +137,13 @@ class LinkHandler(logging.Handler):
         self._link.send(Log(record.levelno, record.name, self.format(record)))
 
 
-def _raise_descriptor_limit() -> None:
-    """Raise the limit of file descriptors as far as allowed: every connection of server mode needs one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def main() -> None:
     """Run as a process: `python -m amqtt_rest_bridge.bridge.main DESCRIPTOR LEVEL`."""
     # Ctrl-C, a hang-up and a supervisor's SIGTERM reach the whole group; the broker says when to stop.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _raise_descriptor_limit()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection of server mode needs a descriptor
     link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
     logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")
     Engine(link, Network()).run()

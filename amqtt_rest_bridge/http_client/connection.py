@@ -87,6 +87,7 @@ def exchange(
     content = read_body(response, limit)
     if "content-encoding" in named:
         content = decode_content(content, named["content-encoding"], limit)
+    keep_alive = _KEEP_ALIVE_TIMEOUT.search(named.get("keep-alive", ""))
     # RFC 9112 section 6.1: with both lengths present, a proxy on the way may have seen another end of this response.
     ambiguous = response.chunked and "content-length" in named
     return Received(
@@ -95,7 +96,7 @@ def exchange(
         response.fields,
         content,
         wire.kept and not ambiguous and wire.is_clean(),
-        _keep_alive_seconds(named.get("keep-alive")),
+        None if keep_alive is None else int(keep_alive[1]),
     )
 
 
@@ -120,11 +121,6 @@ def phase_of(wire: DeadlineSocket) -> Phase:
     if not wire.received:
         return Phase.WAITING
     return Phase.HEAD if wire.room == LONGEST_HEAD else Phase.BODY
-
-
-def _keep_alive_seconds(text: str | None) -> int | None:
-    match = None if text is None else _KEEP_ALIVE_TIMEOUT.search(text)
-    return None if match is None else int(match[1])
 
 
 class Pool:

@@ -114,17 +114,13 @@ class ServerConnection:
             return
         except OSError:
             data = b""
-        if self._serving is not None:
-            self._hold(data, self._serving)
-        else:
+        if self._serving is None:
             self._take(data)
-
-    def _hold(self, data: bytes, pending: Exchange) -> None:
-        """Keep what came behind a request whose answer is pending; without any, its caller has closed its side."""
-        self._unparsed = data
+            return
+        self._unparsed = data  # behind a request whose answer is pending
         if not data:
             self._caller_left = True
-            pending.caller_left()
+            self._serving.caller_left()
 
     def _take(self, data: bytes) -> None:
         """Parse what came, or throw it away after a refusal; without any the peer has closed."""

@@ -68,7 +68,11 @@ class BridgePool:
         self._held: deque[Call] = deque()
         # Replayed, for a reload may have changed the route.
         self._due: Slices[Call] = Slices(
-            loop, lambda call: call.reports.replay(call), _size, self._flush, self._is_choked
+            loop,
+            lambda call: call.reports.replay(call),
+            _size,
+            self._flush,
+            lambda: any(bridge.ready and bridge.unread > _MOST_UNREAD for bridge in self._bridges),
         )
         self._lost: Slices[Call] = Slices(loop, lambda call: call.reports.lost(call), _size)
         self._listen: dict[int, socket.socket] = {}
@@ -235,9 +239,6 @@ class BridgePool:
         for bridge in self._bridges:
             if bridge.ready:
                 bridge.flush()
-
-    def _is_choked(self) -> bool:
-        return any(bridge.ready and bridge.unread > _MOST_UNREAD for bridge in self._bridges)
 
     def _died(self, bridge: BridgeProcess) -> None:
         if self._stopping:

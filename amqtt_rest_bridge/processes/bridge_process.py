@@ -196,19 +196,17 @@ class BridgeProcess:
             return
         if self._unanswered >= _MOST_UNANSWERED:
             self._server.stalled([port.configured for port in self._stalled])
+            silent = "".join(f", port {port.bound} answers nothing" for port in self._stalled)
             if self.pid != os.getpid():
-                log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, self._which())
+                log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, silent)
                 os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
                 return
             if self._unanswered == _MOST_UNANSWERED:
-                log.error("the bridge, a thread of this process, hangs%s: start the broker again", self._which())
+                log.error("the bridge, a thread of this process, hangs%s: start the broker again", silent)
         if self._unanswered < _MOST_UNANSWERED or not self._link.backlog:
             self._link.send(Ping())
         self._unanswered += 1
         self._loop.call_later(PING_SECONDS, self._ping)
-
-    def _which(self) -> str:
-        return "".join(f", port {port.bound} answers nothing" for port in self._stalled)
 
     def _pong(self) -> None:
         if self._unanswered > _MOST_UNANSWERED:

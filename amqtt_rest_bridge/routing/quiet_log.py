@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import ClientEvent, Route
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 1.0
 
-Later = Callable[[float, Callable[[], None]], Any]
-"""Run a function after some seconds, as `loop.call_later` does."""
+Later = Callable[[float, Callable[[], None]], object]
+"""Call a function on the loop, so many seconds from now."""
 Name = tuple[str, str]
 """A route and its event."""
 
@@ -34,8 +34,9 @@ class _Busy:
     topic: str | None = None
 
 
-def _on_running_loop(seconds: float, function: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_later(seconds, function)
+def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
+    """Call a function later on the running loop."""
+    return asyncio.get_running_loop().call_later(seconds, call)
 
 
 def described(route: Route, event: ClientEvent) -> str:
@@ -47,7 +48,7 @@ def described(route: Route, event: ClientEvent) -> str:
 class QuietLog:
     """Write the lines; `later` is for tests."""
 
-    def __init__(self, later: Later = _on_running_loop) -> None:
+    def __init__(self, later: Later = on_this_loop) -> None:
         self._later = later
         self._busy: dict[tuple[int, Name], _Busy] = {}  # holds an event for a second after its last line
 

@@ -4,7 +4,6 @@ A waiting message holds no worker and no place of its route: at most OVERLOAD_CA
 those that are queued and in flight. They go in the order in which they came.
 """
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,17 +11,9 @@ from typing import Final
 
 from amqtt_rest_bridge.model import OverloadPolicy
 from amqtt_rest_bridge.routing.calls import Offered
+from amqtt_rest_bridge.routing.quiet_log import Later, on_this_loop
 
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
-
-
-Later = Callable[[float, Callable[[], None]], object]
-"""Call a function on the loop, so many seconds from now."""
-
-
-def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
-    """Call a function later on the running loop."""
-    return asyncio.get_running_loop().call_later(seconds, call)
 
 
 class WaitingRoom:

@@ -100,7 +100,8 @@ class RouteStatistics:
         self.outstanding -= 1
         self.succeeded += 1
         self._latencies.append(seconds)
-        self._well(now)
+        self._note(well=True)
+        self._last_success = now
         return self.health != before
 
     def skip(self) -> None:
@@ -122,14 +123,9 @@ class RouteStatistics:
         for _ in range(min(answers.failed, _RECENT)):
             self._error(answers.code, answers.message, now)
         if answers.answered:
-            self._well(now)
+            self._note(well=True)
+            self._last_success = now
         return self.health != before
-
-    def _well(self, now: float) -> None:
-        self._record(True)
-        self._connection = "connected"
-        self._streak = 0
-        self._last_success = now
 
     def failure(self, code: str, message: str, now: float) -> bool:
         """Note an admitted call that failed; return whether the health changed."""
@@ -156,21 +152,22 @@ class RouteStatistics:
 
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
-        self._record(False)
+        self._note(well=False)
         if code in _DISCONNECTED:
             self._connection = "failing"
         elif code in _ANSWERED:
             self._connection = "connected"
-        self._streak += 1
         self._last_error = (now, code, message)
         return self.health != before
 
-    def _record(self, succeeded: bool) -> None:
-        # Counted, since each message asks for the health twice.
-        if len(self._recent) == _RECENT:
+    def _note(self, *, well: bool) -> None:
+        if len(self._recent) == _RECENT:  # counted, since each message asks for the health twice
             self._recent_errors -= not self._recent[0]
-        self._recent.append(succeeded)
-        self._recent_errors += not succeeded
+        self._recent.append(well)
+        if well:
+            self._connection, self._streak = "connected", 0
+        else:
+            self._recent_errors, self._streak = self._recent_errors + 1, self._streak + 1
 
     @property
     def health(self) -> str:
@@ -182,6 +179,10 @@ class RouteStatistics:
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
         latencies = sorted(self._latencies)
+        error: dict[str, str] | None = None
+        if self._last_error is not None:
+            failed_at, code, message = self._last_error
+            error = {"time": rfc3339(failed_at), "code": code, "message": message}
         return {
             "name": self.name,
             "type": "REST_API",
@@ -199,17 +200,11 @@ class RouteStatistics:
                 "in_flight": self.in_flight,
             },
             "last_success": None if self._last_success is None else rfc3339(self._last_success),
-            "last_error": self._error_member(),
+            "last_error": error,
             "latency_ms": {"p50": _quantile(latencies, 0.5), "p99": _quantile(latencies, 0.99)},
             "uptime_s": round(now - self._since, 3),
             "timestamp": rfc3339(now),
         }
-
-    def _error_member(self) -> dict[str, str] | None:
-        if self._last_error is None:
-            return None
-        time, code, message = self._last_error
-        return {"time": rfc3339(time), "code": code, "message": message}
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:

@@ -19,7 +19,6 @@ from amqtt_rest_bridge.model import (
     Method,
     RestApiConfig,
     Route,
-    Signature,
 )
 from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of, predicate
 
@@ -122,7 +121,8 @@ class PreparedEvent:
         if self._has_length:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
         if self._signature is not None:
-            headers = (*headers, _sign(self._signature, body or b""))
+            digest = hmac.new(self._signature.secret.encode(), body or b"", hashlib.sha256).hexdigest()
+            headers = (*headers, (self._signature.header, f"sha256={digest}"))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         destination = None if self._destination is None else self._destination.fill(values)
@@ -230,10 +230,6 @@ def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
                 "Write the type in the route file, in an event for each type, or make {payload} alone the BODY.",
                 unsent=True,
             )
-
-
-def _sign(signature: Signature, body: bytes) -> tuple[str, str]:
-    return signature.header, "sha256=" + hmac.new(signature.secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 def _version() -> str:
