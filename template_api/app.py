@@ -115,15 +115,12 @@ class _Errors:
 
     def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:
         """Return Falcon's own refusals as our errors: an unknown path, a method that the path or HTTP does not have."""
-        resource = self._resources.get(_template_of(req.path))
+        # Falcon refuses some requests before it looks up their path.
+        folder, _, name = req.path.rpartition("/")
+        path = next((each for each in _NAMED if name and each.rpartition("/")[0] == folder), req.path)
+        resource = self._resources.get(path)
         if exc.status_code == HTTPStatus.NOT_FOUND or resource is None:
             return NotFoundError("This API has no such path")
         if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED or req.method not in falcon.HTTP_METHODS:
             return MethodNotAllowedError(req.method, allowed_methods(resource))
         return InvalidRequestError("The request is not well-formed")
-
-
-def _template_of(path: str) -> str:
-    """Return the path as it is in the table of resources: Falcon refuses some requests before it looks there."""
-    folder, _, name = path.rpartition("/")
-    return next((each for each in _NAMED if name and each.rpartition("/")[0] == folder), path)

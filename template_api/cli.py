@@ -120,12 +120,12 @@ def _application() -> typer.Typer:
     application = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
     application.callback(help=_as_written(_DESCRIPTION), epilog=_as_written(_EPILOG))(_shared_options)
     for name, run, summary, epilog in (
-        ("serve", _serve, "serve the API over HTTP", _SERVE_EPILOG),
-        ("import", _import, "bring template folders or .jsonl files into the library", _IMPORT_EPILOG),
-        ("publish", _state_command(Status.PUBLISHED), "make templates visible through the API", _STATES_EPILOG),
-        ("hide", _state_command(Status.HIDDEN), "take templates out of the API: not found", _STATES_EPILOG),
-        ("draft", _state_command(Status.DRAFT), "mark templates as unfinished: not found", _STATES_EPILOG),
-        ("list", _list, "show the templates of the library, in every state", _STATES_EPILOG),
+        ("serve", serve_library, "serve the API over HTTP", _SERVE_EPILOG),
+        ("import", import_paths, "bring template folders or .jsonl files into the library", _IMPORT_EPILOG),
+        ("publish", state_command(Status.PUBLISHED), "make templates visible through the API", _STATES_EPILOG),
+        ("hide", state_command(Status.HIDDEN), "take templates out of the API: not found", _STATES_EPILOG),
+        ("draft", state_command(Status.DRAFT), "mark templates as unfinished: not found", _STATES_EPILOG),
+        ("list", list_templates, "show the templates of the library, in every state", _STATES_EPILOG),
     ):
         description = summary[0].upper() + summary[1:] + "."
         command = application.command(name, help=description, short_help=summary, epilog=_as_written(epilog))
@@ -172,7 +172,7 @@ def _shared_options(_version: Annotated[bool, Version] = False) -> None:
     """Accept the options of `template-api` itself."""
 
 
-def _serve(
+def serve_library(
     host: Host = None,
     port: Port = None,
     database_url: DatabaseUrl = None,
@@ -185,6 +185,7 @@ def _serve(
     socket_fd: Descriptor = None,  # these two are what a supervisor hands over, see serving/supervisor.py
     link_fd: Descriptor = None,
 ) -> int:
+    """Serve until a signal."""
     from template_api.serving import service
 
     logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
@@ -195,7 +196,7 @@ def _serve(
     return 0
 
 
-def _import(
+def import_paths(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="folder (searched at any depth) or .jsonl file")],
     prune: Annotated[bool, typer.Option("--prune", help="hide the templates that no PATH holds")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="report what would be done, and change nothing")] = False,
@@ -203,6 +204,7 @@ def _import(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar, no summary, only what is wrong")] = False,
     database_url: DatabaseUrl = None,
 ) -> int:
+    """Import, report what was read, and print the summary; return 1 when a template failed."""
     from template_api.library import import_templates
     from template_api.progress import Progress
 
@@ -238,35 +240,34 @@ def _report_members(report: "Report", readings: Sequence["Reading"], dry_run: bo
     }
 
 
-def _state_command(status: Status) -> Callable[..., int]:
+def state_command(status: Status) -> Callable[..., int]:
+    """Return the command that brings templates into a state."""
+
     def run(templates: Slugs, database_url: DatabaseUrl = None) -> int:
-        return _set_status(templates, database_url, status)
+        from template_api.library import require_database, set_status
+
+        url = _settings(database_url=database_url).database_url
+        require_database(url)
+        failed = False
+        for name in templates:
+            try:
+                changed = set_status(url, name, status)
+            except TemplateApiError as exc:
+                print(f"template-api: {exc}", file=sys.stderr)
+                failed = True
+            else:
+                print(f"{name}: {'now' if changed else 'already'} {status.value}")
+        return 1 if failed else 0
 
     return run
 
 
-def _set_status(templates: list[str], database_url: str | None, status: Status) -> int:
-    from template_api.library import require_database, set_status
-
-    url = _settings(database_url=database_url).database_url
-    require_database(url)
-    failed = False
-    for name in templates:
-        try:
-            changed = set_status(url, name, status)
-        except TemplateApiError as exc:
-            print(f"template-api: {exc}", file=sys.stderr)
-            failed = True
-        else:
-            print(f"{name}: {'now' if changed else 'already'} {status.value}")
-    return 1 if failed else 0
-
-
-def _list(
+def list_templates(
     status: Annotated[Status | None, typer.Option(help="only those in this state")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line instead of a table")] = False,
     database_url: DatabaseUrl = None,
 ) -> int:
+    """Print the templates, one a line."""
     from template_api.library import listed_templates, require_database
 
     url = _settings(database_url=database_url).database_url

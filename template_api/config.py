@@ -92,14 +92,12 @@ def setting_faults(host: str, port: int, base_url: str | None) -> Iterator[tuple
         yield ("port",), f"port must be a whole number from 0 to {_HIGHEST_PORT}, not {port}"
     if not host.strip():
         yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
-    if base_url is not None and not _is_public_url(base_url):
-        yield ("base_url",), f"base_url must be an address such as https://library.example, not {base_url!r}"
-
-
-def _is_public_url(base_url: str) -> bool:
+    if base_url is None:
+        return
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
     except ValueError:
-        return False
-    return usable and not any(character.isspace() for character in base_url)
+        usable = False
+    if not usable or any(character.isspace() for character in base_url):
+        yield ("base_url",), f"base_url must be an address such as https://library.example, not {base_url!r}"

@@ -26,16 +26,10 @@ def description() -> dict[str, Any]:
 
 
 @cache
-def parameter_schemas(path: str) -> dict[str, dict[str, Any]]:
-    """Return the schema of each query parameter of GET `path`, by name."""
+def parameter_validators(path: str) -> dict[str, Validator]:
+    """Return the validator of each query parameter of GET `path`, by name; its `schema` is what it checks."""
     parameters = description()["paths"][path]["get"]["parameters"]
-    return {each["name"]: each["schema"] for each in parameters if each["in"] == "query"}
-
-
-@cache
-def parameter_validator(path: str, name: str) -> Validator:
-    """Return the validator of one query parameter of GET `path`."""
-    return Draft202012Validator(parameter_schemas(path)[name])
+    return {each["name"]: Draft202012Validator(each["schema"]) for each in parameters if each["in"] == "query"}
 
 
 @cache

@@ -19,8 +19,7 @@ from amqtt.plugins.base import BasePlugin
 
 from template_api.config import DEFAULT_DATABASE_URL, DEFAULT_HOST, DEFAULT_PORT, Settings, setting_faults
 from template_api.errors import TemplateApiError
-from template_api.serving.sockets import listening_socket
-from template_api.serving.supervisor import Supervisor
+from template_api.serving.supervisor import Supervisor, listening_socket
 
 log = logging.getLogger(__name__)
 

@@ -6,62 +6,62 @@ Requests are validated against the schemas of `openapi.json`.
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache, wraps
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl, urlencode
-
-from jsonschema.exceptions import ValidationError
 
 from template_api import openapi
 from template_api.errors import InvalidBodyError, InvalidParameterError
+from template_api.records import DEFAULT_LIMIT, TemplateQuery
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
 SUGGEST_PATH = "/api/suggest"
 MOST_OFFSET = 10_000
-DEFAULT_LIMIT = 20
+MAX_BODY_BYTES = 65536
+ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
 _CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small
 # What is blank, as the pattern of q in `openapi.json` has it: engines disagree on what \s means.
 _BLANKS = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _DIGITS = re.compile(r"[0-9]{1,9}")
 _SHOWN_LENGTH = 60
+_TYPES = {"string": "text", "array": "a list of texts", "object": "an object", "null": "null"}
+_Given = TypeVar("_Given", str, bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateQuery:
-    """A query for templates.
+def _remembered(read: Callable[[_Given], TemplateQuery]) -> Callable[[_Given], TemplateQuery]:
+    """Keep the queries that were read last: most callers ask for the same ones."""
+    cached = lru_cache(maxsize=1024)(read)
 
-    An empty `text` selects the most recently published ones. Ids are in lower case; an empty set of ids passes all.
-    """
+    @wraps(read)
+    def read_or_recall(given: _Given) -> TemplateQuery:
+        return cached(given) if len(given) <= _CACHED_LENGTH else read(given)
 
-    text: str = ""
-    limit: int = DEFAULT_LIMIT
-    offset: int = 0
-    category_id: str | None = None
-    difficulty: str | None = None
-    tag_ids: frozenset[str] = frozenset()
-    route_ids: frozenset[str] = frozenset()
-    broker_version_ids: frozenset[str] = frozenset()
+    return read_or_recall
 
 
+@_remembered
 def list_query(query_string: str) -> TemplateQuery:
     """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1).
 
     Raises:
         InvalidParameterError: a parameter breaks its rule.
     """
-    return _cached_list_query(query_string) if len(query_string) <= _CACHED_LENGTH else _list_query(query_string)
+    given = _parameters(LIST_PATH, query_string)
+    return _get_query(given.get("q", "").strip(_BLANKS), given)
 
 
+@_remembered
 def search_query(query_string: str) -> TemplateQuery:
     """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1).
 
     Raises:
         InvalidParameterError: `q` is missing or blank, or a parameter breaks its rule.
     """
-    return _cached_search_query(query_string) if len(query_string) <= _CACHED_LENGTH else _search_query(query_string)
+    given = _parameters(SEARCH_PATH, query_string)
+    return _get_query(_required_text(given), given)
 
 
 def page_query(query_string: str) -> TemplateQuery:
@@ -88,85 +88,25 @@ def query_string(wanted: TemplateQuery) -> str:
     given: dict[str, object] = {"q": wanted.text} if wanted.text else {}
     given |= {"limit": wanted.limit, "offset": wanted.offset}
     given |= {name: value for name in ("category_id", "difficulty") if (value := getattr(wanted, name))}
-    given |= {name: ",".join(sorted(ids)) for name in _ID_LISTS if (ids := getattr(wanted, name))}
+    given |= {name: ",".join(sorted(ids)) for name in ID_LISTS if (ids := getattr(wanted, name))}
     return urlencode(given)
 
 
+@_remembered
 def body_query(body: bytes) -> TemplateQuery:
     """Read the JSON body of POST /api/search.
 
     Raises:
         InvalidBodyError: the body is not JSON, or a member breaks its rule.
     """
-    return _cached_body_query(body) if len(body) <= _CACHED_LENGTH else _body_query(body)
-
-
-def _list_query(query_string: str) -> TemplateQuery:
-    given = _parameters(LIST_PATH, query_string)
-    return _get_query(given.get("q", "").strip(_BLANKS), given)
-
-
-def _search_query(query_string: str) -> TemplateQuery:
-    given = _parameters(SEARCH_PATH, query_string)
-    return _get_query(_required_text(given), given)
-
-
-def _required_text(given: Mapping[str, str]) -> str:
-    if "q" not in given:
-        raise InvalidParameterError("q is required", "Add the search text as the query parameter q.")
-    return given["q"].strip(_BLANKS)
-
-
-def _get_query(text: str, given: Mapping[str, str], *, filtered: bool = False) -> TemplateQuery:
-    # Without q the specification applies neither the tag, nor the route, nor the version filter.
-    filters = {name: _ids(given.get(name, "").split(",")) for name in _ID_LISTS} if text or filtered else {}
-    category_id = given.get("category_id")
-    return TemplateQuery(
-        text=text,
-        limit=int(given.get("limit", DEFAULT_LIMIT)),
-        offset=int(given.get("offset", 0)),
-        category_id=category_id and category_id.lower(),
-        difficulty=given.get("difficulty"),
-        **filters,
-    )
-
-
-_ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
-_cached_list_query = lru_cache(maxsize=1024)(_list_query)
-_cached_search_query = lru_cache(maxsize=1024)(_search_query)
-
-
-def _parameters(path: str, query_string: str) -> dict[str, str]:
-    """Return the checked values of the known parameters; of a repeated one the last counts."""
-    schemas = openapi.parameter_schemas(path)
-    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
-    pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
-    given = {name: value for name, value in pairs if name in schemas}
-    for name, value in given.items():
-        _check_parameter(path, name, value)
-    return given
-
-
-def _check_parameter(path: str, name: str, value: str) -> None:
-    if not _is_unicode(value):
-        raise InvalidParameterError(f"{name} is not valid UTF-8", "Percent-encode the UTF-8 bytes of the value.")
-    validator = openapi.parameter_validator(path, name)
-    schema = openapi.parameter_schemas(path)[name]
-    typed: Any = value
-    if schema["type"] == "integer":
-        # Decision: "plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
-        typed = int(value) if _DIGITS.fullmatch(value) else None
-    if not validator.is_valid(typed):
-        raise InvalidParameterError(f"{name} must be {_allowed(schema)}, not {_shown(value)}")
-
-
-def _body_query(body: bytes) -> TemplateQuery:
     document = _json(body)
     for error in openapi.body_validator(SEARCH_PATH).iter_errors(document):
-        raise InvalidBodyError(_fault(error))
+        where = ".".join(map(str, error.absolute_path)) or "the body"
+        is_missing = error.validator == "required"
+        raise InvalidBodyError("query is required" if is_missing else f"{where} must be {_allowed(error.schema)}")
     text = document["query"].strip(_BLANKS)
     filters = document.get("filters") or {}
-    ids = {name: _ids(filters.get(name) or ()) for name in _ID_LISTS}
+    ids = {name: _ids(filters.get(name) or ()) for name in ID_LISTS}
     if not _is_unicode("".join([text, filters.get("category_id") or "", *itertools.chain(*ids.values())])):
         raise InvalidBodyError("the body holds a lone surrogate, which is not Unicode text")
     return TemplateQuery(
@@ -180,7 +120,43 @@ def _body_query(body: bytes) -> TemplateQuery:
     )
 
 
-_cached_body_query = lru_cache(maxsize=1024)(_body_query)
+def _required_text(given: Mapping[str, str]) -> str:
+    if "q" not in given:
+        raise InvalidParameterError("q is required", "Add the search text as the query parameter q.")
+    return given["q"].strip(_BLANKS)
+
+
+def _get_query(text: str, given: Mapping[str, str], *, filtered: bool = False) -> TemplateQuery:
+    # Without q the specification applies neither the tag, nor the route, nor the version filter.
+    filters = {name: _ids(given.get(name, "").split(",")) for name in ID_LISTS} if text or filtered else {}
+    category_id = given.get("category_id")
+    return TemplateQuery(
+        text=text,
+        limit=int(given.get("limit", DEFAULT_LIMIT)),
+        offset=int(given.get("offset", 0)),
+        category_id=category_id and category_id.lower(),
+        difficulty=given.get("difficulty"),
+        **filters,
+    )
+
+
+def _parameters(path: str, query_string: str) -> dict[str, str]:
+    """Return the checked values of the known parameters; of a repeated one the last counts."""
+    validators = openapi.parameter_validators(path)
+    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+    pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+    given = {name: value for name, value in pairs if name in validators}
+    for name, value in given.items():
+        if not _is_unicode(value):
+            raise InvalidParameterError(f"{name} is not valid UTF-8", "Percent-encode the UTF-8 bytes of the value.")
+        schema: Any = validators[name].schema
+        typed: Any = value
+        if schema["type"] == "integer":
+            # Decision: "plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
+            typed = int(value) if _DIGITS.fullmatch(value) else None
+        if not validators[name].is_valid(typed):
+            raise InvalidParameterError(f"{name} must be {_allowed(schema)}, not {_shown(value)}")
+    return given
 
 
 def _json(body: bytes) -> Any:
@@ -211,13 +187,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _fault(error: ValidationError) -> str:
-    where = ".".join(map(str, error.absolute_path))
-    if error.validator == "required":
-        return "query is required"
-    return f"{where or 'the body'} must be {_allowed(error.schema)}"
-
-
 def _allowed(schema: Any) -> str:
     """Return in words what a schema of `openapi.json` allows."""
     if "enum" in schema:
@@ -231,9 +200,6 @@ def _allowed(schema: Any) -> str:
         return f"text, {blank}of at most {schema['maxLength']} characters"
     types = schema["type"]
     return " or ".join(_TYPES[each] for each in ([types] if isinstance(types, str) else types))
-
-
-_TYPES = {"string": "text", "array": "a list of texts", "object": "an object", "null": "null"}
 
 
 def _shown(value: str) -> str:

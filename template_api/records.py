@@ -1,12 +1,15 @@
-"""What a template is, once read from the library: immutable values that any thread may hold.
+"""What callers ask of the library and what it answers: immutable values that any thread may hold.
 
-Only values live here, no I/O. The tables that store them are in `models`, their JSON form is in `views`.
+Only values live here, no I/O. `query` makes a `TemplateQuery` of a request; the tables that store templates are in
+`library.tables`, their JSON form is in `views`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+DEFAULT_LIMIT = 20
 
 FreeForm = Mapping[str, Any]
 """A free-form JSON object of the specification; ours carry at least `id`, `name` and `slug`."""
@@ -110,3 +113,20 @@ class ListedTemplate:
     status: str
     difficulty: str | None
     published_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateQuery:
+    """A query for templates.
+
+    An empty `text` selects the most recently published ones. Ids are in lower case; an empty set of ids passes all.
+    """
+
+    text: str = ""
+    limit: int = DEFAULT_LIMIT
+    offset: int = 0
+    category_id: str | None = None
+    difficulty: str | None = None
+    tag_ids: frozenset[str] = frozenset()
+    route_ids: frozenset[str] = frozenset()
+    broker_version_ids: frozenset[str] = frozenset()

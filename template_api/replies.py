@@ -80,14 +80,11 @@ class ReplyCache:
         made = make()
         with self._lock:
             if edition == self._edition and key not in self._replies:
-                self._keep(key, made)
+                self._replies[key] = made
+                self._bytes += made.size()
+            while self._bytes > self._max_bytes or len(self._replies) > self._max_replies:
+                self._bytes -= self._replies.popitem(last=False)[1].size()
         return made
-
-    def _keep(self, key: Hashable, reply: Reply) -> None:
-        self._replies[key] = reply
-        self._bytes += reply.size()
-        while self._bytes > self._max_bytes or len(self._replies) > self._max_replies:
-            self._bytes -= self._replies.popitem(last=False)[1].size()
 
 
 def encoded(document: object) -> bytes:
@@ -107,7 +104,8 @@ def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> No
     """Send an answer: as 304 to a caller that holds it, compressed to one that takes gzip."""
     # Decision: callers may keep an answer but ask each time whether it is current, so that a change is seen at once.
     response.set_headers((("ETag", reply.etag), ("Cache-Control", "no-cache")))
-    if _holds(request.get_header("If-None-Match"), reply.etag):
+    held = {tag.strip().removeprefix("W/") for tag in (request.get_header("If-None-Match") or "").split(",")}
+    if "*" in held or reply.etag.removeprefix("W/") in held:  # a weak comparison (RFC 9110 section 13.1.2)
         response.set_header("Vary", "Accept-Encoding")
         response.status = HTTPStatus.NOT_MODIFIED
     else:
@@ -135,11 +133,3 @@ def takes_gzip(accept_encoding: str | None) -> bool:
         coding, _, weight = item.partition(";")
         taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
     return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
-
-
-def _holds(if_none_match: str | None, etag: str) -> bool:
-    """Compare entity tags weakly (RFC 9110 section 13.1.2)."""
-    if if_none_match is None:
-        return False
-    tags = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
-    return "*" in tags or etag.removeprefix("W/") in tags

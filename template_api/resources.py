@@ -1,6 +1,6 @@
 """One Falcon resource for each path. They run on the server's threads and may be entered by several at once."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -9,11 +9,9 @@ import falcon
 from template_api import openapi, query, views
 from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
 from template_api.library import TemplateLibrary
-from template_api.query import TemplateQuery
-from template_api.records import Found
+from template_api.records import Found, TemplateQuery
 from template_api.replies import JSON, Reply, ReplyCache, encoded, send, send_whole
 
-MAX_BODY_BYTES = 65536
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
@@ -28,17 +26,18 @@ class Answers:
 
     def __init__(self, library: TemplateLibrary, base_url: str) -> None:
         self.library = library
-        self.root = urlsplit(base_url).path
+        self._root = urlsplit(base_url).path
         self._base_url = base_url
         self._cache = ReplyCache()
 
-    def summaries(self, wanted: TemplateQuery) -> Reply:
-        """Return the summaries of the templates that match a query."""
-        return self._found(("summaries", wanted), wanted, views.list_view)
+    def found(self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object]) -> Reply:
+        """Return the templates that a query asks for, as a list or as search results."""
 
-    def results(self, wanted: TemplateQuery) -> Reply:
-        """Return search results for a query."""
-        return self._found(("results", wanted), wanted, views.search_view)
+        def make() -> Reply:
+            page = self.library.find(wanted)
+            return Reply(encoded(view(page.found, self._base_url)), page.total)
+
+        return self._cache.reply(self.library.edition, (view, wanted), make)
 
     def suggestions(self, text: str) -> Reply:
         """Return titles that complete a text."""
@@ -58,44 +57,51 @@ class Answers:
         Raises:
             TemplateNotFoundError: no published template has this id or slug.
         """
-        return self._cache.reply(self.library.edition, ("template", id_or_slug), lambda: self._template(id_or_slug))
 
-    def _found(self, key: Hashable, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object]) -> Reply:
         def make() -> Reply:
-            page = self.library.find(wanted)
-            return Reply(encoded(view(page.found, self._base_url)), page.total)
+            template = self.library.get(id_or_slug) if id_or_slug.isprintable() else None
+            if template is None:
+                shown = id_or_slug[:_SHOWN_LENGTH]
+                raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
+            return Reply(encoded(views.template_view(template, self._base_url)))
 
-        return self._cache.reply(self.library.edition, key, make)
+        return self._cache.reply(self.library.edition, ("template", id_or_slug), make)
 
-    def _template(self, id_or_slug: str) -> Reply:
-        template = self.library.get(id_or_slug) if id_or_slug.isprintable() else None
-        if template is None:
-            shown = id_or_slug[:_SHOWN_LENGTH]
-            raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
-        return Reply(encoded(views.template_view(template, self._base_url)))
+    def count(self, resp: falcon.Response, wanted: TemplateQuery, reply: Reply, path: str | None) -> None:
+        """Set how many templates there are in all, and where the next ones are: at a GET of `path`, where it has one.
+
+        Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
+        """
+        resp.set_header("X-Total-Count", str(reply.total))
+        following = wanted.offset + wanted.limit
+        if path is not None and following < reply.total and following <= query.MOST_OFFSET:
+            target = f"{self._root}{path}?{query.query_string(replace(wanted, offset=following))}"
+            if len(target) <= _LINK_LENGTH:
+                resp.set_header("Link", f'<{target}>; rel="next"')
 
 
-class Templates:
-    """GET /api/templates: list or search templates."""
+class _Resource:
+    """A path that is answered from the library."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
+
+class Templates(_Resource):
+    """GET /api/templates: list or search templates."""
+
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the templates that match the query parameters."""
         wanted = query.list_query(req.query_string)
-        reply = self._answers.summaries(wanted)
-        _count(resp, wanted, reply, self._answers.root + query.LIST_PATH)
+        reply = self._answers.found(wanted, views.list_view)
+        self._answers.count(resp, wanted, reply, query.LIST_PATH)
         send(req, resp, reply)
 
     on_head = on_get
 
 
-class OneTemplate:
+class OneTemplate(_Resource):
     """GET /api/templates/{idOrSlug}: read one template."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, id_or_slug: str) -> None:
         """Send the template with the latest cells of its notebooks."""
@@ -104,35 +110,28 @@ class OneTemplate:
     on_head = on_get
 
 
-class Search:
+class Search(_Resource):
     """GET and POST /api/search."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query parameters."""
         wanted = query.search_query(req.query_string)
-        reply = self._answers.results(wanted)
-        _count(resp, wanted, reply, self._answers.root + query.SEARCH_PATH)
+        reply = self._answers.found(wanted, views.search_view)
+        self._answers.count(resp, wanted, reply, query.SEARCH_PATH)
         send(req, resp, reply)
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query in the JSON body."""
-        _check_media_type(req)
-        wanted = query.body_query(_body(req))
-        reply = self._answers.results(wanted)
-        _count(resp, wanted, reply, self._answers.root + query.SEARCH_PATH if wanted.text else None)
+        wanted = query.body_query(_json_body(req))
+        reply = self._answers.found(wanted, views.search_view)
+        self._answers.count(resp, wanted, reply, query.SEARCH_PATH if wanted.text else None)
         send_whole(req, resp, reply)
 
 
-class Suggest:
+class Suggest(_Resource):
     """GET /api/suggest."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send titles that complete the text in the query parameters."""
@@ -141,11 +140,8 @@ class Suggest:
     on_head = on_get
 
 
-class Facets:
+class Facets(_Resource):
     """GET /api/facets."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send what templates are classified by, with counts."""
@@ -183,21 +179,8 @@ class Health:
     on_head = on_get
 
 
-def _count(resp: falcon.Response, wanted: TemplateQuery, reply: Reply, path: str | None) -> None:
-    """Set how many templates there are in all, and where the next ones are: at a GET of `path`, None when it has none.
-
-    Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
-    """
-    resp.set_header("X-Total-Count", str(reply.total))
-    following = wanted.offset + wanted.limit
-    if path is not None and following < reply.total and following <= query.MOST_OFFSET:
-        target = f"{path}?{query.query_string(replace(wanted, offset=following))}"
-        if len(target) <= _LINK_LENGTH:
-            resp.set_header("Link", f'<{target}>; rel="next"')
-
-
-def _check_media_type(req: falcon.Request) -> None:
-    """Refuse what is not plain JSON. Decision: a missing Content-Type is refused too."""
+def _json_body(req: falcon.Request) -> bytes:
+    """Return the body; refuse what is not plain JSON of at most 64 KiB. Decision: so is a missing Content-Type."""
     media_type = (req.content_type or "").partition(";")[0].strip().lower()
     if media_type != JSON:
         shown = f"The media type {media_type[:_SHOWN_LENGTH]!r} is not supported"
@@ -205,10 +188,7 @@ def _check_media_type(req: falcon.Request) -> None:
     coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
         raise UnsupportedMediaTypeError(f"The content coding {coding[:_SHOWN_LENGTH]!r} is not supported")
-
-
-def _body(req: falcon.Request) -> bytes:
-    body: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
-    if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
-        raise PayloadTooLargeError(f"The body is larger than {MAX_BODY_BYTES} bytes")
+    body: bytes = req.bounded_stream.read(query.MAX_BODY_BYTES + 1)
+    if len(body) > query.MAX_BODY_BYTES or (req.content_length or 0) > query.MAX_BODY_BYTES:
+        raise PayloadTooLargeError(f"The body is larger than {query.MAX_BODY_BYTES} bytes")
     return body

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from template_api.records import Found, Notebook, Suggestion, Summary, Template, Word
+from template_api.records import Found, Suggestion, Summary, Template
 
 
 def list_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
@@ -20,7 +20,10 @@ def search_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
                 **_summary(each.summary, base_url),
                 "content": each.summary.content,
                 "score": round(each.score, 6),
-                "matched": [_word(word) for word in each.matched],
+                "matched": [
+                    word.typed if word.typed == word.found else {"typed": word.typed, "found": word.found}
+                    for word in each.matched
+                ],
             }
             for each in found
         ]
@@ -39,7 +42,16 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
     # The specification's table of the template names every member but this one of the summary's.
     del members["broker_version"]
     members["content"] = summary.content
-    members["notebooks"] = [_notebook(notebook) for notebook in template.notebooks]
+    members["notebooks"] = [
+        {
+            "filename": notebook.filename,
+            "version": notebook.version,
+            "is_primary": notebook.is_primary,
+            "cells": json.loads(notebook.cells),
+            **({} if notebook.role is None else {"role": notebook.role}),
+        }
+        for notebook in template.notebooks
+    ]
     return {"template": members}
 
 
@@ -57,20 +69,4 @@ def _summary(summary: Summary, base_url: str) -> dict[str, Any]:
     }
     if summary.difficulty is not None:
         members["difficulty"] = summary.difficulty
-    return members
-
-
-def _word(word: Word) -> str | dict[str, str]:
-    return word.typed if word.typed == word.found else {"typed": word.typed, "found": word.found}
-
-
-def _notebook(notebook: Notebook) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "filename": notebook.filename,
-        "version": notebook.version,
-        "is_primary": notebook.is_primary,
-        "cells": json.loads(notebook.cells),
-    }
-    if notebook.role is not None:
-        members["role"] = notebook.role
     return members

@@ -101,17 +101,13 @@ def check_url(url: str) -> None:
 
 
 def _check_sqlite(url: URL) -> None:
+    """Refuse what SQLite cannot write: WAL mode needs two files beside the database's, for readers as well."""
     if not url.database or url.database == ":memory:":
         # Decision: a database in memory would be empty in the next process, so it is refused.
         raise StartError("database_url names no file; write for example sqlite:///template-library.db")
-    folder = Path(url.database).absolute().parent
-    if not folder.is_dir():
-        raise StartError(f"database_url: the folder {folder} does not exist")
-    _check_writable(Path(url.database).absolute())
-
-
-def _check_writable(file: Path) -> None:
-    """Refuse a file or folder that SQLite cannot write: WAL mode needs two files beside it, for readers as well."""
+    file = Path(url.database).absolute()
+    if not file.parent.is_dir():
+        raise StartError(f"database_url: the folder {file.parent} does not exist")
     for place in (file.parent, file):
         if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             raise StartError(

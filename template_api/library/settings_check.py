@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,25 +32,17 @@ def place_faults(
 
 
 def _check_library(library: Path, database_url: str) -> None:
-    if _imports_at_start(database_url):
-        read_templates(library)  # only looks for the files: none is read before the first template is taken
-
-
-def _imports_at_start(database_url: str) -> bool:
-    """Return whether a start would import the library; once it was imported, its folder may be gone."""
-    try:
+    """Check that a library can be read, unless it was imported: from then on its folder may be gone."""
+    with suppress(StartError, sqlite3.Error):  # no database, or without our tables: a start makes them
         parsed = parsed_url(database_url)
-    except StartError:
-        return True
-    if parsed.get_backend_name() != "sqlite":
-        return False
-    address = f"{Path(parsed.database or '').absolute().as_uri()}?mode=ro"
-    try:
+        if parsed.get_backend_name() != "sqlite":
+            return
+        address = f"{Path(parsed.database or '').absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             is_filled = connection.execute("SELECT 1 FROM templates LIMIT 1").fetchone() is not None
-            return not is_filled or connection.execute("SELECT is_filling FROM library").fetchone() != (0,)
-    except sqlite3.Error:  # no such file, or without our tables: a start makes them
-        return True
+            if is_filled and connection.execute("SELECT is_filling FROM library").fetchone() == (0,):
+                return
+    read_templates(library)  # only looks for the files: none is read before the first template is taken
 
 
 def _check_index_dir(folder: Path) -> None:

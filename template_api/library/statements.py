@@ -7,9 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from template_api.library.tables import tables
-from template_api.query import TemplateQuery
 from template_api.ranking import Document, Filters
-from template_api.records import Status, Summary
+from template_api.records import Status, Summary, TemplateQuery
 
 
 class Statements:
@@ -48,11 +47,16 @@ class Statements:
             "routes": "route_ids",
             "broker_versions": "broker_version_ids",
         }
-        self.facets = {name: (kind, _named(tables()[name].c)) for name, kind in names.items()}
+        self.facets = {
+            name: (kind, sa.select(c.id, c.name, c.slug).order_by(c.slug))
+            for name, kind in names.items()
+            for c in [tables()[name].c]
+        }
 
     def listed(self, query: TemplateQuery) -> tuple[sa.Select[Any], sa.Select[Any]]:
         """Return the SELECTs of the ids that a query without a text asks for, and of how many there are in all."""
-        t, wanted = tables()["templates"].c, [tables()["templates"].c.status == Status.PUBLISHED.value]
+        t = tables()["templates"].c
+        wanted = [t.status == Status.PUBLISHED.value]
         if query.category_id:
             wanted.append(t.category_id.in_(_storable([query.category_id])))
         if query.difficulty:
@@ -69,17 +73,13 @@ class Statements:
         ids_of_page = sa.select(t.id).where(*wanted).order_by(t.published_at.desc(), t.id)
         return (
             ids_of_page.limit(query.limit).offset(query.offset),
-            sa.select(sa.func.count()).select_from(tables()["templates"]).where(*wanted),
+            sa.select(sa.func.count()).select_from(t.id.table).where(*wanted),
         )
 
 
 def _storable(ids: Iterable[str]) -> list[str]:
     """Return ids with NUL, which no template has, as others that none has: PostgreSQL's driver refuses them."""
     return sorted(each.replace("\0", "\N{REPLACEMENT CHARACTER}") for each in ids)
-
-
-def _named(facet: Any) -> sa.Select[Any]:
-    return sa.select(facet.id, facet.name, facet.slug).order_by(facet.slug)
 
 
 def is_published(row: Any) -> bool:

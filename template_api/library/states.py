@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from template_api.errors import UnknownTemplateError
 from template_api.library.database import open_database, shown_url, translated, writing
@@ -45,28 +44,24 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
         UnknownTemplateError: no template has this id or slug.
         DatabaseUnavailableError: the database does not answer.
     """
+    templates, wanted = tables()["templates"], id_or_slug.lower()
+    t = templates.c
+    known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == wanted, t.slug == id_or_slug))
     engine = open_database(database_url)
     try:
         with translated(engine), writing(engine) as connection:
-            return _set_status(connection, id_or_slug, status)
+            # Drivers do not take every text that a command line may hold.
+            matches = connection.execute(known).all() if id_or_slug.isprintable() else []
+            if not matches:
+                slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars()
+                raise UnknownTemplateError(id_or_slug, shown_url(engine.url), slugs.all())
+            row = min(matches, key=lambda match: match.id != wanted)
+            if row.status == status.value:
+                return False
+            values: dict[str, Any] = {"status": status.value, "changed": next_version(connection)}
+            if status is Status.PUBLISHED and row.published_at is None:
+                values["published_at"] = time_text(datetime.now(UTC))
+            connection.execute(templates.update().where(t.id == row.id), values)
+            return True
     finally:
         engine.dispose()
-
-
-def _set_status(connection: Connection, id_or_slug: str, status: Status) -> bool:
-    templates = tables()["templates"]
-    t = templates.c
-    known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == id_or_slug.lower(), t.slug == id_or_slug))
-    # Drivers do not take every text that a command line may hold.
-    matches = connection.execute(known).all() if id_or_slug.isprintable() else []
-    if not matches:
-        slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars().all()
-        raise UnknownTemplateError(id_or_slug, shown_url(connection.engine.url), slugs)
-    row = min(matches, key=lambda match: match.id != id_or_slug.lower())
-    if row.status == status.value:
-        return False
-    values: dict[str, Any] = {"status": status.value, "changed": next_version(connection)}
-    if status is Status.PUBLISHED and row.published_at is None:
-        values["published_at"] = time_text(datetime.now(UTC))
-    connection.execute(templates.update().where(t.id == row.id), values)
-    return True

@@ -17,9 +17,8 @@ from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
 from template_api.library.database import open_database, translated
 from template_api.library.indexing import Indexer
 from template_api.library.statements import Statements, filters, is_published, summary
-from template_api.query import TemplateQuery
 from template_api.ranking import Ranking
-from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, Word
+from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, TemplateQuery, Word
 
 log = logging.getLogger(__name__)
 

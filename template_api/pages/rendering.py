@@ -12,8 +12,8 @@ from template_api import openapi
 from template_api.errors import ApiError
 from template_api.pages import shown
 from template_api.pages.markdown import rendered
-from template_api.query import MOST_OFFSET, TemplateQuery
-from template_api.records import Page, Template
+from template_api.query import ID_LISTS, MOST_OFFSET
+from template_api.records import Page, Template, TemplateQuery
 from template_api.replies import Reply
 
 Counted = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -44,6 +44,9 @@ class Renderer:
 
     def library(self, wanted: TemplateQuery, page: Page, counted: Counted) -> Reply:
         """Return the page that lists templates."""
+        # The filters that a search from this page keeps, as fields of its form.
+        kept = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
+        kept |= {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
         following, preceding = wanted.offset + wanted.limit, max(0, wanted.offset - wanted.limit)
         return self._page(
             "library",
@@ -51,7 +54,7 @@ class Renderer:
             page=page,
             facets=shown.facets(counted, wanted),
             corrections=shown.corrections(page.found),
-            kept=_kept(wanted),
+            kept=[(name, value) for name, value in kept.items() if value],
             next=following < page.total
             and following <= MOST_OFFSET
             and shown.search_link(replace(wanted, offset=following)),
@@ -87,13 +90,6 @@ def assets() -> Mapping[str, Reply]:
     """Return the style sheet, the script and the icon, by name."""
     folder = files("template_api.pages").joinpath("static")
     return {name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()}
-
-
-def _kept(wanted: TemplateQuery) -> list[tuple[str, str]]:
-    """Return the filters that a search from this page keeps, as fields of its form."""
-    given = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
-    given |= {name: ",".join(sorted(getattr(wanted, name))) for name in ("tag_ids", "route_ids", "broker_version_ids")}
-    return [(name, value) for name, value in given.items() if value]
 
 
 _PAGES: Final = ("library", "template", "docs", "error")

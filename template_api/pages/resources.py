@@ -9,7 +9,7 @@ from template_api import query
 from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
 from template_api.library import TemplateLibrary
 from template_api.pages.rendering import Counted, Renderer, assets
-from template_api.query import TemplateQuery
+from template_api.records import TemplateQuery
 from template_api.replies import Reply, ReplyCache, send, send_whole
 
 POLICY: Final = (
@@ -42,7 +42,11 @@ class Pages:
 
     def found(self, wanted: TemplateQuery) -> Reply:
         """Return the page of the templates that a query asks for."""
-        return self._cache.reply(self._library.edition, wanted, lambda: self._found(wanted))
+        return self._cache.reply(
+            self._library.edition,
+            wanted,
+            lambda: self._renderer.library(wanted, self._library.find(wanted), self._counted()),
+        )
 
     def template(self, id_or_slug: str) -> Reply:
         """Return the page of a template.
@@ -56,10 +60,6 @@ class Pages:
         """Send the page of an error."""
         response.set_headers(_SAFE)
         send_whole(request, response, self._renderer.error(error))
-
-    def _found(self, wanted: TemplateQuery) -> Reply:
-        page = self._library.find(wanted)
-        return self._renderer.library(wanted, page, self._counted())
 
     def _counted(self) -> Counted:
         """Return the facets, counted once for an edition of the library: each letter that is typed asks for a page."""

@@ -12,8 +12,7 @@ from markupsafe import Markup
 from template_api import query
 from template_api.pages.highlighting import highlighted
 from template_api.pages.markdown import rendered
-from template_api.query import TemplateQuery
-from template_api.records import Found, Notebook, Summary
+from template_api.records import Found, Notebook, Summary, TemplateQuery
 
 _MOST_VALUES: Final = 30
 _SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}

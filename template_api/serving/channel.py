@@ -24,8 +24,8 @@ from waitress.utilities import BadRequest, RequestEntityTooLarge
 
 from template_api import errors
 from template_api.middleware import CORS_FIELDS, REQUEST_ID, new_request_id
+from template_api.query import MAX_BODY_BYTES
 from template_api.replies import JSON, error_body
-from template_api.resources import MAX_BODY_BYTES
 
 MAX_HEADER_BYTES = 65536
 REQUEST_SECONDS = 30  # a request must have arrived whole by then; a connection without one is closed
@@ -107,7 +107,10 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     def execute(self) -> None:
         self.channel.refused = True
         error = _api_error(self.request.error)
-        method, path = _asked(self.request)
+        # The headers of some requests could not be read.
+        words = getattr(self.request, "first_line", b"").decode("latin-1").split(" ")
+        method = getattr(self.request, "command", words[0])
+        path = getattr(self.request, "path", words[1].partition("?")[0] if len(words) > 1 else "")
         body = error_body(error, method, path)
         self.status = f"{error.status.value} {error.status.phrase}"
         self.response_headers.extend([("Content-Type", JSON), (REQUEST_ID, new_request_id()), *CORS_FIELDS])
@@ -226,13 +229,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
                 self.socket.shutdown(socket.SHUT_WR)
         else:
             self.abandon()
-
-
-def _asked(request: Any) -> tuple[str, str]:
-    """Return method and path of a request, also of one whose headers could not be read."""
-    words = getattr(request, "first_line", b"").decode("latin-1").split(" ")
-    method = getattr(request, "command", words[0])
-    return method, getattr(request, "path", words[1].partition("?")[0] if len(words) > 1 else "")
 
 
 def _api_error(refusal: Any) -> errors.ApiError:

@@ -8,14 +8,14 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import waitress
 from waitress import wasyncore
 
 from template_api.config import DEFAULT_THREADS
-from template_api.resources import MAX_BODY_BYTES
+from template_api.query import MAX_BODY_BYTES
 from template_api.serving.channel import MAX_HEADER_BYTES, REQUEST_SECONDS, Channel
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,10 @@ class Server:
         wasyncore.loop(timeout=0, map=self._map, use_poll=True, count=3)
         wasyncore.dispatcher.close(self._server)
         deadline = time.monotonic() + _GRACE_SECONDS
-        while self._busy() and time.monotonic() < deadline:
+        channels: Mapping[int, Any] = self._server.active_channels
+        while time.monotonic() < deadline and any(
+            channel.requests or channel.total_outbufs_len for channel in list(channels.values())
+        ):
             wasyncore.loop(timeout=0.02, map=self._map, use_poll=True, count=1)
         self._server.task_dispatcher.shutdown(timeout=1)
         wasyncore.close_all(self._map)
@@ -88,7 +91,3 @@ class Server:
             if channel.is_unread(_UNREAD_SECONDS):
                 log.info("%s has read nothing of its answer for %g s: closed", channel.addr[0], _UNREAD_SECONDS)
                 channel.abandon()
-
-    def _busy(self) -> bool:
-        channels: Iterable[Any] = list(self._server.active_channels.values())
-        return any(channel.requests or channel.total_outbufs_len for channel in channels)

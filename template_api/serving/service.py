@@ -22,7 +22,7 @@ from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
 from template_api.errors import SettingsError, StartError, TemplateApiError
 from template_api.library import TemplateLibrary, fill_empty_library, index_folder, listed_templates
 from template_api.serving.server import Server
-from template_api.serving.sockets import listening_socket
+from template_api.serving.supervisor import BUSY, READY, listening_socket
 from template_api.sources import Reading
 
 log = logging.getLogger(__name__)
@@ -54,22 +54,24 @@ def serve(settings: Settings, options: Options) -> None:
     with ExitStack() as opened:
         link = None
         if options.link_fd is not None:
-            link = opened.enter_context(socket.socket(fileno=options.link_fd))
-            _ignore_signals()
+            link = _Link(opened.enter_context(socket.socket(fileno=options.link_fd)))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)  # those to the process group; the supervisor stops this process
         try:
-            server = _server(settings, options, opened, lambda: _send_busy(link))
+            server = _server(settings, options, opened, link.send_busy if link is not None else lambda: None)
         except TemplateApiError as exc:
             if link is None:
                 raise
-            _send(link, str(exc))
+            link.send(str(exc))
             raise SystemExit(1) from exc
         if link is None:
-            _stop_on_signals(server)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: server.stop())
         public_url = settings.public_url(server.port)
         log.info("template API on http://%s:%d, public address %s", settings.host, server.port, public_url)
         if link is not None:
-            _send(link, "ready")
-            threading.Thread(target=_stop_with_link, args=(link, server), name="link", daemon=True).start()
+            link.send(READY)
+            threading.Thread(target=link.stop_at_end, args=(server,), name="link", daemon=True).start()
         server.run()
     log.info("template API stopped")
 
@@ -130,42 +132,30 @@ class _Observer:
             self._report_busy()
 
 
-def _send(link: socket.socket | None, word: str) -> None:
-    """Write a line to the supervisor, if there is one; when it has ended, the link is closed."""
-    if link is not None:
+class _Link:
+    """This process's end of the link to its supervisor."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, word: str) -> None:
+        """Write a line, unless the supervisor has ended."""
         with contextlib.suppress(OSError):
-            link.sendall(word.encode("utf-8", "replace") + b"\n")
+            self._connection.sendall(word.encode("utf-8", "replace") + b"\n")
 
-
-def _send_busy(link: socket.socket | None) -> None:
-    """Report to the supervisor that the import is running; raise `StartError` when it has ended."""
-    if link is not None:
+    def send_busy(self) -> None:
+        """Report that the import is running; raise `StartError` when the supervisor has ended."""
         try:
-            link.sendall(b"busy\n")
+            self._connection.sendall(BUSY.encode() + b"\n")
         except OSError as exc:
             raise StartError("the import was stopped, as the broker has ended") from exc
 
-
-def _ignore_signals() -> None:
-    """Ignore signals to the process group, from a terminal or init system: the supervisor stops this process."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _stop_on_signals(server: Server) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.stop())
-
-
-def _stop_with_link(link: socket.socket, server: Server) -> None:
-    """Wait until the supervisor closes its end, or dies."""
-    while True:
-        try:
-            if not link.recv(1):
-                break
-        except OSError:
-            break
-    server.stop()
+    def stop_at_end(self, server: Server) -> None:
+        """Stop the server once the supervisor closes its end, or dies."""
+        with contextlib.suppress(OSError):
+            while self._connection.recv(1):
+                pass
+        server.stop()
 
 
 def _access_logger(target: str | None, opened: ExitStack) -> logging.Logger | None:

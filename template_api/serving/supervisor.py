@@ -1,7 +1,8 @@
-"""The API as a child process: started, watched, started again, stopped. Contains neither HTTP nor the broker.
+"""The API as a child process: its listening socket; started, watched, started again, stopped. Neither HTTP nor broker.
 
-The parent binds the listening socket and keeps it, so that the port stays open while the child is started again. The
-*link*, a socket pair, signals to the parent that the child is ready, and to the child that the parent has ended.
+The socket is bound before anything else, so that a taken port is known at once. The parent binds it and keeps it, so
+that the port stays open while the child is started again. The *link*, a socket pair, signals to the parent that the
+child is ready, and to the child that the parent has ended.
 """
 
 import contextlib
@@ -20,10 +21,32 @@ log = logging.getLogger(__name__)
 
 READY = "ready"
 BUSY = "busy"
+_BACKLOG = 1024
 _START_SECONDS = 300  # without a word; indexing 100,000 templates takes a tenth of it
 _STOP_SECONDS = 8  # the child gives its requests 5
 _PAUSES = (0, 1, 2, 4, 8, 16, 30)  # seconds before each start again
 _STEADY_SECONDS = 60  # a child that ran for so long begins anew with the shortest pause
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Bind a socket and listen on it; port 0 takes a free one.
+
+    Raises:
+        StartError: the address cannot be bound; the message says why.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as exc:
+        raise StartError(f"cannot listen on {host} port {port}: {exc}") from exc
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+    except OSError as exc:
+        bound.close()
+        raise StartError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
+    return bound
 
 
 class Supervisor:
@@ -76,7 +99,9 @@ class Supervisor:
         """Start one child and wait for its first line."""
         ours, theirs = socket.socketpair()
         fds = (self._listening.fileno(), theirs.fileno())
-        command = [sys.executable, "-m", "template_api", "serve", "--log-level", _log_level()]
+        level = log.getEffectiveLevel()  # which holds for the child too
+        named = next((name for name in ("DEBUG", "INFO", "WARNING") if level <= getattr(logging, name)), "ERROR")
+        command = [sys.executable, "-m", "template_api", "serve", "--log-level", named]
         command += ["--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
         with theirs, self._lock:
             if self._stopping.is_set():
@@ -128,12 +153,6 @@ class Supervisor:
                 self._link.shutdown(socket.SHUT_RDWR)
             self._link.close()
             self._link = None
-
-
-def _log_level() -> str:
-    """Return the name of this process's log level, which holds for the child too."""
-    level = log.getEffectiveLevel()
-    return next((name for name in ("DEBUG", "INFO", "WARNING") if level <= getattr(logging, name)), "ERROR")
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:

@@ -82,93 +82,77 @@ class Fields:
         return SourceError(self.where(key), f"{key} {reason}")
 
     def text(self, key: str) -> str | None:
-        """Return a text without blanks around it, or None when it is absent or blank."""
-        return self.checked(None, self._text, key)
-
-    def _text(self, key: str) -> str | None:
-        value = self._plain_text(key, self.members.get(key))
+        """Return a text without blanks around it, or None when it is absent, blank or too long."""
+        value = self.checked("", self._plain_text, key, self.members.get(key))
         if len(value) > _LONGEST.get(key, len(value)):
-            raise self.fault(key, f"must have at most {_LONGEST[key]} characters")
+            self.note(self.fault(key, f"must have at most {_LONGEST[key]} characters"))
+            return None
         return value or None
 
     def slug(self, key: str) -> str | None:
         """Return a slug, which URLs hold unencoded, or None when it is absent."""
-        return self.checked(None, self._slug, key)
-
-    def _slug(self, key: str) -> str | None:
-        value = self._text(key)
+        value = self.text(key)
         if value is not None and not SLUG.fullmatch(value):
-            raise self.fault(key, "must be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit")
+            reason = "must be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit"
+            self.note(self.fault(key, reason))
+            return None
         return value
 
     def choice(self, key: str, allowed: Iterable[str]) -> str | None:
         """Return one of the allowed words, in any case, or None when the key is absent."""
-        return self.checked(None, self._choice, key, allowed)
-
-    def _choice(self, key: str, allowed: Iterable[str]) -> str | None:
-        value = self._text(key)
-        names = list(allowed)
+        value, names = self.text(key), list(allowed)
         if value is not None and value.lower() not in names:
-            raise self.fault(key, f"must be one of {', '.join(names)}, not {value!r}")
+            self.note(self.fault(key, f"must be one of {', '.join(names)}, not {value!r}"))
+            return None
         return value and value.lower()
 
     def time(self, key: str) -> str | None:
         """Return a date or time (RFC 3339, UTC when it names no zone) in a form that sorts as text, or None."""
-        return self.checked(None, self._time, key)
-
-    def _time(self, key: str) -> str | None:
-        value = self._text(key)
+        value = self.text(key)
         if value is None:
             return None
         try:
             moment = datetime.fromisoformat(value)
             return time_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-        except (ValueError, OverflowError) as exc:
-            raise self.fault(key, f"must be a date such as 2026-01-31T12:00:00Z, not {value!r}") from exc
+        except (ValueError, OverflowError):
+            self.note(self.fault(key, f"must be a date such as 2026-01-31T12:00:00Z, not {value!r}"))
+            return None
 
     def items(self, key: str) -> Sequence[Any]:
         """Return a list; a single text or object is a list of one."""
-        return self.checked((), self._items, key)
-
-    def _items(self, key: str) -> Sequence[Any]:
         value = self.members.get(key)
         if value is None or value == "":
             return ()
         if isinstance(value, str | Mapping):
             return (value,)
         if not isinstance(value, Sequence):
-            raise self.fault(key, "must be a list")
+            self.note(self.fault(key, "must be a list"))
+            return ()
         return value
 
     def named(self, key: str) -> NamedSource | None:
         """Return what a key names, or None when it is absent or blank."""
-        return self.checked(None, self._named, key)
-
-    def _named(self, key: str) -> NamedSource | None:
-        named = self._all_named(key)
+        named = self.all_named(key)
         if len(named) > 1:
-            raise self.fault(key, "must name one thing, not several")
+            self.note(self.fault(key, "must name one thing, not several"))
+            return None
         return named[0] if named else None
 
     def all_named(self, key: str) -> tuple[NamedSource, ...]:
-        """Return the things that a key names, each slug once, in their order."""
-        return self.checked((), self._all_named, key)
-
-    def _all_named(self, key: str) -> tuple[NamedSource, ...]:
+        """Return the things that a key names, each slug once, in their order; none when one of them has a fault."""
         named: dict[str, NamedSource] = {}
-        for item in self._items(key):
-            each = self._one_named(key, item)
+        for item in self.items(key):
+            each = self.checked(None, self._one_named, key, item)
+            if each is None:
+                return ()
             named.setdefault(each.slug, each)
         return tuple(named.values())
 
     def flag(self, key: str, value: object) -> bool:
         """Return a boolean, which YAML hands over as a word."""
-        return self.checked(False, self._flag, key, value)
-
-    def _flag(self, key: str, value: object) -> bool:
-        word = self._plain_text(key, str(value) if isinstance(value, bool) else value).lower()
+        word = self.checked("", self._plain_text, key, str(value) if isinstance(value, bool) else value).lower()
         if word not in _TRUE | _FALSE:
-            raise self.fault(key, f"must be true or false, not {word!r}")
+            self.note(self.fault(key, f"must be true or false, not {word!r}"))
         return word in _TRUE
 
     def _one_named(self, key: str, item: object) -> NamedSource:

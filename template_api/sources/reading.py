@@ -22,6 +22,7 @@ CONTENT_FILE = "README.md"
 NOTEBOOK_SUFFIX = ".lotnb"
 _LINE_KEYS = ("content",)
 
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The result of reading one template: its source, or its faults.
@@ -56,9 +57,12 @@ def read_templates(path: Path) -> Iterator[Reading]:
 
 def _read_folders(root: Path) -> Iterator[Reading]:
     files, unreadable = _template_files(root)
-    total = len(files) + len(unreadable)
-    readings = (Reading(None, (fault,), (), number, total) for number, fault in enumerate(unreadable, 1))
-    return chain(readings, _read_files(root.resolve(), files, len(unreadable), total))
+    total, resolved = len(files) + len(unreadable), root.resolve()
+    numbered = enumerate(files, len(unreadable) + 1)
+    return chain(
+        (Reading(None, (fault,), (), number, total) for number, fault in enumerate(unreadable, 1)),
+        (_reading(partial(_read_folder, resolved, file), number, total) for number, file in numbered),
+    )
 
 
 def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
@@ -73,22 +77,13 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
         folders.sort()
         names = [name for name in TEMPLATE_FILES if name in files]
         found.extend(Path(where) / name for name in names[:1])
-        if not names and CONTENT_FILE in files and any(map(_is_notebook, files)) and not _is_within(where, found):
+        is_within = any(Path(where).is_relative_to(file.parent) for file in found)  # part of another template
+        if not names and CONTENT_FILE in files and any(map(_is_notebook, files)) and not is_within:
             reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILES[0]}; write one, with a title at least"
             unreadable.append(SourceError(where, reason))
     if not found and not unreadable:
         raise StartError(f"{root}: no template.yaml was found in it")
     return found, unreadable
-
-
-def _is_within(folder: str, files: list[Path]) -> bool:
-    """Return whether a folder is part of the template of one of the files."""
-    return any(Path(folder).is_relative_to(file.parent) for file in files)
-
-
-def _read_files(root: Path, files: list[Path], done: int, total: int) -> Iterator[Reading]:
-    for number, file in enumerate(files, done + 1):
-        yield _reading(partial(_read_folder, root, file), number, total)
 
 
 def _reading(
@@ -169,15 +164,12 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
     if content is not None and not isinstance(content, str):
         fields.note(fields.fault("content", "must be text"))
         content = ""
-    notebooks = list(_line_notebooks(fields))
-    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, _LINE_KEYS))
-
-
-def _line_notebooks(fields: Fields) -> Iterator[NotebookSource]:
     listed = listed_notebooks(fields)
     primary = primary_names(listed, [each.filename for each in listed])
+    notebooks = []
     for each in listed:
         read = partial(notebook_source, is_primary=each.filename in primary, role=each.role)
         notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
         if notebook is not None:
-            yield notebook
+            notebooks.append(notebook)
+    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, _LINE_KEYS))

@@ -69,11 +69,14 @@ def template_source(
     for name in (name for notebook in notebooks for name in notebook.route_types):
         named_routes.setdefault(slug_of(name), NamedSource(name, slug_of(name)))
     tags, keywords = _tags(fields)
+    # Decision: no title at all is a fault, a blank one is not, as collections hold such templates.
+    if fields.members.get("title") is None:
+        fields.note(fields.fault("title", "is required"))
     source = TemplateSource(
         where=fields.where(),
         id=id_,
         slug=slug,
-        title=_title(fields) or slug or id_ or "",
+        title=fields.text("title") or slug or id_ or "",
         short_description=fields.text("short_description") or fields.text("summary") or "",
         content=content,
         difficulty=fields.choice("difficulty", Difficulty),
@@ -119,22 +122,13 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     given, slug = fields.text("id"), fields.slug("slug")
     if given is not None and is_uuid(given):
         return given.lower(), slug
-    slug = slug or fields.slug("id") or _slug_of_folder(default_slug)
+    slug = slug or fields.slug("id")
+    if slug is None and default_slug:
+        # Decision: a folder's name with blanks and the like is brought into the form of a slug.
+        slug = next((each for each in (default_slug, slug_of(default_slug)) if SLUG.fullmatch(each)), None)
     if slug is None and not (fields.members.get("slug") or fields.members.get("id")):
         fields.note(fields.fault("slug", "is required (or an id)"))
     return None, slug
-
-
-def _slug_of_folder(name: str | None) -> str | None:
-    """Return the name of a folder as a slug. Decision: one with blanks and the like is brought into the form of one."""
-    return next((slug for slug in (name, slug_of(name)) if SLUG.fullmatch(slug)), None) if name else None
-
-
-def _title(fields: Fields) -> str | None:
-    """Return the title. Decision: none at all is a fault, a blank one is not, as collections hold such templates."""
-    if fields.members.get("title") is None:
-        fields.note(fields.fault("title", "is required"))
-    return fields.text("title")
 
 
 def _url(fields: Fields) -> str | None:

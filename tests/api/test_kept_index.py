@@ -13,9 +13,8 @@ import pytest
 
 from template_api.errors import IndexNotReadyError, StartError
 from template_api.library import TemplateLibrary, import_templates, index_folder, set_status
-from template_api.query import TemplateQuery
 from template_api.ranking import SearchIndex
-from template_api.records import Status
+from template_api.records import Status, TemplateQuery
 
 if TYPE_CHECKING:
     from tests.api.conftest import Store

@@ -12,8 +12,7 @@ import pytest
 from template_api.errors import DatabaseUnavailableError
 from template_api.library import TemplateLibrary, set_status
 from template_api.library import template_library as library_module
-from template_api.query import TemplateQuery
-from template_api.records import Status
+from template_api.records import Status, TemplateQuery
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

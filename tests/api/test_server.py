@@ -12,7 +12,7 @@ import pytest
 
 from template_api.serving import channel
 from template_api.serving.server import Server
-from template_api.serving.sockets import listening_socket
+from template_api.serving.supervisor import listening_socket
 
 StartResponse = Callable[..., object]
 

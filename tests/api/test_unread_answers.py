@@ -14,7 +14,7 @@ import pytest
 from template_api.serving import channel, server
 from template_api.serving.channel import Channel
 from template_api.serving.server import Server
-from template_api.serving.sockets import listening_socket
+from template_api.serving.supervisor import listening_socket
 
 if TYPE_CHECKING:
     from tests.api.conftest import Served

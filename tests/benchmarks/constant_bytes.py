@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable
 
 from template_api.serving.server import Server
-from template_api.serving.sockets import listening_socket
+from template_api.serving.supervisor import listening_socket
 
 
 def main() -> None:
