@@ -30,12 +30,24 @@ class Answers:
         self._base_url = base_url
         self._cache = ReplyCache()
 
-    def found(self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object]) -> Reply:
-        """Return the templates that a query asks for, as a list or as search results."""
+    def found(
+        self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object], path: str | None
+    ) -> Reply:
+        """Return the templates that a query asks for, as a list or as search results.
+
+        Headers name how many there are in all, and the address of the next ones: at a GET of `path`, None without one.
+        Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
+        """
 
         def make() -> Reply:
             page = self.library.find(wanted)
-            return Reply(encoded(view(page.found, self._base_url)), page.total)
+            headers = [("X-Total-Count", str(page.total))]
+            following = wanted.offset + wanted.limit
+            if path is not None and following < page.total and following <= query.MOST_OFFSET:
+                target = f"{self._root}{path}?{query.query_string(replace(wanted, offset=following))}"
+                if len(target) <= _LINK_LENGTH:
+                    headers.append(("Link", f'<{target}>; rel="next"'))
+            return Reply(encoded(view(page.found, self._base_url)), headers)
 
         return self._cache.reply(self.library.edition, (view, wanted), make)
 
@@ -67,18 +79,6 @@ class Answers:
 
         return self._cache.reply(self.library.edition, ("template", id_or_slug), make)
 
-    def count(self, resp: falcon.Response, wanted: TemplateQuery, reply: Reply, path: str | None) -> None:
-        """Set how many templates there are in all, and where the next ones are: at a GET of `path`, where it has one.
-
-        Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
-        """
-        resp.set_header("X-Total-Count", str(reply.total))
-        following = wanted.offset + wanted.limit
-        if path is not None and following < reply.total and following <= query.MOST_OFFSET:
-            target = f"{self._root}{path}?{query.query_string(replace(wanted, offset=following))}"
-            if len(target) <= _LINK_LENGTH:
-                resp.set_header("Link", f'<{target}>; rel="next"')
-
 
 class _Resource:
     """A path that is answered from the library."""
@@ -93,9 +93,7 @@ class Templates(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the templates that match the query parameters."""
         wanted = query.list_query(req.query_string)
-        reply = self._answers.found(wanted, views.list_view)
-        self._answers.count(resp, wanted, reply, query.LIST_PATH)
-        send(req, resp, reply)
+        send(req, resp, self._answers.found(wanted, views.list_view, query.LIST_PATH))
 
     on_head = on_get
 
@@ -116,18 +114,15 @@ class Search(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query parameters."""
         wanted = query.search_query(req.query_string)
-        reply = self._answers.found(wanted, views.search_view)
-        self._answers.count(resp, wanted, reply, query.SEARCH_PATH)
-        send(req, resp, reply)
+        send(req, resp, self._answers.found(wanted, views.search_view, query.SEARCH_PATH))
 
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query in the JSON body."""
         wanted = query.body_query(_json_body(req))
-        reply = self._answers.found(wanted, views.search_view)
-        self._answers.count(resp, wanted, reply, query.SEARCH_PATH if wanted.text else None)
-        send_whole(req, resp, reply)
+        path = query.SEARCH_PATH if wanted.text else None
+        send_whole(req, resp, self._answers.found(wanted, views.search_view, path))
 
 
 class Suggest(_Resource):

@@ -1,8 +1,9 @@
 """From the library's values to the members of JSON answers (specification, "Resources and their fields"). Pure."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from template_api.records import Found, Suggestion, Summary, Template
 
@@ -47,7 +48,7 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
             "filename": notebook.filename,
             "version": notebook.version,
             "is_primary": notebook.is_primary,
-            "cells": json.loads(notebook.cells),
+            "cells": msgspec.Raw(notebook.cells.encode()),
             **({} if notebook.role is None else {"role": notebook.role}),
         }
         for notebook in template.notebooks

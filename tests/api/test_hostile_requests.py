@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import sqlite3
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,9 @@ from urllib.parse import quote_from_bytes
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from template_api.records import TemplateQuery
+from template_api.replies import Reply, ReplyCache
 
 if TYPE_CHECKING:
     from tests.api.conftest import Client, Store
@@ -145,3 +149,16 @@ def test_a_named_coding_counts_before_the_star(client: "Client", taken: str, pac
     answer = client.get("/api/templates?limit=30", headers={"Accept-Encoding": taken})
     assert answer.headers.get("Content-Encoding") == ("gzip" if packed else None)
     assert json.loads(gzip.decompress(answer.content) if packed else answer.content)["results"]
+
+
+def test_long_filters_do_not_fill_the_memory() -> None:
+    cache = ReplyCache(max_bytes=1_000_000)
+    empty = Reply(b'{"results":[]}')
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            wanted = TemplateQuery(text="x", tag_ids=frozenset(f"{number:x}{each:x}" for each in range(2000)))
+            cache.reply(1, wanted, lambda: empty)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000  # they occupy 25 MB
+    finally:
+        tracemalloc.stop()
