@@ -65,6 +65,8 @@ class Publisher:
         hops: int,
         release_credits: ReleaseCredits | None = None,
         confirm: Confirm | None = None,
+        *,
+        status: bool = False,
     ) -> bool:
         """Queue a publication; return False, and queue nothing, when there is no room.
 
@@ -73,20 +75,15 @@ class Publisher:
         """
         if confirm is not None:
             confirm(True)
-        return self._put(publication, hops, release_credits, status=False)
-
-    def put_status(self, publication: Publication) -> bool:
-        """Queue a route's status, the only publication that may go to its topic; False when there is no room."""
-        return self._put(publication, 1, None, status=True)
-
-    def _put(
-        self, publication: Publication, hops: int, release_credits: ReleaseCredits | None, *, status: bool
-    ) -> bool:
         if release_credits is None and len(self._queue) >= MAX_QUEUE:
             return False
         self._queue.append((publication, hops, release_credits, status))
         self._filled.set()
         return True
+
+    def put_status(self, publication: Publication) -> bool:
+        """Queue a route's status, the only publication that may go to its topic; False when there is no room."""
+        return self.put(publication, 1, status=True)
 
     async def emptied(self) -> None:
         """Wait until nothing is left to publish."""

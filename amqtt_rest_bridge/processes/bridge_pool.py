@@ -72,7 +72,7 @@ class BridgePool:
             lambda call: call.reports.replay(call),
             _size,
             self._flush,
-            lambda: any(bridge.ready and bridge.unread > _MOST_UNREAD for bridge in self._bridges),
+            lambda: any(bridge.ready and bridge.link.backlog > _MOST_UNREAD for bridge in self._bridges),
         )
         self._lost: Slices[Call] = Slices(loop, lambda call: call.reports.lost(call), _size)
         self._listen: dict[int, socket.socket] = {}
@@ -167,14 +167,14 @@ class BridgePool:
 
     def forward(self, topic: str, payload: bytes) -> bool:
         """Send a message that may be a reply to all bridges; return False when one of them had no room for it."""
-        taken = [bridge.forward(topic, payload) for bridge in self._bridges if bridge.ready]
+        taken = [bridge.feed.reply(topic, payload) for bridge in self._bridges if bridge.ready]
         return all(taken)
 
     def show(self, topic_filter: str, payload: bytes) -> None:
         """Set the newest message that read events of a topic filter answer with, in all bridges."""
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.show(topic_filter, payload)
+                bridge.feed.newest(topic_filter, payload)
 
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
         """Wait up to `grace` seconds for running calls, and start no more.
@@ -184,7 +184,7 @@ class BridgePool:
         self._stopping = True
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.send(Stop(grace))
+                bridge.link.send(Stop(grace))
         deadline = time.monotonic() + grace + 0.5
         while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
             await asyncio.sleep(0.01)
@@ -224,7 +224,7 @@ class BridgePool:
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
         for topic_filter, payload in self._server.watching.latest():
-            bridge.show(topic_filter, payload)
+            bridge.feed.newest(topic_filter, payload)
         held, self._held = self._held, deque()
         self._due.put_first(held)
 
@@ -238,7 +238,7 @@ class BridgePool:
     def _flush(self) -> None:
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.flush()
+                bridge.link.flush()
 
     def _died(self, bridge: BridgeProcess) -> None:
         if self._stopping:
@@ -273,7 +273,7 @@ class BridgePool:
             bridge.attach()
             self.restarts += 1
             if self._admin is not None and bridge.index == 0:
-                bridge.send(ServeAdmin(), [self._admin])
+                bridge.link.send(ServeAdmin(), [self._admin])
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out
             bridge.disconnect()

@@ -35,7 +35,6 @@ from amqtt_rest_bridge.link.frames import (
     Stalled,
     StalledPort,
     Stopped,
-    ToBridge,
     ToBroker,
     TryFailed,
     Unserved,
@@ -96,8 +95,10 @@ class BridgeProcess:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        self._link = BrokerEnd(ours, self._handle, self._closed, self._sent)
-        self._feed = CallerFeed(loop, self._link)
+        self.link = BrokerEnd(ours, self._handle, self._closed, self._sent)
+        """What it is sent, beside its calls."""
+        self.feed = CallerFeed(loop, self.link)
+        """What its callers wait for."""
         try:
             self.pid, self._end = spawn(theirs)
         except OSError:
@@ -112,19 +113,19 @@ class BridgeProcess:
 
     def serve_admin_now(self, sock: socket.socket) -> None:
         """Send the listening socket of the admin port; blocks, for the plugin's constructor."""
-        self._link.send_now(ServeAdmin(), [sock])
+        self.link.send_now(ServeAdmin(), [sock])
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
-        self._link.send_now(Listen(list(sockets)), list(sockets.values()))
-        self._link.send_now(UseRoutes(routes, list(sockets)))
+        self.link.send_now(Listen(list(sockets)), list(sockets.values()))
+        self.link.send_now(UseRoutes(routes, list(sockets)))
         self.ports = frozenset(sockets)
 
     def configure(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes, after what was dispatched before, and the sockets of those of their ports that are new."""
         opened = {port: sock for port, sock in sockets.items() if port not in self.ports}
-        self.send(Listen(list(opened)), list(opened.values()))
-        self.send(UseRoutes(routes, list(sockets)))
+        self.link.send(Listen(list(opened)), list(opened.values()))
+        self.link.send(UseRoutes(routes, list(sockets)))
         self.ports = frozenset(sockets)
 
     def await_ready(self, deadline: float) -> None:
@@ -135,7 +136,7 @@ class BridgeProcess:
         """
         while not self.ready:
             remaining = deadline - time.monotonic()
-            frames = self._link.receive_now(remaining) if remaining > 0 else []
+            frames = self.link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
                 self._handle(frame)
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
@@ -147,12 +148,8 @@ class BridgeProcess:
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""
-        self._link.attach(self._loop)
+        self.link.attach(self._loop)
         self._loop.call_later(PING_SECONDS, self._ping)
-
-    def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
-        """Queue a frame, after what was dispatched before it."""
-        self._link.send(frame, sockets)
 
     def dispatch(self, calls: Sequence[Call]) -> None:
         """Send calls, gathered with those that follow soon."""
@@ -161,29 +158,12 @@ class BridgeProcess:
             self.calls[call.id] = call
             size += len(call.message.payload)
             items.append(DispatchedCall(call.id, call.listening.number, call.message, call.key))
-        self._link.gather(Calls, items, size)
-
-    @property
-    def unread(self) -> int:
-        """Return the bytes on the link that the bridge has not read yet."""
-        return self._link.backlog
-
-    def flush(self) -> None:
-        """Send what was dispatched."""
-        self._link.flush()
-
-    def forward(self, topic: str, payload: bytes) -> bool:
-        """Send a message to requests that may wait for it; return False when the bridge has too many to read."""
-        return self._feed.reply(topic, payload)
-
-    def show(self, topic_filter: str, payload: bytes) -> None:
-        """Set the newest message that a read event answers with."""
-        self._feed.newest(topic_filter, payload)
+        self.link.gather(Calls, items, size)
 
     def disconnect(self) -> None:
         """Close the link, so that the process ends."""
         self._gone = True
-        self._link.close()
+        self.link.close()
 
     def close(self) -> None:
         """Close the link and wait a moment for the process to end; blocks for a second at most."""
@@ -203,8 +183,8 @@ class BridgeProcess:
                 return
             if self._unanswered == _MOST_UNANSWERED:
                 log.error("the bridge, a thread of this process, hangs%s: start the broker again", silent)
-        if self._unanswered < _MOST_UNANSWERED or not self._link.backlog:
-            self._link.send(Ping())
+        if self._unanswered < _MOST_UNANSWERED or not self.link.backlog:
+            self.link.send(Ping())
         self._unanswered += 1
         self._loop.call_later(PING_SECONDS, self._ping)
 
@@ -219,7 +199,7 @@ class BridgeProcess:
                 self._end_calls(results)
             case Publish(publications, first):
                 for number, publication in enumerate(publications, first):
-                    confirm = partial(self._feed.confirm, number) if first else None
+                    confirm = partial(self.feed.confirm, number) if first else None
                     self._server.publish(publication, self._release_credits, confirm)
             case Served():
                 self._server.served(frame)
@@ -273,10 +253,10 @@ class BridgeProcess:
     def _send_credits(self) -> None:
         if self._released:
             count, self._released = self._released, 0
-            self._link.send(CreditReturn(count))
+            self.link.send(CreditReturn(count))
 
     def _sent(self) -> None:
-        self._feed.send_newest()
+        self.feed.send_newest()
 
     def _closed(self) -> None:
         self.ready = False

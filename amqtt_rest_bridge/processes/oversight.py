@@ -79,11 +79,11 @@ class Oversight:
                 self._gather(list(self._statistics), counts, processes, restarts, statuses)
             case WantRecords(route):
                 asked = [bridge for bridge in others if bridge.ready]
-                first.send(self._observer.found(route, len(asked)))
+                first.link.send(self._observer.found(route, len(asked)))
                 for bridge in asked:
-                    bridge.send(FindRecords(route))
+                    bridge.link.send(FindRecords(route))
             case FoundRecords():
-                first.send(frame)
+                first.link.send(frame)
             case Observed():
                 self._pass_on(frame, first)
             case WantFollow(on):
@@ -94,7 +94,7 @@ class Oversight:
         if bridge is processes[0]:
             self._follow(False, processes)
         elif self._observer.following:
-            bridge.send(Follow(on=True))
+            bridge.link.send(Follow(on=True))
 
     def _gather(
         self,
@@ -110,7 +110,7 @@ class Oversight:
             for name in part
             if (statistics := self._statistics.get(name)) is not None
         ]
-        processes[0].send(Insight(insights, None if left else self._broker(processes, restarts)))
+        processes[0].link.send(Insight(insights, None if left else self._broker(processes, restarts)))
         if left:
             self._loop.call_soon(self._gather, left, counts, processes, restarts, statuses)
 
@@ -148,7 +148,7 @@ class Oversight:
         self._observer.following = on
         for bridge in processes:
             if bridge.ready:
-                bridge.send(Follow(on))
+                bridge.link.send(Follow(on))
         if on:
             self._look(processes)
         elif self._timer is not None:
@@ -161,5 +161,5 @@ class Oversight:
             self._pass_on(observed, processes[0])
 
     def _pass_on(self, observed: Observed, first: BridgeProcess) -> None:
-        if first.ready and first.unread < _MOST_UNREAD:
-            first.send(observed)
+        if first.ready and first.link.backlog < _MOST_UNREAD:
+            first.link.send(observed)

@@ -71,7 +71,7 @@ def test_large_messages_of_read_events_cost_no_reply(size: int) -> None:
             for number in range(3):
                 client.publish("seen/1", b"%d" % number + b"x" * size)
             client.publish(f"answer/{request_id}", b"reply")
-            assert bridge.unread < size + 1_000_000, "older messages of the read event wait too"
+            assert bridge.link.backlog < size + 1_000_000, "older messages of the read event wait too"
         assert waiting.result()[::2] == (200, b"reply")
         eventually(lambda: ask(host, "GET", "/latest")[2][:1] == b"2", "the latest message is missing")
         assert status(host)["errors"]["total"] == 0
@@ -85,7 +85,7 @@ def test_a_bridge_process_that_does_not_read_gets_the_newest_message_of_each_rea
                 client.publish("seen/1", b"%d" % number + b"x" * 200_000, qos=0)
             client.publish("seen/1", b"last")
             client.publish("seen/2", b"last of all")
-            assert bridge.unread < MOST_UNREAD
+            assert bridge.link.backlog < MOST_UNREAD
         eventually(lambda: ask(host, "GET", "/one")[2] == b"last", "the latest message is missing")
         eventually(lambda: ask(host, "GET", "/latest")[2] == b"last of all", "the latest message is missing")
 
@@ -109,11 +109,11 @@ def test_replies_that_a_bridge_process_does_not_read_are_bounded_and_the_log_and
             for _ in range(60):
                 client.publish("answer/unasked", b"x" * 200_000, qos=0)
             client.publish("answer/unasked", b"one too many")
-            assert bridge.unread < MOST_UNREAD
+            assert bridge.link.backlog < MOST_UNREAD
         assert "route Callers, event Ask: dropped a reply on answer/unasked: a reply of 200000 bytes" in caplog.text
         assert status(host)["last_error"]["code"] == "overloaded"
         assert status(host)["health"] == "Red"
-        eventually(lambda: bridge.unread == 0, "the bridge process reads nothing")
+        eventually(lambda: bridge.link.backlog == 0, "the bridge process reads nothing")
         waiting = pool.submit(ask, host, "POST", "/ask")
         client.publish(client.message()[0].replace("ask", "answer"), b"reply")
         assert waiting.result()[::2] == (200, b"reply")

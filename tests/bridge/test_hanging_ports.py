@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server import responders
 from amqtt_rest_bridge.bridge.server.request import EventRequest
-from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.processes import route_service
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.host import hosting
@@ -22,14 +20,14 @@ from tests.waiting import eventually
 HANGING = """
 import threading
 from amqtt_rest_bridge.bridge import main as process
-from amqtt_rest_bridge.bridge.server import responders
+from amqtt_rest_bridge.bridge.server.request import EventRequest
 
-def hang(self, request):
-    if request.query == "hang":
+def hang(self, limit):
+    if self.query == "hang":
         threading.Event().wait()
-    return respond(self, request)
+    return body(self, limit)
 
-respond, responders._Reading.respond = responders._Reading.respond, hang
+body, EventRequest.body = EventRequest.body, hang
 process.main()
 """
 
@@ -62,14 +60,14 @@ def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Block requests with the query `hang`, on the port's thread, until this is set."""
-    opened, respond = threading.Event(), responders._Reading.respond
+    opened, body = threading.Event(), EventRequest.body
 
-    def hang(self: responders._Reading, request: EventRequest) -> Response:
-        if request.query == "hang":
+    def hang(self: EventRequest, limit: int) -> bytes:
+        if self.query == "hang":
             opened.wait()
-        return respond(self, request)
+        return body(self, limit)
 
-    monkeypatch.setattr(responders._Reading, "respond", hang)
+    monkeypatch.setattr(EventRequest, "body", hang)
     yield opened
     opened.set()
 

@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.bridge.client.http_options import sender_of
-from amqtt_rest_bridge.bridge.client.oauth2 import ClientCredentials, TokenSource
+from amqtt_rest_bridge.bridge.client.oauth2 import TokenSource
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.host import hosting
@@ -160,7 +160,8 @@ class Issuer:
         self.gate = threading.Event()
         self.gate.set()
         self.failing = False
-        self.source = TokenSource(ClientCredentials("http://h/t", "i", "s", None, None), self, 5.0, lambda: self.now)
+        config = RestApiConfig(oauth2_token_url="http://h/t", oauth2_client_id="i", oauth2_client_secret="s")
+        self.source = TokenSource(config, self, 5.0, lambda: self.now)
 
     def send(self, request: HttpRequest) -> HttpResponse:
         self.asked += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender, TokenSource, client_credentials
+from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender, TokenSource
 from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, split_base_address
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import (
@@ -53,14 +53,13 @@ def sender_of(
     """
     options = client_options(config, max_response_bytes=max_response_bytes, environment=environment)
     client = HttpClient(options, contexts=contexts)
-    credentials = client_credentials(config)
-    if credentials is None:
+    if config.oauth2_token_url is None:
         return client
     try:
-        issuer = replace(options, origin=origin_of(urlsplit(credentials.url)))
+        issuer = replace(options, origin=origin_of(urlsplit(config.oauth2_token_url)))
     except ValueError as error:
         raise ConfigurationError(f"OAUTH2_TOKEN_URL is not an address: {error}") from error
-    tokens = TokenSource(credentials, HttpClient(issuer, contexts=contexts), options.timeout)
+    tokens = TokenSource(config, HttpClient(issuer, contexts=contexts), options.timeout)
     return AuthorizedSender(client, tokens)
 
 
@@ -81,15 +80,11 @@ def unusable_routes(
             yield route, error
             continue
         if options.tls not in faults:
-            faults[options.tls] = _fault_of(options.tls)
+            faults[options.tls] = None
+            try:
+                check_files(options.tls)
+            except ConfigurationError as error:
+                faults[options.tls] = error
         fault = faults[options.tls]
         if fault is not None:
             yield route, fault
-
-
-def _fault_of(tls: TlsOptions) -> ConfigurationError | None:
-    try:
-        check_files(tls)
-    except ConfigurationError as error:
-        return error
-    return None

@@ -30,30 +30,6 @@ _ERROR: Final = re.compile(r"[a-z_]{1,40}")  # RFC 6749 section 5.2
 
 
 @dataclass(frozen=True, slots=True)
-class ClientCredentials:
-    """What the token is asked for with."""
-
-    url: str
-    client_id: str
-    client_secret: str = field(repr=False)
-    scope: str | None
-    audience: str | None
-
-
-def client_credentials(config: RestApiConfig) -> ClientCredentials | None:
-    """Return the settings of the grant, None for a route without OAuth2."""
-    if config.oauth2_token_url is None:
-        return None
-    return ClientCredentials(
-        config.oauth2_token_url,
-        config.oauth2_client_id or "",
-        config.oauth2_client_secret or "",
-        config.oauth2_scope,
-        config.oauth2_audience,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class _Token:
     value: str = field(repr=False)
     renewed_at: float  # monotonic time
@@ -63,7 +39,7 @@ class TokenSource:
     """The access token of a route.
 
     Args:
-        credentials: What it is asked for with.
+        config: The OAUTH2 settings are what it is asked for with.
         sender: Sends requests to the server that issues it.
         seconds: How long a thread waits at most for the request of another one.
         clock: Monotonic seconds.
@@ -71,12 +47,12 @@ class TokenSource:
 
     def __init__(
         self,
-        credentials: ClientCredentials,
+        config: RestApiConfig,
         sender: Sender,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._credentials = credentials
+        self._config = config
         self._sender = sender
         self._seconds = seconds
         self._clock = clock
@@ -147,17 +123,19 @@ class TokenSource:
         return _read_token(response, started)
 
     def _ask(self, *, in_body: bool) -> HttpResponse:
-        own = self._credentials
-        form = {"grant_type": "client_credentials"}
-        form |= {name: text for name, text in (("scope", own.scope), ("audience", own.audience)) if text is not None}
+        own, form = self._config, {"grant_type": "client_credentials"}
+        client_id, secret = own.oauth2_client_id or "", own.oauth2_client_secret or ""
+        optional = {"scope": own.oauth2_scope, "audience": own.oauth2_audience}
+        form |= {name: text for name, text in optional.items() if text is not None}
         headers = [("Content-Type", "application/x-www-form-urlencoded"), ("Accept", "application/json")]
         if in_body:
-            form |= {"client_id": own.client_id, "client_secret": own.client_secret}
+            form |= {"client_id": client_id, "client_secret": secret}
         else:
-            pair = f"{quote_plus(own.client_id)}:{quote_plus(own.client_secret)}"
+            pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
             headers.append(("Authorization", f"Basic {b64encode(pair.encode()).decode()}"))
         try:
-            return self._sender.send(HttpRequest(Method.POST, own.url, tuple(headers), urlencode(form).encode()))
+            url = own.oauth2_token_url or ""
+            return self._sender.send(HttpRequest(Method.POST, url, tuple(headers), urlencode(form).encode()))
         except CallError as error:
             raise _failed(error.message, error.hint.replace("BASE_ADDRESS", "OAUTH2_TOKEN_URL")) from error
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
@@ -15,7 +14,6 @@ from amqtt_rest_bridge.model import (
     Publication,
     ResponseFormat,
 )
-from amqtt_rest_bridge.placeholders import PlaceholderText
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -50,30 +48,22 @@ Result = Callable[[Message, str | None, HttpResponse], Publication | None]
 def result_of(event: ClientEvent) -> Result:
     """Return what makes an event's results; it raises `CallError` where the response lacks a value of PAYLOAD."""
     topic, payload = event.destination_topic, event.payload
-    if topic is not None and (payload is not None or topic.needs_response):
-        return _MappedResult(topic, payload, event).publication
+
+    def mapped(message: Message, destination: str | None, response: HttpResponse) -> Publication | None:
+        if topic is None:
+            return None
+        values = result_values(message, response)
+        name = topic.fill(values) if destination is None else destination
+        return Publication(
+            name, _payload(event, response) if payload is None else payload.fill_bytes(values), event.retain
+        )
 
     def plain(_: Message, destination: str | None, response: HttpResponse) -> Publication | None:
         if destination is None:
             return None
         return Publication(destination, _payload(event, response), event.retain)
 
-    return plain
-
-
-@dataclass(frozen=True, slots=True)
-class _MappedResult:
-    """A result whose topic or payload holds values of the response."""
-
-    topic: PlaceholderText
-    payload: PlaceholderText | None
-    event: ClientEvent
-
-    def publication(self, message: Message, destination: str | None, response: HttpResponse) -> Publication:
-        values = result_values(message, response)
-        topic = self.topic.fill(values) if destination is None else destination
-        payload = _payload(self.event, response) if self.payload is None else self.payload.fill_bytes(values)
-        return Publication(topic, payload, self.event.retain)
+    return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
 
 
 def _payload(event: ClientEvent, response: HttpResponse) -> bytes:

@@ -45,7 +45,7 @@ def responder_for(
     """Return what answers an event's requests; it raises `RefusedError`."""
     read_body = _body_reader(event, max_body_bytes)
     if event.destination_topic is None:
-        return _Reading(event.source_topic or "", broker, read_body).respond
+        return _reading(event.source_topic or "", broker, read_body)
     publishing = _Publishing(event, event.destination_topic, broker, read_body, max_body_bytes)
     respond: Respond = publishing.respond
     if event.reply_topic is not None:
@@ -79,27 +79,24 @@ def _body_reader(event: ServerEvent, limit: int) -> _ReadBody:
     return read_signed
 
 
-class _Reading:
-    """Answers with the latest payload of a topic."""
+def _reading(topic_filter: str, broker: BrokerPort, read_body: _ReadBody) -> Respond:
+    """Return what answers with the latest payload of a topic."""
 
-    def __init__(self, topic_filter: str, broker: BrokerPort, read_body: _ReadBody) -> None:
-        self._topic_filter = topic_filter
-        self._broker = broker
-        self._read_body = read_body
-
-    def respond(self, request: EventRequest) -> Response:
-        self._read_body(request)
-        payload = self._broker.latest(self._topic_filter)
+    def respond(request: EventRequest) -> Response:
+        read_body(request)
+        payload = broker.latest(topic_filter)
         if payload is None:
             raise error(
                 "no_message",
-                f"No message has been seen on {self._topic_filter} yet",
+                f"No message has been seen on {topic_filter} yet",
                 "Repeat the request after something was published there",
             )
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
         if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
             return Response("304 Not Modified", headers)
         return _payload_answer(payload, headers)
+
+    return respond
 
 
 class _Publishing:
