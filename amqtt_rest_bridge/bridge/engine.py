@@ -11,21 +11,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol
 
 from amqtt_rest_bridge.bridge.answers import Answers
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, Served, ShuttingDownError, Wake
+from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, ShuttingDownError, Wake
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
-from amqtt_rest_bridge.bridge.inbound import AwaitedReply, Inbound
+from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.observation import Observation, OpenAdmin
 from amqtt_rest_bridge.bridge.outbox import Outbox
-from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.port_watch import PortWatch
 from amqtt_rest_bridge.bridge.ports import Ports, Server
 from amqtt_rest_bridge.bridge.recorder import Recorder
@@ -59,6 +57,7 @@ _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer 
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _STOP_LOOK_SECONDS: Final = 0.01
+_STOPPING: Final = "the bridge is shutting down"
 
 
 class Makers(Protocol):
@@ -101,6 +100,10 @@ class Engine:
         self._ending = False
         self._stopping = False
         self._idle: list[Worker] = []  # with calls that no thread runs yet
+        # Of `BrokerPort`, what other parts do alone.
+        self.latest = self._inbound.latest
+        self.expect = self._inbound.expect
+        self.answered = self._answers.count
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
@@ -160,34 +163,20 @@ class Engine:
 
     def publish(self, publication: Publication) -> bool:
         """Send a publication to the broker if there is room; see `BrokerPort.publish`."""
-        self._refuse_when_stopping()
+        if self._stopping:
+            raise ShuttingDownError(_STOPPING)
         return not self._confirms and self._outbox.publish(publication)
 
     def enqueue(self, publication: Publication, wake: Wake) -> Queued:
         """Send a publication once there is room; see `BrokerPort.enqueue`."""
-        self._refuse_when_stopping()
-        return self._outbox.enqueue(publication, wake, confirmed=self._confirms)
-
-    def _refuse_when_stopping(self) -> None:
         if self._stopping:
-            raise ShuttingDownError("the bridge is shutting down")
-
-    def latest(self, topic_filter: str) -> TopicPayload | None:
-        """Return the latest payload of a read event; see `BrokerPort.latest`."""
-        return self._inbound.latest(topic_filter)
+            raise ShuttingDownError(_STOPPING)
+        return self._outbox.enqueue(publication, wake, confirmed=self._confirms)
 
     @property
     def recorder(self) -> Recorder | None:
         """Return where requests are recorded; see `BrokerPort.recorder`."""
         return None if self._observation is None else self._observation.recorder
-
-    def expect(self, topic: str, wake: Wake) -> AbstractContextManager[AwaitedReply]:
-        """Wait for a reply; see `BrokerPort.expect`."""
-        return self._inbound.expect(topic, wake)
-
-    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
-        """Count an answer; see `BrokerPort.answered`."""
-        self._answers.count(served, status, code, message)
 
     # What the broker says, on the reader whose turn it is.
 

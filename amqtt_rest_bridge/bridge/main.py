@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.http_options import sender_of, unusable_routes
@@ -17,7 +17,7 @@ from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.refusals import port_closed, shutting_down
+from amqtt_rest_bridge.bridge.server.refusals import port_closed
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import TlsContexts
@@ -66,7 +66,7 @@ class Network:
         return AdminServer
 
 
-class Port:
+class Port(HttpServer):
     """A running HTTP server whose routes can be replaced."""
 
     def __init__(
@@ -85,38 +85,25 @@ class Port:
             tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
             tls.load()  # before the access log is opened: a port that cannot be served is tried again and again
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log, ("route", "event"))
-        self._server = HttpServer(
-            sock, self._app(routes), tls=tls, max_body_bytes=settings.max_body_bytes, access_log=self._access_log
-        )
-        self._server.start()
+        limit, app = settings.max_body_bytes, self._app(routes)
+        super().__init__(sock, app, tls=tls, max_body_bytes=limit, access_log=self._access_log)
+        self.start()
 
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
         """Serve these routes from the next request on; certificate files are read again."""
-        self._server.replace_app(self._app(routes))
+        self.replace_app(self._app(routes))
         try:
-            self._server.reload_tls()
+            self.reload_tls()
         except ConfigurationError as error:
             log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
 
-    @property
-    def bound_port(self) -> int:
-        """Return the port number that callers connect to."""
-        return self._server.bound_port
-
-    def on_turn(self, action: Callable[[], None]) -> None:
-        """Run something on the port's thread, in its next turn."""
-        self._server.on_turn(action)
-
     def leave(self, grace: float) -> None:
         """Shut down gracefully because no route uses the port any more."""
-        self._stop(grace, port_closed())
+        self.stop(grace, port_closed())
 
-    def stop(self, grace: float) -> None:
-        """Shut down gracefully with the bridge."""
-        self._stop(grace, shutting_down())
-
-    def _stop(self, grace: float, refusal: Refusal) -> None:
-        self._server.stop(grace, refusal)
+    def stop(self, grace: float, refusal: Refusal | None = None) -> None:
+        """Shut down gracefully, by default with the bridge."""
+        super().stop(grace, refusal)
         if self._access_log is not None:
             self._access_log.close()
 

@@ -84,8 +84,9 @@ def overloaded(message: str = "The bridge serves as many requests as it can; thi
     return _refusal("overloaded", message, "Send it again after the seconds in Retry-After", RETRY_AFTER)
 
 
-def shutting_down(message: str = "The bridge is shutting down; this request was not published") -> Refusal:
+def shutting_down() -> Refusal:
     """Refuse a request that came while the port closes."""
+    message = "The bridge is shutting down; this request was not published"
     return _refusal("shutting_down", message, "Send it again after the seconds in Retry-After", RETRY_AFTER)
 
 

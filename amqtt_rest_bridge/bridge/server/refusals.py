@@ -64,11 +64,6 @@ def broker_unavailable() -> RefusedError:
     )
 
 
-def shutting_down() -> Refusal:
-    """Refuse a request that came while the bridge is closing."""
-    return http.shutting_down("The bridge is shutting down; this request was not published")
-
-
 def port_closed() -> Refusal:
     """Refuse a request on a connection that is still open to a port which a reload took away."""
     return Refusal(

@@ -18,7 +18,6 @@ from amqtt_rest_bridge.bridge.server.refusals import (
     error,
     invalid_request,
     overloaded,
-    shutting_down,
     too_large,
 )
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
@@ -26,6 +25,7 @@ from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
+from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.model import Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 
@@ -127,7 +127,7 @@ class _Publishing:
             try:
                 has_room = self.broker.publish(publication)
             except ShuttingDownError:
-                raise RefusedError(shutting_down()) from None
+                raise RefusedError(http.shutting_down()) from None
             if not has_room:
                 return self._respond_late(request, publication, answer)
         return answer
@@ -178,7 +178,7 @@ class _Publishing:
         try:
             queued = self.broker.enqueue(publication, request.wake)
         except ShuttingDownError:
-            raise RefusedError(shutting_down()) from None
+            raise RefusedError(http.shutting_down()) from None
         try:
             yield from request.until(lambda: queued.sent, HOLD_SECONDS)
         finally:
