@@ -5,7 +5,7 @@
 Brokers, HTTP target and MQTT clients are processes of their own; payloads of 100 bytes; QoS 1 from end to end; medians
 of 3 rounds. The three promise different things: the worker acknowledges a message when its result is acknowledged, the
 plugin's broker and the script acknowledge it on arrival. CPU is that of the broker and of what makes the calls.
-The script needs the extra `benchmark`; without it the other two are compared. Sections: throughput, slow.
+The script needs the extra `benchmark`; without it the other two are compared. Sections: throughput, slow, scale.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -47,16 +48,27 @@ def await_line(running: subprocess.Popen[str], begins: str, lines: Any) -> None:
 
 
 @contextlib.contextmanager
-def worker(target: int) -> Started:
-    """Run one worker beside mosquitto."""
-    with tempfile.TemporaryDirectory() as folder, Mosquitto(Path(folder)) as broker:
+def workers(target: int, slots: int) -> Started:
+    """Run the workers of a group beside mosquitto."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        broker = stack.enter_context(Mosquitto(Path(folder)))
         routes, file = Path(folder, "routes.lot"), Path(folder, "worker.yaml")
         routes.write_text(route(target))
-        file.write_text(json.dumps({"broker": broker.url, "group": "plant", "routes": str(routes)}))
-        command = ("-m", "amqtt_rest_bridge", "worker", "-c", str(file))
-        with rig.process(*command, stderr=subprocess.PIPE) as running, running.stderr or contextlib.nullcontext():
+        file.write_text(json.dumps({"broker": broker.url, "group": "plant", "slots": slots, "routes": str(routes)}))
+        pids = [broker.pid]
+        for slot in range(slots):
+            command = ("-m", "amqtt_rest_bridge", "worker", "-c", str(file), "--slot", str(slot))
+            running = stack.enter_context(rig.process(*command, stderr=subprocess.PIPE))
+            stack.enter_context(running.stderr or contextlib.nullcontext())
             await_line(running, "ready:", running.stderr)
-            yield broker.port, [broker.pid, running.pid, *rig.children(running.pid)]
+            pids += [running.pid, *rig.children(running.pid)]
+        yield broker.port, pids
+
+
+def worker(target: int) -> AbstractContextManager[tuple[int, list[int]]]:
+    """Run one worker beside mosquitto."""
+    return workers(target, 1)
 
 
 @contextlib.contextmanager
@@ -76,9 +88,14 @@ if HAS_SCRIPT:
 
 def pressed(port: int, pids: list[int], outstanding: int) -> dict[str, Any]:
     """Load a broker; return messages a second, CPU a message in microseconds, and what went wrong."""
-    before = sum(map(rig.cpu_seconds, pids))
-    measured = result(load("window", port, SECONDS, outstanding, 0, QOS))
-    measured["cpu_us"] = (sum(map(rig.cpu_seconds, pids)) - before) / measured["sent"] * 1e6
+    before = [rig.cpu_seconds(pid) for pid in pids]
+    window = load("window", port, SECONDS, outstanding, 0, QOS)
+    other = load("pair", port, SECONDS - 1)
+    measured = result(window)
+    used = [(rig.cpu_seconds(pid) - then) / measured["sent"] * 1e6 for pid, then in zip(pids, before, strict=True)]
+    measured["cpu_us"] = sum(used)
+    measured["parts_us"] = used
+    measured["pair_p99"] = rig.quantile(result(other)["trips"], 0.99)
     return measured
 
 
@@ -103,6 +120,13 @@ def compare(title: str, measured: dict[str, list[dict[str, Any]]], key: str, dig
         rig.report(f"  worker / {other}", f"{rig.median([mine[key] / its[key] for mine, its in pairs]):.2f}")
 
 
+def parts(measured: dict[str, list[dict[str, Any]]]) -> None:
+    """Print the CPU a message of each process: the broker's, and what makes the calls."""
+    for name, runs in measured.items():
+        each = [rig.median(values) for values in zip(*(run["parts_us"] for run in runs), strict=True)]
+        rig.report(f"  by process, {name}", " + ".join(f"{value:.0f}" for value in each))
+
+
 def wrong(measured: dict[str, list[dict[str, Any]]]) -> None:
     """Print what was lost, doubled or failed."""
     counts = [sum(run["lost"] + run["doubled"] + run["failed"] for run in runs) for runs in measured.values()]
@@ -114,6 +138,8 @@ def throughput() -> None:
     measured = rounds(0.0, OUTSTANDING)
     compare("messages/s", measured, "per_second")
     compare("CPU a message (us)", measured, "cpu_us")
+    parts(measured)
+    compare("another pair's p99 under that load (ms)", measured, "pair_p99", 1)
     wrong(measured)
 
 
@@ -124,7 +150,39 @@ def slow() -> None:
     wrong(measured)
 
 
-SECTIONS: dict[str, Callable[[], None]] = {"throughput": throughput, "slow": slow}
+def busy_share(since: tuple[float, float]) -> tuple[float, tuple[float, float]]:
+    """Return how much of all processors was in use since a moment, and this moment."""
+    times = [float(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    now = sum(times), times[3] + times[4]
+    return 1 - (now[1] - since[1]) / max(1.0, now[0] - since[0]), now
+
+
+def scale() -> None:
+    """What 1, 2 and 4 workers carry of 64 calls each before a target that takes 50 ms."""
+    shares: dict[int, list[float]] = {1: [], 2: [], 4: []}
+    pairs: dict[int, list[float]] = {slots: [] for slots in shares}
+    busy: dict[int, list[float]] = {slots: [] for slots in shares}
+    errors = 0
+    with rig.echo_server(SLOW) as target:
+        for _ in range(ROUNDS):
+            for slots, values in shares.items():
+                with workers(target, slots) as (port, pids):
+                    time.sleep(0.5)
+                    since = busy_share((0, 0))[1]
+                    measured = pressed(port, pids, 2 * WORKERS * slots)
+                    busy[slots].append(busy_share(since)[0])
+                values.append(measured["steady_per_second"] * SLOW / WORKERS / slots)
+                pairs[slots].append(measured["pair_p99"])
+                errors += measured["lost"] + measured["doubled"] + measured["failed"]
+    for slots, values in shares.items():
+        title = f"{slots} worker(s): share of {slots} x {WORKERS} calls / 50 ms"
+        rig.report(title, f"{rig.median(values):.3f}", "at least 0.9")
+        shown = f"{rig.median(pairs[slots]):.1f} / {rig.median(busy[slots]):.2f}"
+        rig.report("  another pair's p99 (ms) / share of the machine in use", shown)
+    rig.report("lost, doubled or failed", str(errors), "0")
+
+
+SECTIONS: dict[str, Callable[[], None]] = {"throughput": throughput, "slow": slow, "scale": scale}
 
 if __name__ == "__main__":
     for section in sys.argv[1:] or SECTIONS:

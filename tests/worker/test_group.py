@@ -1,17 +1,15 @@
 """Several workers of one group: shares, adoption, takeover, and what a reload or a broker that was away costs."""
 
-import json
 import signal
-import subprocess
-import sys
 from zlib import crc32
 
 import pytest
 
+from tests import forked
 from tests.bridge.http_target import Peer, Target, echo, reply
 from tests.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
-from tests.worker.workers import LOSSLESS, Group, client_route
+from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 
 pytestmark = pytest.mark.mosquitto
 
@@ -26,26 +24,24 @@ def numbers_of(client: Client, count: int) -> list[int]:
     return sorted(int(payload) for _, payload in client.collect(count))
 
 
-def succeeded(client: Client, slot: int) -> int:
-    """Wait for a status that counts messages, and return how many."""
-    while True:
-        topic, payload = client.next()
-        if topic.startswith(f"bridge/plant/{slot}/routes/") and (status := json.loads(payload))["messages"]["total"]:
-            return int(status["messages"]["succeeded"])
+def start_two(group: Group, *routes: str) -> list[Worker]:
+    """Start a worker with each of two definitions of a route, by whose servers the slots can be told."""
+    workers = []
+    for slot, text in enumerate(routes):
+        path = group.folder / f"slot-{slot}.lot"
+        path.write_text(text)
+        workers.append(group.start(slot, routes=str(path)).ready())
+    return workers
 
 
 def test_workers_share_the_messages_and_each_is_sent_once(group: Group, mosquitto: Mosquitto) -> None:
-    with Target(echo) as target:
-        group.routes(client_route("Echo", target.port, "in/#"))
-        workers = [group.start(slot, status_seconds=1) for slot in (0, 1)]
-        for worker in workers:
-            worker.ready()
+    with Target(echo) as low, Target(echo) as high:
+        start_two(group, *(client_route("Echo", target.port, "in/#") for target in (low, high)))
         client = mosquitto.client().subscribe("results/#")
         publish_all(client, "in/{}", range(200))
         assert numbers_of(client, 200) == list(range(200))
-        status = mosquitto.client().subscribe("bridge/plant/+/routes/+/status")
-        assert succeeded(status, 0) > 0 and succeeded(status, 1) > 0
-        assert len(target.requests) == 200
+        assert low.requests and high.requests
+        assert len(low.requests) + len(high.requests) == 200
 
 
 def test_messages_of_one_topic_of_an_ordered_event_go_to_one_worker_in_order(
@@ -67,26 +63,12 @@ def test_messages_of_one_topic_of_an_ordered_event_go_to_one_worker_in_order(
         assert all(worker.stop() == 0 for worker in workers)
 
 
-def test_the_lowest_worker_alone_runs_what_has_an_interval(group: Group, mosquitto: Mosquitto) -> None:
-    with Target(echo) as target:
-        group.routes(client_route("Poll", target.port, "in", event='WITH EVERY "1s"'))
-        first, _ = [group.start(slot, status_seconds=1).ready() for slot in (0, 1)]
-        lowest = mosquitto.client().subscribe("bridge/plant/0/routes/+/status")
-        other = mosquitto.client().subscribe("bridge/plant/1/routes/+/status")
-        while succeeded(lowest, 0) < 2:
-            pass
-        statuses = [json.loads(payload)["messages"]["total"] for _, payload in other.collect(2)]
-        assert statuses == [0, 0]
-        first.kill()  # its will says that it is gone
-        assert succeeded(other, 1) >= 1
-
-
 def test_a_slot_that_stays_away_is_adopted_and_handed_back(group: Group, mosquitto: Mosquitto) -> None:
     """Its share of ORDERED topics arrives, and what the broker keeps for it; nothing is left for its own worker."""
     with Target(echo) as target:
         ordered = client_route("InOrder", target.port, "ordered/#", event='WITH ORDERED "true"')
         group.routes(client_route("Safe", target.port, "safe/#", config=LOSSLESS) + ordered)
-        first, second = group.start(0, adopt_seconds=2).ready(), group.start(1, adopt_seconds=2).ready()
+        first, second = group.start(0, adopt_seconds=1).ready(), group.start(1, adopt_seconds=1).ready()
         client = mosquitto.client().subscribe("results/#")
         second.kill()
         publish_all(client, "safe/{}", range(40))
@@ -95,7 +77,7 @@ def test_a_slot_that_stays_away_is_adopted_and_handed_back(group: Group, mosquit
         first.line("slot 1 of group plant is away")
         publish_all(client, "ordered/{}", range(80, 120))
         assert numbers_of(client, 40) == list(range(80, 120))
-        group.start(1, adopt_seconds=2).ready()
+        group.start(1, adopt_seconds=1).ready()
         first.line("handed back")
         publish_all(client, "safe/{}", range(120, 140))
         publish_all(client, "ordered/{}", range(140, 160))
@@ -112,11 +94,7 @@ DEFINE ROUTE Poll WITH TYPE REST_API
 
 def test_an_interval_is_run_by_the_lowest_slot_alone_and_by_the_next_one_when_it_is_gone(group: Group) -> None:
     with Target(echo) as low, Target(echo) as high:
-        group.routes(POLL.format(port=low.port))
-        other = group.folder / "high.lot"  # the same route, by whose server the slot can be told
-        other.write_text(POLL.format(port=high.port))
-        first = group.start(0).ready()
-        group.start(1, routes=str(other)).ready()
+        first, _ = start_two(group, *(POLL.format(port=target.port) for target in (low, high)))
         before = len(low.requests)
         eventually(lambda: len(low.requests) >= before + 3, "the lowest slot does not run it")
         assert high.requests == []
@@ -205,8 +183,8 @@ def test_status_shows_the_routes_of_every_worker_of_a_group(group: Group, mosqui
         group.routes(client_route("Echo", target.port, "in"))
         for slot in (0, 1):
             group.start(slot, status_seconds=1).ready()
-        command = [sys.executable, "-m", "amqtt_rest_bridge", "status", "--group", "plant", "--broker", mosquitto.url]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.splitlines()
+        command = ["status", "--group", "plant", "--broker", mosquitto.url]
+        shown = forked.run(forked.REST_BRIDGE, command, group.folder).stdout.splitlines()
         assert [line.split()[:3] for line in shown] == [
             ["ROUTE", "SLOT", "HEALTH"], ["Echo", "0", "Green"], ["Echo", "1", "Green"],
         ]  # fmt: skip

@@ -19,7 +19,7 @@ from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 pytestmark = pytest.mark.mosquitto
 
 ROUTES = ("Balanced", "Lossless", "InOrder")
-SIZES = [600, pytest.param(6000, marks=pytest.mark.long)]
+SIZES = [300, pytest.param(6000, marks=pytest.mark.long)]
 CALL_SECONDS = 0.02
 
 
@@ -91,7 +91,7 @@ def check_keys(target: Target) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_workers_killed_at_random_lose_nothing(group: Group, mosquitto: Mosquitto, size: int) -> None:
-    kills, chance = max(2, size // 750), random.Random(7)
+    kills, chance = (2 if size < 1000 else 8), random.Random(7)
     with running(group, mosquitto) as (target, ledger, workers):
         for _ in range(kills):
             publishing = threading.Thread(target=ledger.publish, args=(size // kills,))
@@ -142,31 +142,33 @@ def kill_bridge_process(group: Group, mosquitto: Mosquitto, workers: list[Worker
         pytest.param(kill_bridge_process, id="a bridge process"),
     ],
 )
+@pytest.mark.parametrize("size", SIZES)
 def test_other_kills_lose_nothing(
-    group: Group, mosquitto: Mosquitto, kill: Callable[[Group, Mosquitto, list[Worker]], None]
+    group: Group, mosquitto: Mosquitto, kill: Callable[[Group, Mosquitto, list[Worker]], None], size: int
 ) -> None:
     """A bridge process that dies costs balanced messages their calls: they end in failure payloads, as elsewhere."""
     with running(group, mosquitto) as (target, ledger, workers):
-        ledger.publish(600)
+        ledger.publish(size)
         eventually(lambda: len(target.requests) > 50, "nothing is sent")
         kill(group, mosquitto, workers)
-        ledger.publish(60)
+        ledger.publish(size // 10)
         ledger.settle()
         assert kill is kill_bridge_process or ledger.failures == 0
         check_keys(target)
 
 
+@pytest.mark.parametrize("size", [150, pytest.param(3000, marks=pytest.mark.long)])
 def test_what_a_worker_held_that_never_comes_back_arrives_within_adopt_seconds_and_ten(
-    group: Group, mosquitto: Mosquitto
+    group: Group, mosquitto: Mosquitto, size: int
 ) -> None:
     with Target(slowly) as target:
         group.routes("".join(client_route(name, target.port, f"in/{name}/+", config=LOSSLESS) for name in ROUTES))
-        workers = [group.start(slot, adopt_seconds=3).ready() for slot in (0, 1)]
+        workers = [group.start(slot, adopt_seconds=1).ready() for slot in (0, 1)]
         ledger = Ledger(mosquitto.client("publisher"), mosquitto.client("watcher"))
-        ledger.publish(300)
+        ledger.publish(size)
         workers[1].kill()
-        ledger.publish(300)
-        late = threading.Timer(3 + 10, mosquitto.kill)  # after which nothing arrives
+        ledger.publish(size)
+        late = threading.Timer(1 + 10, mosquitto.kill)  # after which nothing arrives
         late.start()
         ledger.settle()
         late.cancel()

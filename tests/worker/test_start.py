@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.worker.settings import WorkerSettings, check_worker_settings
+from tests import forked
 from tests.bridge.http_target import AUTHORITY, CERTIFICATES, Peer, Target, echo
 from tests.bridge.launcher_support import taken_port
 from tests.worker.mosquitto import Mosquitto
@@ -27,8 +27,7 @@ def run(folder: Path, *arguments: str, **settings: Any) -> "subprocess.Completed
     configuration = {"broker": "mqtt://127.0.0.1:1", "group": "plant", "routes": str(folder), **settings}
     path = folder / "worker.yaml"
     path.write_text(json.dumps(configuration))
-    command = [sys.executable, "-m", "amqtt_rest_bridge", "worker", "-c", str(path), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return forked.run(forked.REST_BRIDGE, ["worker", "-c", str(path), *arguments], folder)
 
 
 def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:

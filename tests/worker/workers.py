@@ -1,15 +1,13 @@
 """`rest-bridge worker` as its users run it: processes of one group beside a broker."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.bridge.launcher_support import Running
+from tests.forked import REST_BRIDGE, Forked
 from tests.worker.mosquitto import Mosquitto
 
 
@@ -89,10 +87,6 @@ class Group:
         }  # fmt: skip
         path = self.folder / f"worker-{slot}.yaml"
         path.write_text(json.dumps(configuration))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "amqtt_rest_bridge", "worker", "-c", str(path)], cwd=self.folder,
-            env=dict(os.environ), stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        worker = Worker(process)
+        worker = Worker(Forked(REST_BRIDGE, ["worker", "-c", str(path)], self.folder))
         self.workers.append(worker)
         return worker
