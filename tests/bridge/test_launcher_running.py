@@ -15,6 +15,7 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.launcher_support import BRIDGE, SECONDS, Workplace, accepts
+from tests.waiting import eventually
 
 STUCK_AT_SHUTDOWN = """\
     async def on_broker_pre_shutdown(self):
@@ -299,8 +300,7 @@ def test_json_log_takes_in_what_others_write_to_standard_error(place: Workplace)
     place.configure((BRIDGE, ""))
     place.add_plugin(WRITING_PAST_THE_LOG)
     with place.serving("--log-format", "json") as running:
-        running.line("caf")
-        running.line("ready: ")
+        eventually(lambda: all(part in "".join(running.lines) for part in ("caf", "ready: ")))  # in any order
         running.send(signal.SIGTERM)
         assert running.end() == 0
     records = {record["message"]: record for record in map(json.loads, running.lines)}

@@ -1,6 +1,7 @@
 """A real mosquitto on a free port, and MQTT 5 clients that show everything."""
 
 import getpass
+import os
 import queue
 import shutil
 import signal
@@ -18,7 +19,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.waiting import eventually
 
-PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin")
+_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin"
+PROGRAM = os.environ.get("MOSQUITTO") or shutil.which("mosquitto", path=_FOLDERS)
+"""The environment variable names another version than the installed one."""
 SECONDS = 30.0
 
 CONFIGURATION = """\
