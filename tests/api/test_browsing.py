@@ -11,7 +11,8 @@ from template_api.library import set_status
 from template_api.records import Status
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Client, Postgres, Store
+    from tests.api.postgres import Postgres
+    from tests.api.stores import Client, Store
 
 Make = Callable[..., dict[str, Any]]
 TITLES = ["Receive a webhook", "Receive mail", "Web shop orders", "Poll the weather"]

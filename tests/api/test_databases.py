@@ -22,7 +22,9 @@ from template_api.library.tables import SCHEMA_VERSION, UPGRADES, tables
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Answer, Postgres, Served, Store
+    from tests.api.postgres import Postgres
+    from tests.api.served import Answer, Served
+    from tests.api.stores import Store
 
 Make = Callable[..., dict[str, Any]]
 

@@ -19,7 +19,7 @@ from template_api.records import TemplateQuery
 from template_api.replies import Reply, ReplyCache
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Client, Store
+    from tests.api.stores import Client, Store
 
 Make = Callable[..., dict[str, Any]]
 EXAMPLES = settings(

@@ -14,7 +14,7 @@ from template_api.library import Report, import_templates
 from template_api.sources import reading as reading_module
 from template_api.sources.fields import SLUG
 from template_api.sources.reading import Reading, read_templates
-from tests.api.conftest import Store, template
+from tests.api.stores import Store, template
 
 _BOMB = "a0: &a0 [lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 15))
 

@@ -14,7 +14,7 @@ from template_api.library.tables import SCHEMA_VERSION
 from template_api.sources.reading import read_templates
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Store
+    from tests.api.stores import Store
 
 Make = Callable[..., dict[str, Any]]
 CELLS = [

@@ -17,7 +17,7 @@ from template_api.ranking import SearchIndex
 from template_api.records import Status, TemplateQuery
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Store
+    from tests.api.stores import Store
 
 Make = Callable[..., dict[str, Any]]
 

@@ -16,7 +16,7 @@ from template_api.records import Status, TemplateQuery
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Store
+    from tests.api.stores import Store
 
 Make = Callable[..., dict[str, Any]]
 

@@ -15,8 +15,7 @@ from template_api.openapi import description
 from template_api.pages.highlighting import highlighted
 from template_api.pages.markdown import rendered
 from template_api.records import Status
-
-from .conftest import Client, Store, template
+from tests.api.stores import Client, Store, template
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>document.title='hacked'</script>{{7*7}}"
 LINKS = "[a](javascript:alert(1)) ![b](https://evil.example/x.png) [c](data:text/html,x)"

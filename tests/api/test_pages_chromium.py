@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from template_api.library import import_templates
+from tests.api.served import Served, serving
+from tests.api.stores import template
 from tests.browser import Page, browsing
 
-from .conftest import Served, serving, template
 from .test_pages import HOSTILE, MARKDOWN
 
 pytestmark = pytest.mark.chromium

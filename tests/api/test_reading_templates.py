@@ -10,7 +10,7 @@ from template_api.library.writer import template_id
 from template_api.records import Status
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Store
+    from tests.api.stores import Store
 
 Make = Callable[..., dict[str, Any]]
 UUID = "11111111-2222-4333-8444-555555555555"

@@ -17,7 +17,7 @@ from template_api.serving.server import Server
 from template_api.serving.supervisor import listening_socket
 
 if TYPE_CHECKING:
-    from tests.api.conftest import Served
+    from tests.api.served import Served
 
 Serve = Callable[..., "AbstractContextManager[Served]"]
 ANSWER = b"x" * 500_000

@@ -310,9 +310,8 @@ def test_a_killed_bridge_process_costs_no_message_its_answer(target: Recorder) -
         assert client.message() == ("out", b"next")
 
 
-@pytest.mark.parametrize("processes", [2])
-def test_several_processes_give_the_same_results(target: Recorder, processes: int) -> None:
-    with hosting(route(target, POST), processes=processes) as host:
+def test_several_processes_give_the_same_results(target: Recorder) -> None:
+    with hosting(route(target, POST), processes=2) as host:
         client = host.client("out")
         sent = [str(number).encode() for number in range(50)]
         for payload in sent:

@@ -3,9 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,7 +12,8 @@ import responses
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.install import library
-from tests.api.conftest import serving
+from tests.api.served import serving
+from tests.bridge.http_target import Target, answering, reply
 
 from .language_support import BASIC
 
@@ -88,32 +87,12 @@ def test_an_overloaded_library_is_asked_again(folder: Path, web: responses.Reque
 def test_the_library_is_reached_through_the_proxy_of_the_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    class Proxy(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            body = json.dumps(answer(a=[cell()])).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        thread = Thread(target=proxy.serve_forever)
-        thread.start()
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.server_port}")
+    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode()))) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        try:
-            assert main(["install", "one", "--from", "http://library.example/v1", "--into", "routes"]) == 0
-        finally:
-            proxy.shutdown()
-            thread.join()
-    assert asked == ["http://library.example/v1/api/templates/one"]
+        assert main(["install", "one", "--from", "http://library.example/v1", "--into", "routes"]) == 0
+    assert [seen.line for seen in proxy.requests] == ["GET http://library.example/v1/api/templates/one HTTP/1.1"]
 
 
 def test_a_library_that_never_answers_is_given_up(

@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,39 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from amqtt.contexts import Action, BaseContext
-from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
-from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.broker import status_client
 from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
-from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.host import Host, configuration, hosting, plain_broker
+from tests.bridge.http_target import Target, silent
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
 from tests.bridge.test_status_table import status
 
 SECONDS = 30.0
-HERE = "tests.bridge.test_status_table_command"
-
-
-class OneUser(BaseAuthPlugin):
-    """Accept one user."""
-
-    async def authenticate(self, *, session: Session) -> bool | None:
-        return (session.username, session.password) == ("mon:itor", "s/cr@t")
-
-
-class NoSubscriptions(BaseTopicPlugin):
-    """Forbids every subscription."""
-
-    def __init__(self, context: BaseContext) -> None:
-        super().__init__(context)
-
-    async def topic_filtering(
-        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
-    ) -> bool | None:
-        return action is not Action.SUBSCRIBE
 
 
 @pytest.fixture(autouse=True)
@@ -202,117 +177,6 @@ def test_end_of_the_broker_ends_the_table() -> None:
         ending.stop = lambda: None  # type: ignore[method-assign]  # it has
 
 
-def test_credentials_of_the_url_are_used_decoded() -> None:
-    with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
-        assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
-
-
-def test_refusal_is_printed_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
-    with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
-        assert main(["status", "--broker", url(gated, "monitor:geheim@")]) == 1
-        printed = capsys.readouterr()
-        shown = url(gated)
-    assert printed.err == (
-        f"rest-bridge status: cannot connect to {shown}: "
-        "not authorized: check user name and password: mqtt://USER:PASSWORD@HOST\n"
-    )
-
-
-def test_forbidden_subscription_is_printed() -> None:
-    with (
-        hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
-        pytest.raises(BrokerUnavailableError, match=r"a subscription to \$SYS/broker/routes/\+/status$"),
-    ):
-        snapshot(parse_address(url(strict)))
-
-
-def test_broker_that_does_not_run_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with taken_port() as port:
-        pass
-    assert main(["status", "--broker", f"mqtt://u:geheim@127.0.0.1:{port}"]) == 1
-    assert capsys.readouterr().err == (
-        f"rest-bridge status: cannot connect to mqtt://127.0.0.1:{port}: connection refused; is the broker running?\n"
-    )
-
-
-@contextlib.contextmanager
-def answering(answer: bytes | None) -> Iterator[int]:
-    """Run a server that gives every connection an answer and closes it, or (None) never says anything."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        held: list[socket.socket] = []
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listening.accept()
-                    held.append(connection)
-                    if answer is not None:
-                        connection.recv(1000)
-                        connection.sendall(answer)
-                        connection.close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield int(listening.getsockname()[1])
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for connection in held:
-            connection.close()
-
-
-ANSWERS = [
-    pytest.param(b"", "mqtt", "it closed the connection; is it an MQTT broker?", id="nothing"),
-    pytest.param(b"\x20\x02\x00\x04", "mqtt", "wrong user name or password", id="wrong-password"),
-    pytest.param(b"\x20\x02\x00\x03", "mqtt", "it is not available", id="not-available"),
-    pytest.param(b"\x20\x02\x00\x63", "mqtt", "it answers with code 99", id="unknown-code"),
-    pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "mqtts", "", id="no-tls"),
-    pytest.param(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "ws", "", id="no-websocket"),
-]
-
-
-@pytest.mark.parametrize(("answer", "scheme", "why"), ANSWERS)
-def test_peer_that_is_not_an_mqtt_broker_is_printed(answer: bytes, scheme: str, why: str) -> None:
-    with answering(answer) as port, pytest.raises(BrokerUnavailableError) as caught:
-        snapshot(parse_address(f"{scheme}://127.0.0.1:{port}"))
-    assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{port}: {why}")
-    assert "\n" not in str(caught.value)
-
-
-def test_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_client, "CONNECT_SECONDS", 0.2)
-    with answering(None) as port, pytest.raises(BrokerUnavailableError, match="no answer within 0 s; is it an MQTT"):
-        snapshot(parse_address(f"mqtt://127.0.0.1:{port}"))
-
-
-ADDRESSES = [
-    pytest.param("mqtt://host", "mqtt://host:1883", id="default-port"),
-    pytest.param("mqtts://host", "mqtts://host:8883", id="tls"),
-    pytest.param("ws://u:p@host/mqtt", "ws://host:80", id="websocket"),
-    pytest.param("mqtt://u:p@[::1]:1", "mqtt://[::1]:1", id="ipv6"),
-]
-
-
-@pytest.mark.parametrize(("given", "shown"), ADDRESSES)
-def test_address_is_shown_without_credentials(given: str, shown: str) -> None:
-    address = parse_address(given)
-    assert (address.url, address.shown) == (given, shown)
-    assert ":p@" not in repr(address)
-
-
-@pytest.mark.parametrize("given", ["", "host", "127.0.0.1:1883", "http://host", "mqtt://", "mqtt://u:geheim@h:x"])
-def test_address_that_is_none_is_refused_without_repeating_it(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"^--broker is not the address of a broker; write mqtt://\[USER"):
-        parse_address(given)
-    assert main(["status", "--broker", given]) == 2
-    assert "geheim" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan", "86401"])
-def test_seconds_that_cannot_be_are_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--seconds", seconds]) == 2
-    assert f"'{seconds}' is not a number of seconds above 0" in capsys.readouterr().err
-
-
 @contextlib.contextmanager
 def ignored(number: signal.Signals) -> Iterator[None]:
     """Ignore a signal, also in the processes that are started meanwhile."""
@@ -413,8 +277,8 @@ def test_terminal_is_given_back_when_the_broker_cannot_be_reached() -> None:
 
 
 def test_interrupt_while_connecting_ends_it() -> None:
-    with answering(None) as port:
-        terminal = Terminal("--broker", f"mqtt://127.0.0.1:{port}")
+    with Target(silent) as target:
+        terminal = Terminal("--broker", f"mqtt://127.0.0.1:{target.port}")
         terminal.expect(r"\x1b\[\?1049h")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130

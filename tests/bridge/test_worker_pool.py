@@ -44,9 +44,10 @@ class CountedWork:
                 self.finished.set()
 
 
-def pool_for(
-    timers: Timers, work: Callable[[int], None], limit: int = 8, budget: ThreadBudget | None = None
-) -> WorkerPool[int]:
+Work = Callable[[int], None]
+
+
+def pool_for(timers: Timers, work: Work, limit: int = 8, budget: ThreadBudget | None = None) -> WorkerPool[int]:
     return WorkerPool("test", work, limit, timers, lambda: None, budget)
 
 
@@ -79,9 +80,7 @@ def test_items_start_in_order_and_run_once(timers: Timers) -> None:
     pool.close()
 
 
-def test_an_error_in_one_item_is_logged_and_the_next_one_runs(
-    timers: Timers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_in_one_item_is_logged_and_the_next_runs(timers: Timers, caplog: pytest.LogCaptureFixture) -> None:
     finished = threading.Event()
 
     def work(item: int) -> None:
@@ -160,14 +159,12 @@ def test_timed_actions_run_in_order_of_their_time_and_not_after_close() -> None:
     assert ran == ["soon", "late"]
 
 
-def test_an_error_in_a_timed_action_is_logged_and_the_next_one_runs(caplog: pytest.LogCaptureFixture) -> None:
-    timers = Timers()
+def test_an_error_in_a_timed_action_is_logged_and_others_run(timers: Timers, caplog: pytest.LogCaptureFixture) -> None:
     done = threading.Event()
     with caplog.at_level(logging.ERROR):
         timers.after(0.0, lambda: 1 / 0)  # type: ignore[arg-type]
         timers.after(0.001, done.set)
         assert done.wait(10)
-    timers.close()
     assert "timed action" in caplog.text
 
 
