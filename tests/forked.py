@@ -4,19 +4,19 @@
 What a start itself does (imports, `sitecustomize`, the installed scripts) is for the tests that run an interpreter.
 """
 
-import fcntl
 import functools
 import importlib
 import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import reduction
+from multiprocessing import forkserver, reduction
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
+
+import pytest
 
 REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
@@ -101,14 +101,10 @@ def run(
 
 @functools.cache
 def _start_server() -> None:
-    """Start the fork server, one pytest process after the other: the first one compiles what the others then load."""
-    folder = Path(os.environ.get("PYTHONPYCACHEPREFIX") or tempfile.gettempdir())
-    folder.mkdir(exist_ok=True)
-    with (folder / "forked.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        first = _CONTEXT.Process(target=os.getpid)
-        first.start()
-        first.join()
+    """Start the fork server, which loads the libraries as they were compiled when they were installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+        forkserver.ensure_running()
 
 
 class _Sent:
@@ -136,6 +132,8 @@ def _run(module: str, arguments: list[str], folder: Path, environment: dict[str,
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = [module, *arguments]
     sys.exit(importlib.import_module(module).main())
