@@ -151,6 +151,23 @@ class TemplateLibrary:
             for name, found in named.items()
         }
 
+    def facet_counts(self, query: TemplateQuery) -> Mapping[str, int]:
+        """Return how many of the templates that a query finds have each facet, by its kind and id, as `tag_ids:ID`.
+
+        Those of a kind that the query filters by are counted without that filter: what choosing another one would find.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: as `find`.
+        """
+        self.current()
+        ranking, chosen = self._ranking(), filters(query)
+        counts = ranking.facets(query.text, chosen)
+        for own in chosen:
+            kind = next(iter(own)).partition(":")[0]
+            without = ranking.facets(query.text, [each for each in chosen if each is not own])
+            counts |= {facet: count for facet, count in without.items() if facet.startswith(f"{kind}:")}
+        return counts
+
     def get(self, id_or_slug: str) -> Template | None:
         """Return the published template with this UUID or, if there is none, with this slug.
 

@@ -18,8 +18,8 @@ from template_api.query import ID_LISTS, MOST_OFFSET
 from template_api.records import Page, Template, TemplateQuery
 from template_api.replies import Reply
 
-Counted = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Facets as `TemplateLibrary.facets` counts them."""
+Known = Mapping[str, Sequence[Mapping[str, Any]]]
+"""What there is to filter by, as `TemplateLibrary.facets` returns it."""
 HTML: Final = "text/html; charset=utf-8"
 _ASSETS: Final = {
     "library.css": "text/css; charset=utf-8",
@@ -49,8 +49,8 @@ class Renderer:
         self._base_url = base_url
         self._templates = _compiled(urlsplit(base_url).path)
 
-    def library(self, wanted: TemplateQuery, page: Page, counted: Counted) -> Reply:
-        """Return the page that lists templates."""
+    def library(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
+        """Return the page that lists templates; `counts` as `TemplateLibrary.facet_counts` returns them."""
         # The filters that a search from this page keeps, as fields of its form.
         kept = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
         kept |= {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
@@ -59,7 +59,7 @@ class Renderer:
             "library",
             wanted=wanted,
             page=page,
-            facets=shown.facets(counted, wanted),
+            facets=shown.facets(known, counts, wanted),
             corrections=shown.corrections(page.found),
             kept=[(name, value) for name, value in kept.items() if value],
             next=following < page.total

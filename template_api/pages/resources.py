@@ -8,7 +8,7 @@ import falcon
 from template_api import query
 from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
 from template_api.library import TemplateLibrary
-from template_api.pages.rendering import Counted, Renderer, assets
+from template_api.pages.rendering import Known, Renderer, assets
 from template_api.records import TemplateQuery
 from template_api.replies import Reply, ReplyCache, send, send_whole
 
@@ -37,16 +37,12 @@ class Pages:
         self._library = library
         self._renderer = Renderer(base_url)
         self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
-        self._known: tuple[Hashable, Counted] = (None, {})
+        self._read: tuple[Hashable, Known] = (None, {})
         self.docs = self._renderer.docs()
 
     def found(self, wanted: TemplateQuery) -> Reply:
         """Return the page of the templates that a query asks for."""
-        return self._cache.reply(
-            self._library.edition,
-            wanted,
-            lambda: self._renderer.library(wanted, self._library.find(wanted), self._counted()),
-        )
+        return self._cache.reply(self._library.edition, wanted, lambda: self._found(wanted))
 
     def template(self, id_or_slug: str) -> Reply:
         """Return the page of a template.
@@ -61,19 +57,19 @@ class Pages:
         response.set_headers(_SAFE)
         send_whole(request, response, self._renderer.error(error))
 
-    def _counted(self) -> Counted:
-        """Return the facets, counted once for an edition of the library: each letter that is typed asks for a page."""
+    def _found(self, wanted: TemplateQuery) -> Reply:
+        page = self._library.find(wanted)
+        try:
+            return self._renderer.library(wanted, page, self._known(), self._library.facet_counts(wanted))
+        except IndexNotReadyError:  # the first seconds of a large library: a list without facets is better than none
+            return self._renderer.library(wanted, page, {}, {})
+
+    def _known(self) -> Known:
+        """Return what there is to filter by, read once for an edition: each letter that is typed asks for a page."""
         edition = self._library.edition
-        known, counted = self._known
-        if known != edition:
-            try:
-                counted = self._library.facets()
-            except (
-                IndexNotReadyError
-            ):  # the first seconds of a large library: a page without facets is better than none
-                counted = {}
-            self._known = (edition, counted)
-        return counted
+        if self._read[0] != edition:
+            self._read = (edition, self._library.facets())
+        return self._read[1]
 
     def _template(self, id_or_slug: str) -> Reply:
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None

@@ -54,23 +54,31 @@ class Cell:
     content: Markup
 
 
-def facets(counted: Mapping[str, Sequence[Mapping[str, Any]]], wanted: TemplateQuery) -> list[Facet]:
-    """Return the facets with links from a page that shows the results of `wanted`."""
+def facets(
+    known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], wanted: TemplateQuery
+) -> list[Facet]:
+    """Return the facets with links from a page that shows the results of `wanted`; `counts` are of these results.
+
+    Decision: a value that would leave nothing is not offered; one that is chosen is, so that it can be taken out.
+    """
     found: list[Facet] = []
     for group, (title, member) in {**_SINGLE, **_SEVERAL}.items():
-        values = [_value(each, member, wanted) for each in counted.get(group, ())]
+        values = [
+            _value(each, counts.get(f"{member}:{each['id']}", 0), member, wanted) for each in known.get(group, ())
+        ]
+        values = sorted((value for value in values if value.count or value.chosen), key=lambda value: -value.count)
         shown = [value for number, value in enumerate(values) if number < _MOST_VALUES or value.chosen]
         if shown:
             found.append(Facet(title, shown))
     return found
 
 
-def _value(given: Mapping[str, Any], member: str, wanted: TemplateQuery) -> FacetValue:
+def _value(given: Mapping[str, Any], count: int, member: str, wanted: TemplateQuery) -> FacetValue:
     current, id_ = getattr(wanted, member), given["id"]
     chosen = id_ in current if isinstance(current, frozenset) else id_ == current
     toggled = current ^ {id_} if isinstance(current, frozenset) else None if chosen else id_
     changes: dict[str, Any] = {"offset": 0, member: toggled}
-    return FacetValue(given["name"], given["count"], search_link(replace(wanted, **changes)), chosen)
+    return FacetValue(given["name"], count, search_link(replace(wanted, **changes)), chosen)
 
 
 def search_link(wanted: TemplateQuery) -> str:

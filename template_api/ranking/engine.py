@@ -128,9 +128,11 @@ class Ranking:
         everything = self._searcher.terms_with_prefix("key", "", filter_query=Query.all_query())
         return {key for key, count in everything if count} - {STATE_KEY}
 
-    def facets(self) -> dict[str, int]:
-        """Return how many templates have each facet."""
-        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=Query.all_query()))
+    def facets(self, text: str = "", filters: Filters = ()) -> dict[str, int]:
+        """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
+        wanted = interpret(text, self.vocabulary)
+        found = either(map(self._clause, wanted)) if wanted or text else Query.all_query()
+        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=filtered(found, filters)))
 
     @property
     def state(self) -> str | None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import falcon.testing
 import pytest
 
+from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
 from template_api.library import set_status
 from template_api.openapi import description
 from template_api.pages.highlighting import highlighted
@@ -131,6 +132,31 @@ def test_facets_have_counts_and_their_links_filter_without_a_search_too(library:
     )
     kept = {each["name"]: each["value"] for each in parsed(chosen).all("input")}
     assert kept["difficulty"] == "beginner"
+
+
+def test_counts_of_facets_are_of_the_present_search_and_of_the_other_filters(library: Client) -> None:
+    def counts(**query: str) -> dict[str, int]:
+        found = re.findall(r'>([\w ]+) <span class="count">(\d+)', library.page("/", params=query).text)
+        return {name: int(count) for name, count in found}
+
+    tags = {each["name"]: each["id"] for each in library.get("/api/facets").json["tags"]}
+    assert counts() == {"REST_API": 1, "rain": 2, "sun": 2, "Outdoors": 1, "Indoors": 1, "beginner": 1}
+    assert counts(q="weather") == {"REST_API": 1, "rain": 2, "sun": 1, "Outdoors": 1, "beginner": 1}
+    assert counts(q="wether") == counts(q="weather")
+    assert counts(difficulty="beginner") == {"rain": 1, "sun": 1, "Outdoors": 1, "beginner": 1}
+    either = counts(tag_ids=tags["rain"])  # a second tag would do too
+    assert either == {"REST_API": 1, "rain": 2, "sun": 2, "Outdoors": 1, "beginner": 1}
+    assert counts(q="webhook", difficulty="beginner") == {"beginner": 0}  # chosen: it can be taken out again
+    assert counts(q="zzzyyyxxx") == {}
+
+
+def test_the_count_of_a_facet_is_that_of_the_page_it_leads_to(library: Client) -> None:
+    for query in ({}, {"q": "weather"}, {"q": "weather", "difficulty": "beginner"}, {"q": "intake"}):
+        text = library.page("/", params=query).text
+        links = re.findall(r'<li><a href="/(\?[^"]*)">[\w ]+ <span class="count">(\d+)', text)
+        for link, count in links:
+            assert len(titles(parsed(library.page("/" + link.replace("&amp;", "&"))))) == int(count)
+        assert links or query == {"q": "weather", "difficulty": "beginner"}
 
 
 def test_more_results_are_on_further_pages(sqlite_store: Store) -> None:
@@ -299,3 +325,48 @@ def test_links_of_pages_begin_with_the_path_of_the_base_url(sqlite_store: Store)
         ]
         assert all(link.startswith(("/library/", "#")) for link in local)
     assert "rest-bridge install one --from https://example.org/library" in client.page("/templates/one").text
+
+
+def test_while_the_index_is_built_the_list_is_shown_and_a_search_says_when_to_try_again(
+    library: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_ready() -> None:
+        raise IndexNotReadyError("not yet")
+
+    monkeypatch.setattr(library.library, "refresh", lambda: None)
+    monkeypatch.setattr(library.library, "_ranking", not_ready)
+    listed = library.page("/")
+    assert sorted(titles(parsed(listed))) == ["first", "second", "third"]
+    assert "data-facet" not in listed.text
+    searched = library.page("/", params={"q": "weather"})
+    assert (searched.status_code, searched.headers["Retry-After"]) == (503, "1")
+    assert searched.headers["Content-Type"] == "text/html; charset=utf-8"
+    page = Parsed(searched.text)
+    assert "The search index is being built" in page.text
+    assert "Try again in a second; lists and single templates are answered meanwhile." in page.text
+    assert "/" in page.links()
+    monkeypatch.undo()
+    assert library.page("/", params={"q": "weather"}).status_code == 200  # neither answer was kept
+    assert "data-facet" in library.page("/").text
+
+
+def test_while_the_database_is_away_the_pages_say_so_and_nothing_of_the_inside(
+    library: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise DatabaseUnavailableError("cannot reach postgresql://user@10.0.0.7/library")
+
+    monkeypatch.setattr(library.library, "refresh", lambda: None)
+    monkeypatch.setattr(library.library, "current", away)
+    for path, told in (
+        ("/", "The search could not be run"),
+        ("/?q=weather", "The search could not be run"),
+        ("/templates/first", "The template could not be loaded"),
+    ):
+        found = library.page(path)
+        assert (found.status_code, found.headers["Content-Type"]) == (500, "text/html; charset=utf-8")
+        page = Parsed(found.text)
+        assert told in page.text
+        assert "Try again later" in page.text
+        assert "10.0.0.7" not in found.text
+    assert library.page("/docs").status_code == 200

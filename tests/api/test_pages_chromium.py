@@ -72,6 +72,28 @@ def test_results_and_suggestions_appear_while_typing_without_a_reload(api: Serve
     assert page.evaluate("[document.activeElement.id, window.mark]") == ["q", "not reloaded"]
 
 
+def test_the_counts_of_filters_follow_what_is_typed(api: Served, page: Page) -> None:
+    counts = (
+        "[...document.querySelectorAll('#facets .count')].reduce((sum, each) => sum + parseInt(each.textContent), 0)"
+    )
+    page.open(url(api))
+    before = page.evaluate(counts)
+    page.evaluate("document.getElementById('q').focus()")
+    type_text(page, "lorawan")
+    page.wait(f"location.search.includes('lorawan') && {counts} < {before}")
+    page.wait(f"{CARDS}.length === parseInt(document.querySelector('[data-count]').innerText)")
+
+
+def test_a_search_that_cannot_be_run_while_typing_says_why(api: Served, page: Page) -> None:
+    page.open(url(api))
+    before = page.evaluate(CARDS)
+    answer = "new Response('<h1>The search index is being built</h1><p>Try again in a second</p>', {status: 503})"
+    page.evaluate(f"window.fetch = async () => {answer}; document.getElementById('q').focus()")
+    type_text(page, "x")
+    page.wait("document.getElementById('told').innerText === 'The search index is being built. Try again in a second'")
+    assert page.evaluate(CARDS) == before
+
+
 def test_a_filter_narrows_the_results_and_stays_while_typing(api: Served, page: Page) -> None:
     page.open(url(api))
     before = len(page.evaluate(CARDS))

@@ -2,10 +2,15 @@
 "use strict";
 
 const PAUSE_MS = 150;
+const TOLD_MS = 5000;
 const LONGEST_SUGGESTED = 200;
 
+let told;
+
 function tell(text) {
+  clearTimeout(told);
   document.getElementById("told").textContent = text;
+  told = setTimeout(() => tell(""), TOLD_MS);
 }
 
 async function copy(element) {
@@ -53,8 +58,10 @@ async function search() {
     ]);
     const text = await page.text();
     const found = suggested.ok ? await suggested.json() : { suggestions: [] };
-    if (mine !== latest || !page.ok) return; // another search has begun
-    show(new DOMParser().parseFromString(text, "text/html"));
+    if (mine !== latest) return; // another search has begun
+    const fresh = new DOMParser().parseFromString(text, "text/html");
+    if (!page.ok) return tell([...fresh.querySelectorAll("h1, h1 + p")].map((part) => part.textContent).join(". "));
+    show(fresh);
     suggest(found);
     history.replaceState(null, "", address);
   } catch {
