@@ -1,51 +1,56 @@
 """The blocks of a route: each setting in its block, at most once, by a name that exists. Values stay as written."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language import nodes
-from amqtt_rest_bridge.language.nodes import BlockNode, Headers, Junk, Line, OpenComment, Piece, RouteNode
-from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.report import (
+from amqtt_rest_bridge.language.hints import (
+    COMMENT_HINT,
     NO_COMMA,
     STRAIGHT,
     TYPOGRAPHIC_QUOTES,
-    Report,
-    Statement,
     closest,
     did_you_mean,
-    explain,
+    explain_junk,
     hint_at,
-    is_name,
-    report_open_strings,
 )
+from amqtt_rest_bridge.language.nodes import (
+    BlockNode,
+    HeadersNode,
+    Junk,
+    Line,
+    OpenComment,
+    Piece,
+    RouteNode,
+    SettingNode,
+)
+from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.sources import Report
 
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
-_JUNK = Statement("", ())
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
+_HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """`WITH <name> <value>` in a block that has this setting."""
-
-    parameter: Parameter
-    pieces: tuple[Piece, ...]
-    offset: int
+def is_name(text: str) -> bool:
+    """Return whether a text can name a route or an event."""
+    return _NAME.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderLine:
-    """`ADD <name> <value>` below WITH HEADERS."""
-
-    name: Piece
-    pieces: tuple[Piece, ...]
+def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
+    """Report the strings that are not closed."""
+    for piece in pieces:
+        if piece.open_at is not None:
+            in_comment = _HASH_BEFORE.search(report.line_before(piece.open_at))
+            hint = COMMENT_HINT if in_comment else f"write {piece.text[0]} where it ends"
+            report.error(piece.open_at, "this string is not closed on its line", hint)
 
 
 @dataclass(slots=True)
 class Block:
-    """A block while it is read.
+    """A block while it is read: `WITH` lines by name, each a setting that the block has, and lines below WITH HEADERS.
 
     `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
     they are not missed, and nothing else is concluded from them.
@@ -54,8 +59,8 @@ class Block:
     kind: BlockKind
     offset: int
     name: str = ""
-    settings: dict[str, Setting] = field(default_factory=dict)
-    headers: list[HeaderLine] = field(default_factory=list)
+    settings: dict[str, SettingNode] = field(default_factory=dict)
+    headers: list[SettingNode] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     guessed: set[str] = field(default_factory=set)
 
@@ -83,37 +88,37 @@ class _Reader:
         self._block: Block | None = None
         self._skipping = False  # inside a block that is not known, or known twice
         self._in_headers = False
-        self._last: Statement | None = None
+        self._last: BlockNode | SettingNode | None = None  # the statement before, None after junk
 
     def read(self, node: BlockNode | Line) -> None:
         if isinstance(node, BlockNode):
             report_open_strings(node.pieces, self._report)
             self._open_block(node)
-            self._last = Statement(node.name.text, node.pieces, node.known and node.name.text == BlockKind.EVENT)
+            self._last = node
             for line in node.lines:
                 self.read(line)
         elif isinstance(node, Junk):
             report_open_strings(node.open_strings, self._report)
             if not self._skipping:
                 self._read_junk(node)
-            self._last = _JUNK
+            self._last = None
         elif isinstance(node, OpenComment):
             self._report.error(node.offset, "this comment is never closed", "write */ where it ends")
-        elif isinstance(node, Headers):
+        elif isinstance(node, HeadersNode):
             self._read_headers(node)
         else:
             report_open_strings((node.name, *node.pieces), self._report)
             self._read_setting(node)
-            self._last = Statement(node.name.text, node.pieces)
+            self._last = node
 
     def _read_junk(self, junk: Junk) -> None:
         if self._forgot_get(junk.text) or self._is_in_comment():
             return
-        self._report.error(junk.offset, *explain(junk.text, self._last))
+        self._report.error(junk.offset, *explain_junk(junk.text, self._last))
         found = _NAME_IN.match(junk.text)
         if found is not None and found[1].upper() == "ADD" and not self._in_headers:
             self.blocks.broken.add(found[2].upper())
-            self._skip()
+            self._skipping = True
         elif found is not None and self._block is not None:
             self._block.broken.add(found[2].upper())
 
@@ -127,8 +132,9 @@ class _Reader:
         word = last.pieces[-1] if last is not None and last.pieces else None
         if last is None or word is None or word.source or block is None or text[:1] not in ("'", '"'):
             return False
-        setting = block.settings.get(last.name.upper())
-        wanted = setting is not None and (word.text.upper() != "GET" or setting.parameter.kind is not Kind.CHOICE)
+        name = last.name.text.upper()
+        is_setting = name in block.settings
+        wanted = is_setting and (word.text.upper() != "GET" or PARAMETERS[block.kind][name].kind is not Kind.CHOICE)
         if word.text.upper() not in ("ENV", "SECRET", "GET") or not (wanted or self._in_headers):
             return False
         shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
@@ -138,30 +144,27 @@ class _Reader:
         else:
             hint = f"write GET {word.text.upper()} {shown}"
             self._report.error(word.offset, f"{word.text} {shown} is not a value", hint)
-        if setting is not None:
-            block.broken.add(setting.parameter.name)
-            del block.settings[setting.parameter.name]
+        if is_setting:
+            block.broken.add(name)
+            del block.settings[name]
         elif self._in_headers:
             block.headers.pop()
         return True
 
-    def _read_headers(self, node: Headers) -> None:
-        report_open_strings(node.pieces, self._report)
-        name = Piece(Kind.HEADERS.name, node.offset)
-        self._read_setting(nodes.Setting(name, node.pieces, node.offset))
-        self._last = Statement(name.text, node.pieces)
+    def _read_headers(self, node: HeadersNode) -> None:
+        self.read(SettingNode(Piece(Kind.HEADERS.name, node.offset), node.pieces, node.offset))
         self._in_headers = True
         for line in node.lines:
-            if isinstance(line, nodes.Setting):
+            if isinstance(line, SettingNode):
                 report_open_strings((line.name, *line.pieces), self._report)
                 if not self._skipping and self._block is not None:
                     self._read_header(line, self._block)
-                self._last = Statement(line.name.text, line.pieces)
+                self._last = line
             else:
                 self.read(line)
         self._in_headers = False
 
-    def _read_setting(self, node: nodes.Setting) -> None:
+    def _read_setting(self, node: SettingNode) -> None:
         if self._skipping:
             return
         name = node.name
@@ -183,7 +186,7 @@ class _Reader:
         else:
             self._keep(node, parameter, self._block)
 
-    def _keep(self, node: nodes.Setting, parameter: Parameter, block: Block) -> None:
+    def _keep(self, node: SettingNode, parameter: Parameter, block: Block) -> None:
         if parameter.kind is Kind.HEADERS:
             if node.pieces:
                 hint = hint_at(node.pieces, "each header is a line of its own below: ADD <name> <value>")
@@ -198,9 +201,9 @@ class _Reader:
             return
         if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
             self._warn_of_comma(node)
-        block.settings[parameter.name] = Setting(parameter, node.pieces, node.offset)
+        block.settings[parameter.name] = node
 
-    def _warn_of_comma(self, node: nodes.Setting) -> None:
+    def _warn_of_comma(self, node: SettingNode) -> None:
         last = node.pieces[-1] if node.pieces else None
         if last is not None and last.text.endswith(",") and last.text != ",":
             hint = f"{NO_COMMA}; quote the value if it ends with one"
@@ -215,8 +218,9 @@ class _Reader:
             return
         if meant := closest(name.text, PARAMETERS[kind], parts=True):
             hint = f"did you mean {meant}?"
-        elif meant := closest(name.text, _all_names(), parts=True):
-            hint = f"did you mean {meant}? It belongs in {_home_of(meant)}"
+        elif meant := closest(name.text, [each for other in PARAMETERS.values() for each in other], parts=True):
+            home = next(other for other, parameters in PARAMETERS.items() if meant in parameters)
+            hint = f"did you mean {meant}? It belongs in {home}"
         else:
             hint = f"{kind} has {', '.join(PARAMETERS[kind])}"
         if meant is not None:
@@ -233,7 +237,8 @@ class _Reader:
             self._open_config(node, node.name.text)
 
     def _open_event(self, node: BlockNode) -> None:
-        block = self._enter(Block(BlockKind.EVENT, node.offset))
+        block = self._block = Block(BlockKind.EVENT, node.offset)
+        self._skipping = False
         self.blocks.events.append(block)
         if not node.pieces:
             self._report.error(node.offset, "this event has no name", "write ADD EVENT MyEvent")
@@ -246,40 +251,39 @@ class _Reader:
             hint = "leave the comma out" if name.text.endswith(",") else "write it bare, as in ADD EVENT My_Event-1"
             self._report.error(name.offset, message, hint)
         else:
-            self._name_event(block, name)
-
-    def _name_event(self, block: Block, name: Piece) -> None:
-        first = self._events.setdefault(name.text, block)
-        if first is not block:
-            line = self._report.position(first.offset).line
-            self._report.error(name.offset, f"this route has two events {name.text}", f"the first is in line {line}")
-        block.name = name.text
+            first = self._events.setdefault(name.text, block)
+            if first is not block:
+                line = self._report.position(first.offset).line
+                message = f"this route has two events {name.text}"
+                self._report.error(name.offset, message, f"the first is in line {line}")
+            block.name = name.text
 
     def _open_config(self, node: BlockNode, name: str) -> None:
         if node.pieces:
             hint = hint_at(node.pieces, "only events have names")
             self._report.error(node.pieces[0].offset, f"ADD {name} takes no name", hint)
         if name == IGNORED_BLOCK:
-            self._skip()
+            self._skipping = True
             self._report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
             return
         kind = BlockKind(name)
         first = self.blocks.config if kind is BlockKind.CONFIG else self.blocks.route_config
         if first is not None:
-            self._skip()
+            self._skipping = True
             line = self._report.position(first.offset).line
             self._report.error(node.offset, f"this route has two {name} blocks", f"the first is in line {line}")
             return
-        block = self._enter(Block(kind, node.offset))
+        block = self._block = Block(kind, node.offset)
+        self._skipping = False
         if kind is BlockKind.CONFIG:
             self.blocks.config = block
         else:
             self.blocks.route_config = block
 
-    def _read_header(self, node: nodes.Setting, block: Block) -> None:
+    def _read_header(self, node: SettingNode, block: Block) -> None:
         if node.pieces:
             self._warn_of_comma(node)
-            block.headers.append(HeaderLine(node.name, node.pieces))
+            block.headers.append(node)
             return
         name = node.name.text
         hint = did_you_mean(name, _BLOCK_NAMES) or f'write ADD {name} "..."'
@@ -291,13 +295,6 @@ class _Reader:
         if hint is None and node.pieces:
             hint = "header lines follow directly below WITH HEADERS"
         self._report.error(node.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
-        self._skip()
-
-    def _enter(self, block: Block) -> Block:
-        self._block, self._skipping = block, False
-        return block
-
-    def _skip(self) -> None:
         self._skipping = True
 
 
@@ -307,11 +304,3 @@ def read_blocks(route: RouteNode, report: Report) -> Blocks:
     for node in route.body:
         reader.read(node)
     return reader.blocks
-
-
-def _all_names() -> list[str]:
-    return [name for block in PARAMETERS.values() for name in block]
-
-
-def _home_of(name: str) -> str:
-    return next(kind for kind, block in PARAMETERS.items() if name in block)

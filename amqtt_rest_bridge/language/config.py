@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 
 from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.evaluation import Value
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.settings import TypedBlock, Value
-from amqtt_rest_bridge.language.templates import warn_of_dot_segments
+from amqtt_rest_bridge.language.settings import TypedBlock, warn_of_dot_segments
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
 from amqtt_rest_bridge.placeholders import Fixed
@@ -25,8 +25,7 @@ def read_config(block: TypedBlock) -> RestApiConfig:
     _check_oauth2(block, client=client)
     _check_tls(block)
     _check_server(block, server=server)
-    known = {name.lower(): value for name, value in block.values.items() if name not in block.failed}
-    return RestApiConfig(**known | {"enable_client": client, "enable_server": server})
+    return RestApiConfig(**block.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
 
 
 def warn_of_cleartext(block: TypedBlock, events: Iterable[TypedBlock]) -> None:
@@ -55,13 +54,11 @@ def _is_on(block: TypedBlock, name: str) -> bool:
 
 def read_route_config(block: TypedBlock) -> RouteConfig:
     """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
-    known = {name.lower(): value for name, value in block.values.items()}
-    if "overload_policy" in known:
-        known["overload_policy"] = policy = OverloadPolicy(known["overload_policy"])
-        if policy is not OverloadPolicy.BALANCED and block.has("OVERLOAD_TIMEOUT"):
-            message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
-            block.warning("OVERLOAD_TIMEOUT", message, "only balanced waits for room")
-    return RouteConfig(**known)
+    policy = block.values.get("OVERLOAD_POLICY", OverloadPolicy.BALANCED)
+    if policy is not OverloadPolicy.BALANCED and block.has("OVERLOAD_TIMEOUT"):
+        message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
+        block.warning("OVERLOAD_TIMEOUT", message, "only balanced waits for room")
+    return RouteConfig(**block.members_of(RouteConfig))
 
 
 def _check_address(block: TypedBlock, *, needed: bool) -> None:

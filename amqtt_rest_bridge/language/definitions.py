@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
-from amqtt_rest_bridge.language.blocks import Blocks, read_blocks
+from amqtt_rest_bridge.language.blocks import Blocks, is_name, read_blocks, report_open_strings
 from amqtt_rest_bridge.language.grammar import compiled_grammar, parse, parse_condition
+from amqtt_rest_bridge.language.hints import COMMENT_HINT, closest, did_you_mean
 from amqtt_rest_bridge.language.nodes import ConditionTree, Junk, OtherNode, RouteNode, Tree
-from amqtt_rest_bridge.language.report import COMMENT_HINT, Report, closest, did_you_mean, is_name, report_open_strings
+from amqtt_rest_bridge.language.sources import Report
 
 ROUTE_TYPE = "REST_API"
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"

@@ -1,33 +1,41 @@
-"""Text of the route language to its tree, by `route.tatsu`; the only use of TatSu. Pure, for any thread.
+"""Text of the route language to its tree, by `route.tatsu`; the only use of TatSu. For any thread.
 
-The text is scanned once. Parsing never fails: what is wrong comes back as a node of its own.
+The text is scanned once. Parsing never fails: what is wrong comes back as a node of its own. A compiled
+grammar is kept in a file for later processes, as compiling it takes 0.1 to 0.4 s of CPU.
 """
 
+import contextlib
+import hashlib
+import importlib.util
 import pickle
 import re
+import stat
+import sys
+import tempfile
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import tatsu
 from tatsu.buffering import Buffer
 
-from amqtt_rest_bridge.language import grammar_cache
 from amqtt_rest_bridge.language.nodes import (
     BlockNode,
     ConditionTree,
-    Headers,
+    HeadersNode,
     Junk,
     OpenComment,
     Operation,
     OtherNode,
     Piece,
     RouteNode,
-    Setting,
+    SettingNode,
     Term,
     Tree,
 )
 
+_GRAMMAR = Path(__file__).with_name("route.tatsu")
+_FILE = Path(importlib.util.cache_from_source(str(_GRAMMAR))).with_suffix(".pickle")
 _COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
 
 
@@ -52,28 +60,63 @@ def _parse(text: str, compiled: bytes, **settings: Any) -> Any:
 
 @cache
 def compiled_grammar() -> bytes:
-    """Return the compiled grammar for another process, which loads it in 20 ms; compiling it takes 300."""
-    return grammar_cache.seal(pickle.dumps(_model(b"")), _version())
+    """Return the compiled grammar for another process, which loads it in 20 ms."""
+    return _seal(pickle.dumps(_model(b"")), _version())
 
 
 @cache
 def _model(compiled: bytes) -> Any:
     """Load or compile the grammar, once and only when there is something to parse."""
     version = _version()  # another one: grammar or TatSu was upgraded since, perhaps while the broker runs
-    pickled = grammar_cache.unseal(compiled, version) or grammar_cache.unseal(grammar_cache.load(), version)
+    pickled = _unseal(compiled, version) or _unseal(_kept(), version)
     if pickled:
-        return pickle.loads(pickled)  # noqa: S301  # written by this package, see grammar_cache
-    model = tatsu.compile(_grammar(), colorize=False)
-    grammar_cache.save(grammar_cache.seal(pickle.dumps(model), version))
+        return pickle.loads(pickled)  # noqa: S301  # written by this package, see _kept
+    model = tatsu.compile(_GRAMMAR.read_text(encoding="utf-8"), colorize=False)
+    _keep(_seal(pickle.dumps(model), version))
     return model
 
 
 def _version() -> str:
-    return f"{tatsu.__version__} {_grammar()}"
+    return f"{tatsu.__version__} {_GRAMMAR.read_text(encoding='utf-8')}"
 
 
-def _grammar() -> str:
-    return resources.files(__package__).joinpath("route.tatsu").read_text(encoding="utf-8")
+def _seal(content: bytes, version: str) -> bytes:
+    """Return the content behind a digest of it and of the version of what it is made from."""
+    return hashlib.sha256(version.encode() + content).digest() + content
+
+
+def _unseal(sealed: bytes, version: str) -> bytes:
+    """Return the content, or b"" if it is damaged or of another version."""
+    content = sealed[hashlib.sha256().digest_size :]
+    return content if _seal(content, version) == sealed else b""
+
+
+def _kept() -> bytes:
+    """Return what `_keep` wrote in an earlier process, or b"": nothing yet, or a place that every user may write to.
+
+    The file is in `__pycache__` beside this module, or below `PYTHONPYCACHEPREFIX`, and follows Python's rules for
+    compiled modules: what can be written there could also be put in the place of this module, so that unpickling it
+    adds no risk.
+    """
+    try:
+        if any(path.stat().st_mode & stat.S_IWOTH for path in (_FILE, _FILE.parent)):
+            return b""
+        return _FILE.read_bytes()
+    except OSError:
+        return b""
+
+
+def _keep(sealed: bytes) -> None:
+    """Replace the file atomically; no error where it cannot be written, as in a read-only or a root's installation."""
+    if sys.dont_write_bytecode:
+        return
+    with contextlib.suppress(OSError):
+        _FILE.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_FILE.parent) as folder:  # removed whatever happens: a full disk, say
+            new = Path(folder, _FILE.name)
+            new.write_bytes(sealed)
+            new.chmod(0o644)
+            new.replace(_FILE)
 
 
 class _Text(Buffer):  # type: ignore[misc]
@@ -129,13 +172,13 @@ class _Nodes:
     def unknown_block(self, ast: Any) -> BlockNode:
         return BlockNode(ast["name"], _pieces(ast), tuple(ast["lines"]), _offset(ast), known=False)
 
-    def setting(self, ast: Any) -> Setting:
-        return Setting(ast["name"], _pieces(ast), _offset(ast))
+    def setting(self, ast: Any) -> SettingNode:
+        return SettingNode(ast["name"], _pieces(ast), _offset(ast))
 
     header = setting
 
-    def headers(self, ast: Any) -> Headers:
-        return Headers(_pieces(ast), tuple(ast["lines"]), _offset(ast))
+    def headers(self, ast: Any) -> HeadersNode:
+        return HeadersNode(_pieces(ast), tuple(ast["lines"]), _offset(ast))
 
     def fault(self, ast: Any) -> Junk | OpenComment:
         if isinstance(ast, OpenComment):
@@ -153,11 +196,14 @@ class _Nodes:
         return OpenComment(_offset(ast))
 
     def string(self, ast: Any) -> Piece:
-        return ast if isinstance(ast, Piece) else Piece(ast["text"], _offset(ast))
+        if isinstance(ast, Piece):
+            return ast
+        text: str = ast["text"]
+        return Piece(text, _offset(ast), is_string=text[:1] in ("'", '"'))
 
     def open_string(self, ast: Any) -> Piece:
         text: str = ast["open"]
-        return Piece(text.rstrip("\r\\") + text[0], _offset(ast), open_at=_offset(ast))
+        return Piece(text.rstrip("\r\\") + text[0], _offset(ast), open_at=_offset(ast), is_string=True)
 
     def get(self, ast: Any) -> Piece:
         name: Piece = ast["name"]

@@ -11,18 +11,16 @@ from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.blocks import Blocks
+from amqtt_rest_bridge.language.blocks import Block, Blocks
 from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, ParsedTexts
-from amqtt_rest_bridge.language.events.client import read_client_event
-from amqtt_rest_bridge.language.events.common import mode_of
-from amqtt_rest_bridge.language.events.server import read_server_event
+from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.events import read_event
 from amqtt_rest_bridge.language.parameters import BlockKind
-from amqtt_rest_bridge.language.report import Report, in_order
 from amqtt_rest_bridge.language.settings import TypedBlock
-from amqtt_rest_bridge.language.sources import Environment, Source
+from amqtt_rest_bridge.language.sources import Report, Source, in_order
 from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
-from amqtt_rest_bridge.placeholders import Mode, may_match, pattern
+from amqtt_rest_bridge.placeholders import may_match, pattern
 from amqtt_rest_bridge.topics import TopicIndex
 
 _MAX_CYCLES: Final = 50
@@ -94,8 +92,7 @@ class _Loader:
         self.faults: list[Fault] = []
         self._environment = environment
         self._parsed = parsed
-        self._names: dict[str, tuple[str, Position]] = {}
-        self._endpoints: dict[tuple[int, str, str], tuple[str, Position]] = {}
+        self._first: dict[tuple[str, object], tuple[str, Position]] = {}
         self._events: list[_Placed] = []
         self._without_define: list[tuple[str, Position, str]] = []
         self._definitions = 0
@@ -131,79 +128,65 @@ class _Loader:
             self.faults.append(Fault(first.path, place, Severity.WARNING, message, "publish to another topic"))
 
     def _read_definition(self, definition: Definition, report: Report) -> Route | None:
-        if definition.name is not None:
-            self._note_name(definition.name, definition.offset, report)
+        if definition.name is not None and (hint := self._first_place("route", definition.name, definition, report)):
+            report.error(definition.offset, f"there are two routes {definition.name}", hint)
         blocks = definition.blocks
-        config_block = None
-        if blocks.config is not None:
-            config_block = TypedBlock(blocks.config, report, self._environment)
-        elif BlockKind.CONFIG not in blocks.broken:
-            hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
-            report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
-        return self._build(definition, blocks, config_block, report)
-
-    def _build(
-        self, definition: Definition, blocks: Blocks, config_block: TypedBlock | None, report: Report
-    ) -> Route | None:
-        config = read_config(config_block) if config_block else None
-        secrets = set(config_block.secrets) if config_block else set()
         route_config = RouteConfig()
         if blocks.route_config is not None:
             route_config = read_route_config(TypedBlock(blocks.route_config, report, self._environment))
-        client_events: list[ClientEvent] = []
-        server_events: list[ServerEvent] = []
         events = [TypedBlock(block, report, self._environment) for block in blocks.events]
-        for event in events:
-            secrets |= event.secrets
-            built = self._build_event(event, config, definition.name or "") if config is not None else None
-            if isinstance(built, ClientEvent):
-                client_events.append(built)
-                self._events.append(_Placed.of(built, definition, event, report))
-            elif isinstance(built, ServerEvent) and config is not None and config_block is not None:
-                if "SERVER_PORT" not in config_block.failed:
-                    self._note_endpoint(config.server_port, built, event, report)
-                server_events.append(built)
-        if config is None:
+        if blocks.config is None:
+            if BlockKind.CONFIG not in blocks.broken:
+                hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
+                report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
             return None
+        config_block = TypedBlock(blocks.config, report, self._environment)
+        config = read_config(config_block)
+        client_events, server_events = self._read_events(definition, config, config_block, events, report)
         _warn_of_idle(definition, blocks, config, report)
-        if config_block is not None:
-            warn_of_cleartext(config_block, events)
+        warn_of_cleartext(config_block, events)
         return Route(
             name=definition.name or "",
             config=config,
-            client_events=tuple(client_events),
-            server_events=tuple(server_events),
+            client_events=client_events,
+            server_events=server_events,
             route_config=route_config,
             path=report.path,
             position=report.position(definition.offset),
-            secrets=frozenset(secrets),
+            secrets=frozenset().union(config_block.secrets, *(event.secrets for event in events)),
         )
 
-    def _build_event(
-        self, block: TypedBlock, config: RestApiConfig, route: str
-    ) -> ClientEvent | ServerEvent | None:
-        mode, parse = mode_of(block, config), self._parsed.parse_condition
-        if mode is None:
-            return None
-        if mode is Mode.CLIENT:
-            return read_client_event(block, config, route, parse)
-        return read_server_event(block, config, parse)
+    def _read_events(
+        self,
+        definition: Definition,
+        config: RestApiConfig,
+        config_block: TypedBlock,
+        blocks: Iterable[TypedBlock],
+        report: Report,
+    ) -> tuple[tuple[ClientEvent, ...], tuple[ServerEvent, ...]]:
+        client_events: list[ClientEvent] = []
+        server_events: list[ServerEvent] = []
+        for block in blocks:
+            event = read_event(block, config, definition.name or "", self._parsed.parse_condition)
+            if isinstance(event, ClientEvent):
+                client_events.append(event)
+                self._events.append(_Placed.of(event, definition, block, report))
+            elif event is not None:
+                server_events.append(event)
+                key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
+                if "SERVER_PORT" not in config_block.failed and (
+                    hint := self._first_place("endpoint", key, block.block, report)
+                ):
+                    shown = block.texts["ENDPOINT"].shown
+                    message = f"{event.method} {shown} on port {config.server_port} is exposed twice"
+                    report.error(block.block.offset, message, hint)
+        return tuple(client_events), tuple(server_events)
 
-    def _note_name(self, name: str, offset: int, report: Report) -> None:
-        here = report.position(offset)
-        path, first = self._names.setdefault(name, (report.path, here))
-        if (path, first) != (report.path, here):
-            hint = f"the first is in {path}:{first.line}:{first.column}"
-            report.error(offset, f"there are two routes {name}", hint)
-
-    def _note_endpoint(self, port: int, event: ServerEvent, typed: TypedBlock, report: Report) -> None:
-        offset = typed.block.offset
-        here = report.position(offset)
-        key = (port, event.method, forms.endpoint_shape(event.endpoint))
-        path, first = self._endpoints.setdefault(key, (report.path, here))
-        if (path, first) != (report.path, here):
-            message = f"{event.method} {typed.texts['ENDPOINT'].shown} on port {port} is exposed twice"
-            report.error(offset, message, f"the first is in {path}:{first.line}:{first.column}")
+    def _first_place(self, noun: str, key: object, at: Definition | Block, report: Report) -> str | None:
+        """Return the hint of what has a name, or an endpoint, that was used before; None for the first use."""
+        here = (report.path, report.position(at.offset))
+        path, first = self._first.setdefault((noun, key), here)
+        return None if (path, first) == here else f"the first is in {path}:{first.line}:{first.column}"
 
 
 def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:

@@ -16,15 +16,11 @@ class Piece:
     offset: int
     source: str = ""
     open_at: int | None = None
-
-    @property
-    def is_string(self) -> bool:
-        """Return whether it is a quoted text."""
-        return not self.source and self.text[:1] in ("'", '"')
+    is_string: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SettingNode:
     """`WITH <name> <value>`, or below WITH HEADERS `ADD <name> <value>`; `pieces` is the value, empty for none."""
 
     name: Piece
@@ -33,11 +29,11 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Headers:
+class HeadersNode:
     """`WITH HEADERS` and the lines below it; `pieces` is a value that should not be there."""
 
     pieces: tuple[Piece, ...]
-    lines: "tuple[Setting | Junk | OpenComment, ...]"
+    lines: "tuple[SettingNode | Junk | OpenComment, ...]"
     offset: int
 
 
@@ -57,7 +53,7 @@ class OpenComment:
     offset: int
 
 
-Line: TypeAlias = Setting | Headers | Junk | OpenComment
+Line: TypeAlias = SettingNode | HeadersNode | Junk | OpenComment
 
 
 @dataclass(frozen=True, slots=True)

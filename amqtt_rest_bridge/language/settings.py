@@ -1,122 +1,34 @@
-"""The settings of a block: their values put together, then converted, with faults for what does not fit.
+"""The settings of a block: values converted and checked, with faults for what does not fit.
 
-A value is pieces joined by +: strings with escapes, words, GET ENV, GET SECRET; `{env.X}` and `{secret.X}` are put in
-here too. There is one converter for each kind of parameter.
+There is one converter for each kind of parameter; texts with placeholders are parsed for the place they are used in.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
 
-from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.blocks import Block, Setting
+from amqtt_rest_bridge.language.blocks import Block
+from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate, is_file
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.nodes import Piece
-from amqtt_rest_bridge.language.parameters import Kind, Parameter
-from amqtt_rest_bridge.language.report import Report, did_you_mean
-from amqtt_rest_bridge.language.sources import Environment, NotAvailableError
+from amqtt_rest_bridge.language.hints import did_you_mean, explain_suspect
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
+from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse
+from amqtt_rest_bridge.placeholders import (
+    LoneBackslashError,
+    Mode,
+    Place,
+    Placeholder,
+    PlaceholderText,
+    dot_segments,
+    parse,
+    suspects,
+)
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
-
-_ESCAPE = re.compile(r"\\([\"'\\nt])")
-_ESCAPED = {"n": "\n", "t": "\t"}
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
-
-    `pieces` is how it was written; `secrets` are the texts in it that are never shown: secrets, and what comes from
-    environment variables that are called like one.
-    """
-
-    pieces: tuple[Piece, ...]
-    parts: tuple[str | Fixed, ...]
-    secrets: frozenset[str] = frozenset()
-
-    @property
-    def offset(self) -> int:
-        """Return where the value begins in its file."""
-        return self.pieces[0].offset
-
-    @property
-    def text(self) -> str:
-        """Return the whole text, with what came from outside."""
-        return "".join([part if isinstance(part, str) else part.text for part in self.parts])
-
-    @property
-    def brought_in(self) -> frozenset[str]:
-        """Return the texts that came from outside."""
-        return frozenset(part.text for part in self.parts if _is_from_outside(part) and part.text)
-
-    @property
-    def shown(self) -> str:
-        """Return the text as a fault may show it: on one line, what came from outside by its name only."""
-        return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
-
-    def hide(self, message: str) -> str:
-        """Replace what came from outside by its names in a message that was made from the text."""
-        for part in self.parts:
-            if isinstance(part, Fixed) and len(part.text) > 1:
-                message = message.replace(part.text, part.label)
-        return message
-
-
-def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
-    """Join the pieces of a value; report what is missing and return None."""
-    parts: list[str | Fixed] = []
-    secrets = set()
-    complete = True
-    for piece in pieces:
-        try:
-            for part in _parts(piece, environment):
-                parts.append(part)
-                if _is_from_outside(part) and (part.label.startswith("{secret.") or is_credential(part.label)):
-                    secrets.add(part.text)
-        except NotAvailableError as error:
-            report.error(piece.offset, str(error), error.hint)
-            complete = False
-    return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
-
-
-def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
-    if piece.source:
-        yield _fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False)
-        return
-    raw = piece.text[1:-1] if piece.is_string else piece.text
-    end = 0
-    for start, stop, constant in constants(raw):
-        yield unescape(raw[end:start])
-        default = None if constant.default is None else unescape(constant.default)
-        yield _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
-        end = stop
-    yield unescape(raw[end:])
-
-
-def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
-    try:
-        text = environment.secret(name) if what == "secret" else environment.variable(name)
-    except NotAvailableError:
-        if default is None:
-            raise
-        return Fixed(default, f"{{{what}.{name}|{default}}}", escaped)
-    return Fixed(text, f"{{{what}.{name}}}", escaped)
-
-
-def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
-    """Return whether a part is the value of a variable or secret, not its default."""
-    return isinstance(part, Fixed) and "|" not in part.label
-
-
-def unescape(raw: str) -> str:
-    """Resolve escapes; a line break in a string is LF, also in a file with CRLF."""
-    if "\\" in raw:
-        raw = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), raw)
-    return raw.replace("\r\n", "\n") if "\r" in raw else raw
-
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")
 
@@ -136,19 +48,18 @@ class TypedBlock:
         self.texts: dict[str, Value] = {}
         self.values: dict[str, Any] = {}
         self.headers: list[tuple[Value, Value]] = []
-        for setting in block.settings.values():
-            if setting.parameter.kind is not Kind.HEADERS:
-                self._read(setting, environment)
+        for name, node in block.settings.items():
+            parameter = PARAMETERS[block.kind][name]
+            if parameter.kind is not Kind.HEADERS:
+                self._read(parameter, evaluate(node.pieces, environment, report))
         for line in block.headers:
-            name = evaluate((line.name,), environment, report)
+            header = evaluate((line.name,), environment, report)
             value = evaluate(line.pieces, environment, report)
-            if name is not None and value is not None:
-                self.secrets |= value.secrets | (value.brought_in if is_credential(name.text) else frozenset())
-                self.headers.append((name, value))
+            if header is not None and value is not None:
+                self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
+                self.headers.append((header, value))
 
-    def _read(self, setting: Setting, environment: Environment) -> None:
-        parameter = setting.parameter
-        value = evaluate(setting.pieces, environment, self.report)
+    def _read(self, parameter: Parameter, value: Value | None) -> None:
         if value is None:
             self.failed.add(parameter.name)
             return
@@ -156,7 +67,9 @@ class TypedBlock:
         if parameter.secret:
             self.secrets |= {value.text, *value.brought_in} - {""}
         try:
-            self.values[parameter.name] = _convert(parameter, value)
+            _refuse_placeholders(parameter, value)
+            converter = _CONVERTERS.get(parameter.kind)
+            self.values[parameter.name] = converter(parameter, value) if converter else value.text
             self.texts[parameter.name] = value
         except FormError as refused:
             self.failed.add(parameter.name)
@@ -187,11 +100,33 @@ class TypedBlock:
         """Report that a setting is not used as was meant."""
         self.report.warning(self.offset(name), message, hint)
 
+    def warn_of_unused(self, mode: Mode) -> None:
+        """Warn of settings that mean nothing in a mode."""
+        for name, node in self.block.settings.items():
+            if PARAMETERS[self.block.kind][name].applies not in (Applies.BOTH, Applies(mode)):
+                self.report.warning(node.offset, f"{name} has no effect in {mode} mode")
 
-def _convert(parameter: Parameter, value: Value) -> object:
-    _refuse_placeholders(parameter, value)
-    converter = _CONVERTERS.get(parameter.kind)
-    return converter(parameter, value) if converter else value.text
+    def require(self, mode: Mode, hints: dict[str, str | None]) -> bool:
+        """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
+        for name, hint in hints.items():
+            if name not in self:
+                self.report.error(self.block.offset, f"{name} is missing: a {mode} event needs it", hint)
+        return all(name in self.values and name not in self.failed for name in hints)
+
+    def template(self, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
+        """Parse a setting with placeholders; None when it is missing or at fault."""
+        value = self.texts.get(name)
+        if value is None or name in self.failed:
+            return None
+        template = read_template(name, value, place, mode, self.report)
+        if template is None:
+            self.failed.add(name)
+        return template
+
+    def members_of(self, kind: type[Any]) -> dict[str, Any]:
+        """Return the values that a class of the model has a field for: that of RETRY_ON goes to `retry_on`."""
+        usable = ((field.name, field.name.upper()) for field in fields(kind))
+        return {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
 
 
 _FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
@@ -249,10 +184,6 @@ def _filter(_: Parameter, value: Value) -> str:
     return value.text
 
 
-def _origins(_: Parameter, value: Value) -> tuple[str, ...]:
-    return forms.read_origins(value.text)
-
-
 def _header_name(_: Parameter, value: Value) -> str:
     if not forms.is_token(value.text):
         raise FormError(f'"{value.shown}" is not a header name', "letters, digits and - are safe")
@@ -268,7 +199,7 @@ def _header_value(_: Parameter, value: Value) -> str:
 
 
 def _file(_: Parameter, value: Value) -> str:
-    if not Environment.has_file(value.text):
+    if not is_file(value.text):
         raise FormError(f'"{value.shown}" is not a file', "relative paths begin at the working directory")
     return value.text
 
@@ -279,7 +210,7 @@ _CONVERTERS: dict[Kind, Callable[[Parameter, Value], object]] = {
     Kind.CHOICE: _choice,
     Kind.TOPIC: _topic,
     Kind.FILTER: _filter,
-    Kind.ORIGINS: _origins,
+    Kind.ORIGINS: lambda _, value: forms.read_origins(value.text),
     Kind.HEADER_NAME: _header_name,
     Kind.HEADER_VALUE: _header_value,
     Kind.FILE: _file,
@@ -288,3 +219,89 @@ _CONVERTERS: dict[Kind, Callable[[Parameter, Value], object]] = {
     Kind.RATE: lambda _, value: forms.read_rate(value.text),
     Kind.STATUSES: lambda _, value: forms.read_statuses(value.text),
 }
+
+
+def read_template(name: str, value: Value, place: Place, mode: Mode, report: Report) -> PlaceholderText | None:
+    """Parse a value with placeholders and check its literal text; None when it is not allowed there.
+
+    `name` is the setting's or header's, for messages.
+    """
+    misspelt = _warn_of_misspelt(value, place, mode, report)
+    try:
+        template = parse(value.parts, place, mode)
+        _check_literal(template, value)
+    except CallError as failed:
+        report.error(value.offset, f"{name}: {failed.message}")
+        return None
+    except LoneBackslashError as error:
+        hint = r"write \\\\ in the file: a backslash of JSON is two, and each of them is two in a string of the file"
+        report.error(value.offset, f"{name} {error}", hint)
+        return None
+    except FormError as refused:
+        report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
+        return None
+    if place is Place.ENDPOINT:  # in server mode it is not a template
+        warn_of_dot_segments(name, _sample(template), value.offset, report)
+    if place is Place.JSON and not misspelt:
+        _warn_of_broken_json(name, template, value, report)
+    return template
+
+
+def _sample(template: PlaceholderText) -> str:
+    """Return the text with any word for each placeholder."""
+    return "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
+
+
+def _check_literal(template: PlaceholderText, value: Value) -> None:
+    sample = _sample(template)
+    if template.place is Place.ENDPOINT:
+        forms.check_client_endpoint(sample)
+    elif template.place is Place.HEADER and forms.has_control(sample):
+        raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
+    elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
+        raise FormError(f'"{value.shown}" {reason}')
+
+
+def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> None:
+    """Warn of a `.` or `..` that is written as a segment: it is sent as it is, and servers differ in what they do."""
+    if dot_segments(path):
+        message = f"{name} has a segment . or ..: it is sent as written, and servers resolve or refuse it"
+        report.warning(offset, message, "write the path that is meant")
+
+
+def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
+    """Warn when the body is not JSON with any values of its placeholders, or with their defaults."""
+    sample = "".join([piece if isinstance(piece, str) else _json_sample(piece) for piece in template.pieces])
+    lines = [line for line in sample.split("\n") if line.strip()]
+    try:
+        if sample and not (len(lines) > 1 and all(map(_is_json, lines))):  # one a line, as application/x-ndjson has it
+            json.loads(sample)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+        hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
+        report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
+
+
+def _json_sample(placeholder: Placeholder) -> str:
+    return "x" if placeholder.quoted else "0" if placeholder.default is None else placeholder.default
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> bool:
+    found = False
+    for piece in value.pieces:
+        if piece.source:
+            continue
+        for suspect in suspects(piece.text, mode):
+            warning = explain_suspect(suspect, place, mode)
+            if warning is not None:
+                report.warning(piece.offset + suspect.offset, *warning)
+                found = True
+    return found

@@ -1,17 +1,18 @@
-"""What is read from outside: route files, folders and notebooks; environment variables, secrets, other files.
+"""Texts of routes: files, folders and notebooks as they are read, and the report of what is wrong in each text.
 
-The language's only reading of the machine it runs on; blocks while it reads.
+Blocks while it reads. Offsets become lines and columns here and nowhere else.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
-from amqtt_rest_bridge.files import regular_file
-from amqtt_rest_bridge.language.report import Report
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, visible
 
 SUFFIXES = (".lot", ".lotnb")
 """Names of route files end so, in any case."""
@@ -30,6 +31,67 @@ class Source:
     path: str
     text: str
     faults: tuple[Fault, ...] = ()
+
+
+class Report:
+    """The faults of one source; `offset`s count characters of its text from 0.
+
+    `without_define` are the lines that look like a route of ours whose DEFINE is missing: offset and name.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.faults: list[Fault] = []
+        self.errors = 0
+        self.without_define: list[tuple[int, str]] = []
+        self._text = text
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(match.end() for match in re.finditer("\n", self._text))]
+
+    def position(self, offset: int) -> Position:
+        """Return the line and column, from 1, of an offset; one past the end counts as the last character."""
+        offset = max(0, min(offset, len(self._text) - 1))
+        line = bisect_right(self._line_starts, offset)
+        return Position(line, offset - self._line_starts[line - 1] + 1)
+
+    def line_before(self, offset: int) -> str:
+        """Return the text of a line up to an offset."""
+        return self._text[self._text.rfind("\n", 0, offset) + 1 : offset]
+
+    def error(self, offset: int, message: str, hint: str | None = None) -> None:
+        """Note something that keeps the route from working."""
+        self._add(Severity.ERROR, offset, message, hint)
+
+    def warning(self, offset: int, message: str, hint: str | None = None) -> None:
+        """Note something that works, but hardly as it was meant."""
+        self._add(Severity.WARNING, offset, message, hint)
+
+    def notice(self, offset: int, message: str, hint: str | None = None) -> None:
+        """Note something worth knowing."""
+        self._add(Severity.NOTICE, offset, message, hint)
+
+    def _add(self, severity: Severity, offset: int, message: str, hint: str | None) -> None:
+        # Messages hold names and texts of a file: these must not break the log line they end in.
+        message, hint = visible(message), hint and visible(hint)
+        self.errors += severity is Severity.ERROR
+        self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
+
+
+_CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)
+
+
+def in_order(faults: list[Fault]) -> tuple[Fault, ...]:
+    """Sort faults by file, cell, line and column, and drop duplicates."""
+    return tuple(sorted(dict.fromkeys(faults), key=_place))
+
+
+def _place(fault: Fault) -> tuple[str, int, Position, Severity, str]:
+    cell = _CELL.fullmatch(fault.path)
+    file, number = cell.groups() if cell else (fault.path, None)
+    return file, int(number or 0), fault.position, fault.severity, fault.message
+
 
 
 def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
@@ -150,111 +212,3 @@ def _faulty(
     path: str, severity: Severity, message: str, position: Position = _START, hint: str | None = None
 ) -> Source:
     return Source(path, "", (Fault(path, position, severity, message, hint),))
-
-
-MAX_SECRET_BYTES = 65_536
-
-
-_ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
-
-
-class NotAvailableError(BridgeError):
-    """A variable or secret is not available; the message is the reason, without a value, `hint` what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """The environment variables and the folder that holds one file for each secret."""
-
-    environment: Mapping[str, str]
-    secrets_dir: Path
-
-    def variable(self, name: str) -> str:
-        """Return the value of an environment variable.
-
-        Raises:
-            NotAvailableError: it is not set or not text.
-        """
-        value = self.environment.get(name)
-        if value is None:
-            hint = "set it in the environment of the broker (or of this command)"
-            raise NotAvailableError(f"the environment variable {name} is not set", hint)
-        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-            raise NotAvailableError(f"the environment variable {name} is not UTF-8 text", "set it to text in UTF-8")
-        return value
-
-    def secret(self, name: str) -> str:
-        """Read a secret, without the line break at its end. Blocks for one small file.
-
-        Raises:
-            NotAvailableError: it cannot be read, or its name would leave the folder.
-        """
-        if "/" in name or "\\" in name or "\0" in name or name in ("", ".", ".."):
-            message = "the name of a secret is the name of a file, without a path"
-            raise NotAvailableError(message, f"write the name alone; the folder is {_ELSEWHERE}")
-        try:
-            path = self.secrets_dir / name
-            regular_file(path)
-            with path.open("rb") as file:
-                content = file.read(MAX_SECRET_BYTES + 1)
-            text = content.decode()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            message = f"the secret {name} cannot be read from {self.secrets_dir}: {reason}"
-            raise NotAvailableError(message, _way_out(error)) from None
-        if len(content) > MAX_SECRET_BYTES:
-            message = f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes"
-            raise NotAvailableError(message, "put the secret alone into the file")
-        return text.removesuffix("\n").removesuffix("\r")
-
-    @staticmethod
-    def has_file(path: str) -> bool:
-        """Return whether a file is there to be read; relative paths begin at the working directory."""
-        try:
-            return Path(path).is_file()
-        except OSError:  # a name that is too long for the file system
-            return False
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingEnvironment(Environment):
-    """An environment that records what is read of it: names to why they are not available, None where they are."""
-
-    variables: dict[str, NotAvailableError | None] = field(default_factory=dict)
-    secrets: dict[str, NotAvailableError | None] = field(default_factory=dict)
-
-    def variable(self, name: str) -> str:
-        """Return and record a variable, as `Environment.variable`."""
-        return self._recorded(self.variables, name, Environment.variable)
-
-    def secret(self, name: str) -> str:
-        """Read and record a secret, as `Environment.secret`."""
-        return self._recorded(self.secrets, name, Environment.secret)
-
-    @property
-    def missing(self) -> frozenset[str]:
-        """Return the messages of the faults that report what is not available."""
-        return frozenset(str(error) for error in (*self.variables.values(), *self.secrets.values()) if error)
-
-    def _recorded(
-        self, record: dict[str, NotAvailableError | None], name: str, read: Callable[[Environment, str], str]
-    ) -> str:
-        try:
-            value = read(self, name)
-        except NotAvailableError as error:
-            record[name] = error
-            raise
-        record[name] = None
-        return value
-
-
-def _way_out(error: OSError | UnicodeDecodeError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"put that file there, or name another folder: {_ELSEWHERE}"
-    if isinstance(error, OSError):
-        return "make it a file that the user of the broker (or of this command) can read"
-    return "store it as text in UTF-8, such as base64"

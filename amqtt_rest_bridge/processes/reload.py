@@ -19,8 +19,8 @@ from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
-from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, route_paths, usable_routes
 from amqtt_rest_bridge.routing.status import ReloadFailure
 

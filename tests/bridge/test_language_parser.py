@@ -14,7 +14,7 @@ import pytest
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.grammar import parse
-from amqtt_rest_bridge.language.nodes import BlockNode, Headers, Junk, OpenComment, Piece, RouteNode, Setting
+from amqtt_rest_bridge.language.nodes import BlockNode, HeadersNode, Junk, OpenComment, Piece, RouteNode, SettingNode
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
 from .language_support import CASES
@@ -30,11 +30,11 @@ def short(node: object) -> object:
     match node:
         case Piece():
             return f"{node.source} {node.text}".strip()
-        case Setting():
+        case SettingNode():
             return [short(node.name), *map(short, node.pieces)]
         case BlockNode():
             return {" ".join([node.name.text, *(piece.text for piece in node.pieces)]): [*map(short, node.lines)]}
-        case Headers():
+        case HeadersNode():
             return {"HEADERS": [*map(short, node.lines)]}
         case Junk():
             return f"? {node.text}"

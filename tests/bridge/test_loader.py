@@ -1,14 +1,18 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import amqtt_rest_bridge
 from amqtt_rest_bridge.errors import Position, Severity
+from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
+from amqtt_rest_bridge.language.hints import closest
 from amqtt_rest_bridge.language.loader import LoadResult, load
-from amqtt_rest_bridge.language.report import closest
-from amqtt_rest_bridge.language.sources import Environment, NotAvailableError, Source
+from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.masking import mask, mask_header
 from amqtt_rest_bridge.placeholders import MessageValues
+from tests.pages import codes, page, section
 
 from .language_support import BASIC, load_text, messages, write_secrets
 
@@ -243,3 +247,24 @@ def test_mask_hides_secrets_in_every_form() -> None:
 )
 def test_headers_that_carry_credentials_are_masked(name: str, value: str, masked: str) -> None:
     assert mask_header(name, value, {"hush"}) == masked
+
+
+def test_the_readme_names_every_module_that_a_route_text_passes(tmp_path: Path) -> None:
+    """A function of each of them runs while a good file with both kinds of events is loaded."""
+    event = 'ADD EVENT H WITH METHOD POST WITH ENDPOINT "/h" WITH DESTINATION_TOPIC "h"'
+    text = BASIC.replace("WITH ENABLE_CLIENT", "WITH ENABLE_SERVER true WITH ENABLE_CLIENT")
+    (tmp_path / "r.lot").write_text(f"{text} WITH WHEN '{{value.json.level}} > 3'\n{event} WITH PAYLOAD {{body}}\n")
+    root = Path(amqtt_rest_bridge.__file__).parent
+    files: set[Path] = set()
+    sys.setprofile(lambda frame, _event, _argument: files.add(Path(frame.f_code.co_filename)))
+    try:
+        loaded = amqtt_rest_bridge.load_routes(tmp_path)
+    finally:
+        sys.setprofile(None)
+    assert [len(loaded.routes[0].client_events), len(loaded.routes[0].server_events)] == [1, 1]
+    passed = {file.relative_to(root).as_posix() for file in files if file.is_relative_to(root)}
+    passed = {"placeholders/" if name.startswith("placeholders/") else name for name in passed}
+    named = codes(section(page("amqtt_rest_bridge/README.md"), "The journey of a route text"))
+    floors = {"model.py", "errors.py", "topics.py", "masking.py", "__init__.py"}
+    assert passed - floors <= set(named)
+    assert len(passed - floors) <= 12

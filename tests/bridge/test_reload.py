@@ -12,8 +12,8 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
+from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from tests.bridge.host import SECONDS
 from tests.bridge.recorder import recording
 from tests.bridge.reload_support import Reloading, client_route, server_route

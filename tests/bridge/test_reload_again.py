@@ -13,9 +13,9 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.language.subprocess_loader import SubprocessLoader
 from amqtt_rest_bridge.processes import reload as module
 from amqtt_rest_bridge.processes.reload import Reloader
+from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from tests.bridge.launcher_support import Workplace
 from tests.bridge.reload_support import Reloading, server_route
 from tests.waiting import eventually

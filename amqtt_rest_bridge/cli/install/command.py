@@ -17,6 +17,7 @@ from amqtt_rest_bridge.cli.install.placing import check_names, place
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one_line, reason
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.cli.install.library import Template
@@ -51,7 +52,7 @@ class _Checked:
 
     routes: Mapping[str, list[str]]
     faults: tuple[Fault, ...]
-    needs: sources.RecordingEnvironment
+    needs: RecordingEnvironment
 
 
 def run(
@@ -97,7 +98,7 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     parsed = ParsedTexts()
     found = {name: list(sources.of_content(str(into / name), content)) for name, content in files.items()}
     new = [source for texts in found.values() for source in texts]
-    needs, all_needs = (sources.RecordingEnvironment(os.environ, secrets_dir) for _ in range(2))
+    needs, all_needs = (RecordingEnvironment(os.environ, secrets_dir) for _ in range(2))
     loader.load_within(new, needs, parsed)
     loaded = loader.load_within([*_present(into, files), *new], all_needs, parsed)
     paths = {source.path for source in new}
@@ -145,7 +146,7 @@ def _write(into: Path, files: Mapping[str, bytes], *, force: bool) -> None:
         raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
 
 
-def _needs(needs: sources.RecordingEnvironment) -> Iterator[str]:
+def _needs(needs: RecordingEnvironment) -> Iterator[str]:
     """Yield what the routes read, and what is missing of it."""
     for kind, names in (("variable", needs.variables), ("secret", needs.secrets)):
         for name, error in sorted(names.items()):

@@ -11,8 +11,8 @@ from amqtt_rest_bridge.cli.route_tests.running import triggered
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.report import in_order
-from amqtt_rest_bridge.language.sources import Environment, NotAvailableError
+from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
+from amqtt_rest_bridge.language.sources import in_order
 from amqtt_rest_bridge.model import Route
 
 _Kind = Literal["environment", "secrets"]

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from amqtt_rest_bridge.language.evaluation import Value, unescape
 from amqtt_rest_bridge.language.forms import FormError
+from amqtt_rest_bridge.language.hints import explain_suspect
 from amqtt_rest_bridge.language.nodes import ConditionTree, Operation, Term
-from amqtt_rest_bridge.language.settings import TypedBlock, Value, unescape
-from amqtt_rest_bridge.language.templates import explain
+from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.placeholders import (
     Combination,
     Comparison,
@@ -203,7 +204,7 @@ class _Reader:
             return _Typed(Literal(constant), "text", term)
         found = recognise(name, self._mode)
         if found is None:
-            reason = explain(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
+            reason = explain_suspect(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
             _, hint = reason or ("", None)
             raise self._fault(term, f"{term.text} is not a placeholder", hint)
         if found.root in _ANY_TYPE:

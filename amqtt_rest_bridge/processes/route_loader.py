@@ -41,7 +41,7 @@ class SubprocessLoader:
             sys.executable,
             "-P",
             "-m",
-            "amqtt_rest_bridge.language.subprocess_loader",
+            "amqtt_rest_bridge.processes.route_loader",
             self._arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

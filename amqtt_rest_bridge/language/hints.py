@@ -1,0 +1,199 @@
+"""What a writer may have meant: names that come close, text that is not a statement, words that look like placeholders.
+
+Only faults come here. Pure; the bridge's only use of rapidfuzz.
+"""
+
+import re
+from collections.abc import Iterable
+
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, JaroWinkler
+
+from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.language.nodes import BlockNode, Piece, SettingNode
+from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, Suspect, recognise
+
+_ALIKE = 0.87  # Jaro-Winkler, for endings and parts that are missing: REST_CONFIG means REST_API_CONFIG
+
+
+def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | None:
+    """Return the name that was probably meant, or None; case and the difference of - and _ do not matter.
+
+    With `parts`, the end of a name counts when only one ends so (CLIENT means ENABLE_CLIENT), then any part of one.
+    """
+    names = list(names)
+    slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
+    slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
+    if slip is not None:
+        return slip[0]
+    ending = [whole for whole in names if parts and _normalised(whole).endswith(f"_{_normalised(name)}")]
+    if len(ending) == 1:
+        return ending[0]
+    alike = process.extractOne(
+        name, names, scorer=JaroWinkler.normalized_similarity, processor=_normalised, score_cutoff=_ALIKE
+    )
+    if alike is not None or not parts:
+        return alike[0] if alike else None
+    holding = [whole for whole in names if _normalised(name) in _normalised(whole).split("_")]
+    return holding[0] if len(holding) == 1 else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """Return the hint of a fault, or None when nothing comes close."""
+    found = closest(name, names)
+    return f"did you mean {found}?" if found else None
+
+
+def _normalised(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+
+COMMENT_HINT = "a comment begins with // or --"
+"""What to do about text that begins with #."""
+NO_COMMA = "leave the comma out: a line break or a space is enough"
+STRAIGHT = "strings need straight quotes: \" or '"
+TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»"
+_FIRST_CHARACTERS = {"#": COMMENT_HINT, ",": NO_COMMA}
+_ROUTE = re.compile(r"ROUTE\s+[^\s\"']+\Z", re.IGNORECASE)
+_PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
+
+
+def hint_at(pieces: tuple[Piece, ...], hint: str) -> str:
+    """Return the hint for a value that should not be there: a # comment is the usual reason."""
+    return COMMENT_HINT if pieces[0].text.startswith("#") else hint
+
+
+def explain_junk(text: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+    """Return message and hint for a text that is not a statement, by what it is and what precedes it."""
+    if text.endswith("+"):
+        hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
+        return f"nothing follows the + in {on_one_line(text, 40)}", hint
+    if text.upper() in ("WITH", "ADD"):
+        return f"{text} is not followed by a name", None
+    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
+    if _PLUS_FIRST.match(text):
+        return f"+ is not between two values: {shown}", None
+    if text[:1] in TYPOGRAPHIC_QUOTES:
+        return f"unexpected text: {shown}", STRAIGHT
+    if text[:6].upper() == "DEFINE":
+        return f"unexpected text: {shown}", "a definition begins at the start of a line"
+    if verb := closest(text.split()[0], ["WITH", "ADD"]):
+        return f"unexpected text: {shown}", f"did you mean {verb}?"
+    return _explain_behind(shown, before)
+
+
+def _explain_behind(shown: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+    """Return message and hint for a text by what precedes it."""
+    if before is None or not before.pieces:
+        hint = _FIRST_CHARACTERS.get(shown[0], "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>")
+        return f"unexpected text: {shown}", hint
+    if isinstance(before, BlockNode) and before.known and before.name.text == "EVENT":
+        after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
+        return after, _FIRST_CHARACTERS.get(shown[0])
+    hint = _FIRST_CHARACTERS.get(shown[0], "a value with spaces needs quotes")
+    if _ROUTE.match(shown):
+        hint = f"write DEFINE before {shown}"
+    if before.pieces[-1].text in ("=", ":"):
+        hint = f"no {before.pieces[-1].text} belongs between a name and its value"
+    return f"unexpected text after the value of {before.name.text}: {shown}", hint
+
+
+_BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
+_CLIENT_SYNONYMS = {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"}
+_SYNONYMS = {
+    Mode.CLIENT: _CLIENT_SYNONYMS,
+    Mode.RESULT: _CLIENT_SYNONYMS,
+    Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
+}
+_BODIES = (Place.JSON, Place.FORM, Place.TEXT)
+
+
+def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
+    return _explain_foreign(suspect, mode) or _explain_unknown(suspect, place, mode)
+
+
+def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for a placeholder that is written as another language does, None for any other."""
+    name = suspect.name
+    if recognise(name, mode) is None:
+        return None
+    if (dotted := _dotted(name)) != name:
+        return f"{{{name}}} asks for a key that holds brackets", f"did you mean {{{dotted}}}?"
+    if suspect.written.startswith("${"):
+        hint = f'write {{{name}}}, or "$" + "{{{name}}}" if the $ is meant'
+        return f"{suspect.written}: the $ stays as text", hint
+    return f"{suspect.written}: the outer braces stay as text", f"did you mean {{{name}}}?"
+
+
+def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for a text that is not a placeholder, None when it may be meant as text."""
+    name = suspect.name.strip()
+    written = suspect.written.replace(suspect.name, name)
+    if mode is Mode.CLIENT and name.startswith("response.") and recognise(name, Mode.RESULT):
+        message = f"{written} stays as text: the request is sent before there is a response"
+        return message, "PAYLOAD and DESTINATION_TOPIC may hold it"
+    other = Mode.CLIENT if mode is Mode.SERVER else Mode.SERVER
+    there = recognise(name, other)
+    if there is not None:
+        own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
+        hint = f"write {{{'.'.join([own.names[0], *([there.argument] if there.argument else [])])}}}" if own else None
+        return f"{written} exists only in {other} mode and stays as text", hint
+    message = f"{written} is not a placeholder and stays text"
+    dotted = _dotted(name)
+    meant = dotted if recognise(dotted, mode) else _meant(dotted, mode)
+    if meant is not None:
+        return message, f"did you mean {{{meant}}}?"
+    if written[0] == "$" and name.isupper():
+        return message, f"{{env.{name}}} is an environment variable"
+    if suspect.written != f"{{{suspect.name}}}":
+        return message, f"did you mean {{{'body' if mode is Mode.SERVER else 'value'}.json.{name}}}?"
+    if place is Place.JSON or (place in _BODIES and name != suspect.name):
+        return None  # JSON, and GraphQL with its spaces, may hold any words in braces; the others hardly do
+    if mode is not Mode.SERVER:
+        return message, f"{{value.json.{name}}} is a field of the payload"
+    return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
+
+
+def _dotted(name: str) -> str:
+    """Return `a.0.b` for `a[0].b`."""
+    return _BRACKETS.sub(r".\1", name)
+
+
+def _meant(name: str, mode: Mode) -> str | None:
+    """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
+    known = {own: kind for kind in reversed(_kinds(mode)) for own in kind.names}
+    parts = name.split(".")
+    if synonym := _SYNONYMS[mode].get(parts[0].lower()):
+        return _completed(synonym, known[synonym], parts[1:])
+    if len(parts) > 1 and parts[0] in known:
+        first = known[parts[0]]
+        if first.root == "payload":
+            if closest(parts[1], ["csv"]) and mode is not Mode.SERVER:
+                return f"{parts[0]}.csv.{parts[2] if parts[2:] and parts[2].isdecimal() else 0}"
+            tail = parts[2:] if closest(parts[1], ["json"]) else parts[1:]
+            return ".".join([parts[0], "json", *tail])
+        if first.root == "topic":
+            return "topic.1"
+    for count in range(min(2, len(parts)), 0, -1):
+        found = closest(".".join(parts[:count]), [own for own in known if own.count(".") == count - 1])
+        if found is not None:
+            return _completed(found, known[found], parts[count:])
+    return None
+
+
+def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
+    if tail and kind.root == "payload":
+        return ".".join([found, "json", *tail])
+    if kind.root == "csv":
+        return f"{found}.{tail[0] if tail and tail[0].isdecimal() else 0}"
+    if tail and kind.root == "topic":
+        return "topic.1"
+    if tail and kind.argument is None:
+        return found
+    return ".".join([found, *(tail or ([] if kind.alone else ["x"]))])
+
+
+def _kinds(mode: Mode) -> list[PlaceholderKind]:
+    return [kind for kind in PLACEHOLDERS if mode in kind.modes]
