@@ -1,18 +1,17 @@
-"""The command line `rest-bridge`, also `python -m amqtt_rest_bridge`; runs in the main thread of its own process."""
+"""The command line `rest-bridge`, also `python -m amqtt_rest_bridge`; runs in the main thread of its own process.
+
+The module of a command is imported when the command is run.
+"""
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.cli import check, dry_run, replay, status, trace, worker
-from amqtt_rest_bridge.cli.install import command as install
-from amqtt_rest_bridge.cli.route_tests import command as route_tests
-from amqtt_rest_bridge.cli.serve import command as serve
+import amqtt_rest_bridge
 from amqtt_rest_bridge.errors import BridgeError
 
 _DESCRIPTION = """\
@@ -23,48 +22,58 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 """
 
 
+_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "check": ("check", "report what is wrong with route files"),
+    "try": ("dry_run", "show what a message would send"),
+    "install": ("install.command", "fetch the routes of a published template"),
+    "test": ("route_tests.command", "run the tests beside route files"),
+    "replay": ("replay", "publish the messages of failures again"),
+    "serve": ("serve.command", "run the broker with its plugins"),
+    "worker": ("worker", "run routes beside any MQTT 5 broker"),
+    "status": ("status", "show how the routes of a running broker are doing"),
+    "trace": ("trace", "print messages and requests of a running bridge as they happen"),
+}
+"""Commands by name: their modules below `cli`, and what they do."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 when it is used wrongly or its files cannot be read."""
-    try:
-        typer.main.get_command(_application())(arguments, prog_name="rest-bridge")
-    except SystemExit as ended:  # typer always ends so
-        return ended.code if isinstance(ended.code, int) else 0
-    return 0
-
-
-def _application() -> typer.Typer:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    wanted = next((argument for argument in given if not argument.startswith("-")), None)
     # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
     application = typer.Typer(
         add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120}
     )
     application.callback(help=_as_written(_DESCRIPTION))(_shared_options)
-    for name, module, run, summary in (
-        ("check", check, check.run, "report what is wrong with route files"),
-        ("try", dry_run, dry_run.run, "show what a message would send"),
-        ("install", install, install.run, "fetch the routes of a published template"),
-        ("test", route_tests, route_tests.run, "run the tests beside route files"),
-        ("replay", replay, replay.run, "publish the messages of failures again"),
-        ("serve", serve, serve.run, "run the broker with its plugins"),
-        ("worker", worker, worker.run, "run routes beside any MQTT 5 broker"),
-        ("status", status, status.run, "show how the routes of a running broker are doing"),
-        ("trace", trace, trace.run, "print messages and requests of a running bridge as they happen"),
-    ):
-        _add(application, name, module, run, summary)
-    return application
+    for name, (_, summary) in _COMMANDS.items():
+        if name == wanted:
+            _add(application, name)
+        else:
+            application.command(name, short_help=summary)(_never_run)
+    try:
+        typer.main.get_command(application)(given, prog_name="rest-bridge")
+    except SystemExit as ended:  # typer always ends so
+        return ended.code if isinstance(ended.code, int) else 0
+    return 0
 
 
-def _add(application: typer.Typer, name: str, module: ModuleType, run: Callable[..., int], summary: str) -> None:
-    @functools.wraps(run)
+def _never_run() -> None:
+    """Take the place of a command that is only listed."""
+
+
+def _add(application: typer.Typer, name: str) -> None:
+    module = import_module(f"amqtt_rest_bridge.cli.{_COMMANDS[name][0]}")
+
+    @functools.wraps(module.run)
     def command(**options: Any) -> None:
         try:
-            exit_status = run(**options)
+            exit_status = module.run(**options)
         except BridgeError as error:
             print(f"rest-bridge {name}: {error}", file=sys.stderr)
             exit_status = 2
         raise typer.Exit(exit_status)
 
-    description, epilog = _as_written(module.DESCRIPTION), _as_written(module.EPILOG)
-    application.command(name, help=description, short_help=summary, epilog=epilog)(command)
+    application.command(name, help=_as_written(module.DESCRIPTION), epilog=_as_written(module.EPILOG))(command)
 
 
 def _as_written(text: str) -> str:
@@ -74,7 +83,7 @@ def _as_written(text: str) -> str:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"amqtt-rest-bridge {_version()}")
+        print(f"amqtt-rest-bridge {amqtt_rest_bridge.__version__}")
         raise typer.Exit
 
 
@@ -84,13 +93,6 @@ def _shared_options(
     ] = False,
 ) -> None:
     """Accept the options of `rest-bridge` itself."""
-
-
-def _version() -> str:
-    try:
-        return version("amqtt-rest-bridge")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "unknown"
 
 
 if __name__ == "__main__":

@@ -43,9 +43,8 @@ With --request: show how server mode would answer a request, and what it would p
 """
 EPILOG = """\
 exit status:
-  0  every request could be built (and, with --send, was answered with a status below 400); also when the message
-     triggers no event: then the SOURCE_TOPICs of the routes are shown
-  1  the route files have errors, or a request failed
+  0  every request could be built (and, with --send, was answered with a status below 400), or WHEN skips the message
+  1  the route files have errors, a request failed, or nothing is triggered: then the SOURCE_TOPICs are shown
   2  a path cannot be read, or the command is used wrongly
 
 examples:
@@ -118,8 +117,11 @@ def _show_message(routes: tuple[Route, ...], topic: str, body: bytes, *, send: b
         for event in route.client_events
         if filter_matches(event.source_topic, topic)
     ]
-    if not triggered:
-        print(_nothing(routes, topic))
+    if not triggered:  # Decision: as with --request, what reaches no event is hardly what was meant to be tried
+        filters = sorted({event.source_topic for route in routes for event in route.client_events})
+        listed = ", ".join(filters) or "(nothing)"
+        print(f"a message on {topic} triggers no client event; the routes listen on: {listed}")
+        return 1
     outcomes = [_show(route, event, message, send=send) for route, event in triggered]
     return 0 if all(outcomes) else 1
 
@@ -160,11 +162,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _nothing(routes: tuple[Route, ...], topic: str) -> str:
-    filters = sorted({event.source_topic for route in routes for event in route.client_events})
-    return f"a message on {topic} triggers no client event; the routes listen on: {', '.join(filters) or '(nothing)'}"
 
 
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:

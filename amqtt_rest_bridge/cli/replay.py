@@ -71,6 +71,7 @@ def run(
         elif reason := check_topic_filter(source):
             raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
         else:
+            print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
             payloads = replay_client.collect(address, source, seconds)
         publications, without = messages_of(payloads)
         print(_summary(publications, without))

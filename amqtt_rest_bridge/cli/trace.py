@@ -124,7 +124,8 @@ def _events(address: SplitResult, query: Mapping[str, str]) -> Iterator[tuple[st
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise TraceError(f"cannot read from {shown}: {reason(error)}; is admin_port set, and the bridge up?") from error
+        why = getattr(error, "strerror", None) or reason(error)
+        raise TraceError(f"cannot read from {shown}: {why}; is admin_port set, and the bridge up?") from error
     finally:
         connection.close()
     raise TraceError(f"{shown} closed the connection")

@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from amqtt_rest_bridge.cli.serve.command import in_one_line, report_failure
 from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve.signals import Signals
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError, Fault
 
 log = logging.getLogger(__name__)
 
@@ -91,33 +92,44 @@ def run(
     return report_failure(lambda: _run(config, options, signals, logs), logs)
 
 
-def _read(path: Path, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the settings, and where they are; raises `ConfigurationError` with the first that cannot be used."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The settings without the `invalid` ones, None if they cannot be built; all faults; what returns a place."""
+
+    settings: Any
+    faults: list[Fault]
+    invalid: frozenset[str]
+    place: Callable[[tuple[str, ...]], str]
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli.serve import configuration
     from amqtt_rest_bridge.cli.serve.validation import build
     from amqtt_rest_bridge.worker.settings import WorkerSettings
 
     read = configuration.read(path)
-    settings, invalid = build(WorkerSettings, {**read.values, **options})
-    faults = [read.invalid((), one) for one in invalid]
+    settings, misfits = build(WorkerSettings, {**read.values, **options})
+    faults = [read.invalid((), one) for one in misfits]
     if "spool" in read.values:
         hint = "leave it out: the broker keeps the messages of lossless routes"
         faults.append(read.fault(("spool",), "a worker has no spool", hint))
-    if faults:
-        raise ConfigurationError(in_one_line(faults))
-    return settings, read.place(())
+
+    def keys(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in names if name in read.values and name not in options)[:1]
+
+    invalid = frozenset(str(one.key) for one in misfits)
+    found = settings.setting_faults() if settings is not None else ()
+    faults += [read.fault(keys(names), message) for names, message in found if invalid.isdisjoint(names)]
+    return _Read(settings, faults, invalid, lambda names: read.place(keys(names)))
 
 
 def _check(path: Path, options: Mapping[str, Any]) -> int:
     from amqtt_rest_bridge.cli.serve import bridge_check
-    from amqtt_rest_bridge.worker.settings import check_worker_settings
 
-    settings, place = _read(path, options)
-    try:
-        check_worker_settings(settings)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{place}: {error}") from error
-    if not bridge_check.is_sound(settings, lambda _names: place):
+    read = _read(path, options)
+    for fault in read.faults:
+        log.error("%s", fault)
+    if read.settings is None or not bridge_check.is_sound(read.settings, read.place, read.invalid) or read.faults:
         return 1
     log.info("ok")
     return 0
@@ -129,10 +141,9 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     from amqtt_rest_bridge.worker import service
     from amqtt_rest_bridge.worker.settings import check_worker_settings
 
-    settings, place = _read(path, options)
-    try:
-        address = check_worker_settings(settings)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{place}: {error}") from error
-    service.run(settings, address, BridgeCode(main.check_routes, main.run), signals, logs.stop_holding)
+    read = _read(path, options)
+    if read.faults:
+        raise ConfigurationError(in_one_line(read.faults))
+    address = check_worker_settings(read.settings)
+    service.run(read.settings, address, BridgeCode(main.check_routes, main.run), signals, logs.stop_holding)
     return 0

@@ -11,11 +11,12 @@ from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
 from amqtt_rest_bridge.model import OverloadPolicy, Route
-from amqtt_rest_bridge.processes.settings import Settings, check_settings
+from amqtt_rest_bridge.processes.settings import SettingFault, Settings, check_settings
 from amqtt_rest_bridge.worker.values import Address
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+_TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _RANGES: Final = (
     ("slots", 1, 1024),
@@ -44,6 +45,24 @@ class WorkerSettings(Settings):
         """Return true: a broker elsewhere has what it has acknowledged."""
         return True
 
+    def setting_faults(self) -> Iterator[SettingFault]:
+        """Return everything that is wrong with the values; reads certificates and the password."""
+        yield from super().setting_faults()
+        if not _GROUP.fullmatch(self.group):
+            message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
+            yield ("group",), f"the setting group {message}"
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                yield (name,), f"the setting {name} is {value}; allowed is {least} to {most}"
+        if not 0 <= self.slot < self.slots:
+            yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
+        for names, read in ((("broker",), _server), (("password_secret",), _password), (_TLS_FILES, _tls)):
+            try:
+                read(self)
+            except ConfigurationError as error:
+                yield names, str(error)
+
     def faults_of(self, route: Route) -> Iterator[Fault]:
         """Return what a route needs that a worker has not."""
         is_lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
@@ -64,22 +83,13 @@ def check_worker_settings(settings: WorkerSettings) -> Address:
         ConfigurationError: The first setting that cannot be used; the message holds no password.
     """
     check_settings(settings)
-    if not _GROUP.fullmatch(settings.group):
-        raise ConfigurationError(
-            "the setting group must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
-        )
-    for name, least, most in _RANGES:
-        value = getattr(settings, name)
-        if not least <= value <= most:
-            raise ConfigurationError(f"the setting {name} is {value}; allowed is {least} to {most}")
-    if not 0 <= settings.slot < settings.slots:
-        raise ConfigurationError(
-            f"the setting slot is {settings.slot}; with slots: {settings.slots} it is 0 to {settings.slots - 1}"
-        )
-    return _address(settings)
+    scheme, host, port, username = _server(settings)
+    shown = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return Address(host, port, username, _password(settings), _tls(settings), shown)
 
 
-def _address(settings: WorkerSettings) -> Address:
+def _server(settings: WorkerSettings) -> tuple[str, str, int, str | None]:
+    """Return scheme, host, port and user name of the setting broker."""
     try:
         parts = urlsplit(settings.broker)
         host, port = parts.hostname, parts.port
@@ -92,10 +102,8 @@ def _address(settings: WorkerSettings) -> Address:
             f"the setting broker holds a password: put it into the environment variable {PASSWORD_VARIABLE}, "
             "or name a file of secrets_dir in password_secret"
         )
-    port = port if port is not None else _PORTS[parts.scheme]
-    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     username = unquote(parts.username) if parts.username else None
-    return Address(host, port, username, _password(settings), _tls(settings, parts.scheme == "mqtts"), shown)
+    return parts.scheme, host, _PORTS[parts.scheme] if port is None else port, username
 
 
 def _password(settings: WorkerSettings) -> str | None:
@@ -110,10 +118,10 @@ def _password(settings: WorkerSettings) -> str | None:
         raise ConfigurationError(f"cannot read the setting password_secret, {path}: {error}") from error
 
 
-def _tls(settings: WorkerSettings, wanted: bool) -> ssl.SSLContext | None:
-    files = {name: getattr(settings, name) for name in ("ca_file", "cert_file", "key_file")}
+def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:
+    files = {name: getattr(settings, name) for name in _TLS_FILES}
     given = [name for name, value in files.items() if value is not None]
-    if not wanted:
+    if not settings.broker.lower().startswith("mqtts:"):
         if given:
             raise ConfigurationError(f"the setting {given[0]} needs TLS: write broker: mqtts://...")
         return None

@@ -113,7 +113,7 @@ def test_version_of_a_tree_that_is_not_installed_is_unknown(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("amqtt_rest_bridge.__main__.version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == "amqtt-rest-bridge unknown\n"
 

@@ -126,7 +126,7 @@ def test_secrets_in_topics_are_masked(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_topic_that_triggers_nothing_names_those_that_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert attempt(folder, "--topic", "nowhere") == 0
+    assert attempt(folder, "--topic", "nowhere") == 1
     assert capsys.readouterr().out == (
         "a message on nowhere triggers no client event; the routes listen on: other/#, weather/+/ask\n"
     )

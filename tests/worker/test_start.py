@@ -61,17 +61,31 @@ def test_a_setting_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any],
     assert "secret@" not in str(raised.value)
 
 
-@pytest.mark.parametrize("arguments", [pytest.param((), id="start"), pytest.param(("--check",), id="check")])
-def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    ended = run(tmp_path, *arguments, slots="2", spool="s.db", slotz=1)
-    line = reason_of(ended)
+def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path) -> None:
+    line = reason_of(run(tmp_path, slots="2", spool="s.db", slotz=1))
     assert line.startswith(f"{tmp_path}/worker.yaml:1:")
     assert line.endswith("unknown setting slotz (did you mean slots?); 2 more, see --check")
-    assert wrong_slot(tmp_path, *arguments).endswith("the setting slot is 1; with slots: 1 it is 0 to 0")
+    assert reason_of(run(tmp_path, slot=1)).endswith("the setting slot is 1; with slots: 1 it is 0 to 0")
 
 
-def wrong_slot(folder: Path, *arguments: str) -> str:
-    return reason_of(run(folder, *arguments, slot=1))
+def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path) -> None:
+    wrong = {"slotz": 1, "slots": "2", "spool": "s.db", "slot": 1, "broker": "http://x", "password_secret": "gone"}
+    ended = run(tmp_path, "--check", "--adopt-seconds", "0", **wrong)
+    assert ended.returncode == 1
+    text = (tmp_path / "worker.yaml").read_text()
+    faults = [line for line in ended.stdout.splitlines() if line.startswith(f"{tmp_path}/worker.yaml:")]
+    for name, fault in {
+        "slotz": "unknown setting slotz",
+        "slots": "slots must be a whole number, not text",
+        "spool": "a worker has no spool",
+        "slot": "the setting slot is 1; with slots: 1 it is 0 to 0",
+        "broker": "the setting broker must be mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS",
+        "password_secret": "cannot read the setting password_secret",
+    }.items():
+        place = text.index(f'"{name}"') + 1
+        assert any(line.startswith(f"{tmp_path}/worker.yaml:1:{place}: error: {fault}") for line in faults), fault
+    assert f"{tmp_path}/worker.yaml:1:1: error: the setting adopt_seconds is 0.0; allowed is 1 to 86400" in faults
+    assert len(faults) == 7
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:
