@@ -22,7 +22,7 @@ from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, 
 
 log = logging.getLogger(__name__)
 
-FOLLOW_SECONDS = 0.5
+FOLLOW_SECONDS = 0.25
 _OVERDUE_SECONDS = 1.0  # a request looks for changes itself when the last look is older
 _FIRST_PART_SECONDS = 0.5  # small libraries are indexed by then
 _SUGGESTIONS = 8

@@ -83,16 +83,15 @@ def schema() -> Schema:
     return builder.build()
 
 
-def entry(document: Document) -> tuple[Entry, set[str]]:
+def entry(document: Document) -> tuple[Entry, Collection[str]]:
     """Return what the index keeps of a template, and the words that it has."""
-    weights: dict[str, int] = {}
-    found: set[str] = set()
+    counted: Counter[str] = Counter()
     for text, weight in _fields(document):
-        counted = Counter(words(text))
-        found.update(counted)
-        for word, count in counted.items():
-            term = stem(word)
-            weights[term] = weights.get(term, 0) + weight * count
+        counted.update(words(text) * weight)
+    weights: dict[str, int] = {}
+    for word, weight in counted.items():
+        term = stem(word)
+        weights[term] = weights.get(term, 0) + weight
     # Half weights are rounded up: a word of the cells alone counts once.
     repeated = {term: f"{term} " * ((weight + 1) // 2) for term, weight in weights.items()}
     stops = repeated.keys() & _STOP_STEMS
@@ -100,14 +99,14 @@ def entry(document: Document) -> tuple[Entry, set[str]]:
         key=document.key,
         text="".join([text for term, text in repeated.items() if term not in stops]),
         stops="".join([repeated[term] for term in stops]),
-        words=" ".join(found),
+        words=" ".join(counted),
         title=" ".join(words(document.title)[:_TITLE_WORDS]),
         facets=list(document.facets),
         published=_microseconds(document.published_at),
         tie=int.from_bytes(document.key.encode()[:7].ljust(7, b"\0"), "big"),
         changed=document.changed,
     )
-    return kept, found
+    return kept, counted.keys()
 
 
 def state_entry(state: str) -> Entry:

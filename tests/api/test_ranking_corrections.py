@@ -1,6 +1,6 @@
 import pytest
 
-from template_api.ranking import Document, Match, Ranking
+from template_api.ranking import Document, Match, Ranking, SearchIndex
 from template_api.ranking.interpretation import MOST_CORRECTED
 from tests.api.indexed import indexed
 
@@ -201,3 +201,15 @@ def test_a_word_typed_right_and_wrong_counts_as_typed_right(library: Ranking) ->
         (hit,) = library.search(text, 10).hits
         assert hit.matched == (Match("webhook", "webhook"),)
         assert hit.score > wrong.score
+
+
+def test_a_word_that_has_left_the_library_hides_no_known_one() -> None:
+    index = SearchIndex(None)
+    assert index.lock()
+    index.put(Document("gone", "Transmitte", "", "", "", ""))
+    index.commit("first")
+    index.remove("gone")
+    index.put(Document("kept", "Transmits", "", "", "", ""))
+    index.commit("second")
+    assert keys(index.ranking, "transmittr x") == ["kept"]
+    index.close()
