@@ -1,6 +1,7 @@
 """The library in its database: what is written to it, what the API reads, and the search index that follows it.
 
-Only here are sqlmodel and sqlalchemy imported, in `postgres` alone psycopg. From the bottom: `tables`, `postgres`;
+Only here are sqlmodel (in `models`) and sqlalchemy imported, in `postgres` alone psycopg. From the bottom: `tables`,
+`models`, `postgres`;
 `database` (open, upgrade, transactions); `statements`, `writer`, `index_folder`; `indexing`; `importer`,
 `settings_check`, `states`, `template_library`.
 """

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
-from template_api.library.tables import SCHEMA_VERSION, UPGRADES, Table, tables
+from template_api.library.tables import SCHEMA_VERSION, UPGRADES, tables
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
@@ -179,6 +179,8 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
     if as_it_is and (found is None or found < schema):
         raise StartError(f"the database has no tables of schema version {schema}; a dry run does not make them")
     if found is None:
+        from template_api.library.models import Table  # tables are made once
+
         Table.metadata.create_all(connection)
         row = {"id": 1, "schema_version": schema, "version": 1, "is_filling": False, "identity": str(uuid.uuid4())}
         connection.execute(library.insert().values(row))

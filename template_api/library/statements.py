@@ -73,7 +73,7 @@ class Statements:
         ids_of_page = sa.select(t.id).where(*wanted).order_by(t.published_at.desc(), t.id)
         return (
             ids_of_page.limit(query.limit).offset(query.offset),
-            sa.select(sa.func.count()).select_from(t.id.table).where(*wanted),
+            sa.select(sa.func.count(t.id)).where(*wanted),
         )
 
 
