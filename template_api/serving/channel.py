@@ -106,7 +106,19 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
 
     def execute(self) -> None:
         self.channel.refused = True
-        error = _api_error(self.request.error)
+        text = str(self.request.error.body)
+        error: errors.ApiError
+        match self.request.error.code:
+            case 400:
+                error = errors.InvalidRequestError(text)
+            case 413:
+                error = errors.PayloadTooLargeError(f"The body is larger than {MAX_BODY_BYTES} bytes")
+            case 431:
+                error = errors.HeadersTooLargeError(f"The header section is larger than {MAX_HEADER_BYTES} bytes")
+            case 501:
+                error = errors.UnsupportedTransferError(text)
+            case _:
+                error = errors.InternalError()
         # The headers of some requests could not be read.
         words = getattr(self.request, "first_line", b"").decode("latin-1").split(" ")
         method = getattr(self.request, "command", words[0])
@@ -229,18 +241,3 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
                 self.socket.shutdown(socket.SHUT_WR)
         else:
             self.abandon()
-
-
-def _api_error(refusal: Any) -> errors.ApiError:
-    text = str(refusal.body)
-    match refusal.code:
-        case 400:
-            return errors.InvalidRequestError(text)
-        case 413:
-            return errors.PayloadTooLargeError(f"The body is larger than {MAX_BODY_BYTES} bytes")
-        case 431:
-            return errors.HeadersTooLargeError(f"The header section is larger than {MAX_HEADER_BYTES} bytes")
-        case 501:
-            return errors.UnsupportedTransferError(text)
-        case _:
-            return errors.InternalError()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 from template_api.errors import SourceError
 
@@ -117,6 +118,20 @@ class Fields:
         except (ValueError, OverflowError):
             self.note(self.fault(key, f"must be a date such as 2026-01-31T12:00:00Z, not {value!r}"))
             return None
+
+    def url(self, key: str) -> str | None:
+        """Return an http or https address, or None when it is absent."""
+        value = self.text(key)
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and value.isascii()
+        except ValueError:
+            usable = False
+        if not usable or not value.isprintable() or " " in value:
+            self.note(self.fault(key, f"must be an http or https address, not {value!r}"))
+        return value
 
     def items(self, key: str) -> Sequence[Any]:
         """Return a list; a single text or object is a list of one."""

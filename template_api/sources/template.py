@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from urllib.parse import urlsplit
 
 from template_api.records import Difficulty, Status
 from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
@@ -80,7 +79,7 @@ def template_source(
         short_description=fields.text("short_description") or fields.text("summary") or "",
         content=content,
         difficulty=fields.choice("difficulty", Difficulty),
-        url=_url(fields),
+        url=fields.url("url"),
         status=fields.choice("status", Status) or Status.PUBLISHED.value,
         published_at=fields.time("published_at"),
         category=fields.named("category"),
@@ -129,17 +128,3 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     if slug is None and not (fields.members.get("slug") or fields.members.get("id")):
         fields.note(fields.fault("slug", "is required (or an id)"))
     return None, slug
-
-
-def _url(fields: Fields) -> str | None:
-    url = fields.text("url")
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isascii() and url.isprintable()
-    except ValueError:
-        usable = False
-    if not usable or " " in url:
-        fields.note(fields.fault("url", f"must be an http or https address, not {url!r}"))
-    return url
