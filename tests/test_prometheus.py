@@ -17,7 +17,8 @@ import yaml
 
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, hosting
-from tests.bridge.recorder import Seen, recording
+from tests.bridge.http_target import Seen
+from tests.bridge.recorder import recording
 from tests.pages import ROOT, blocks, page, section
 from tests.ports import free_port
 from tests.waiting import eventually

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from types import TracebackType
 
@@ -17,16 +18,33 @@ AUTHORITY = str(CERTIFICATES / "authority.pem")
 Script = Callable[["Peer"], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A request as it arrived."""
 
     line: str
-    headers: tuple[tuple[str, str], ...]
+    fields: tuple[tuple[str, str], ...]
+    """Its headers, in the order in which they came."""
     body: bytes
 
+    @property
+    def method(self) -> str:
+        return self.line.split(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.line.split(" ")[1]
+
+    @property
+    def headers(self) -> Message:
+        """The headers by their names in any case; None for one that did not come."""
+        message = Message()
+        for name, value in self.fields:
+            message[name] = value
+        return message
+
     def values(self, name: str) -> list[str]:
-        return [value for key, value in self.headers if key.lower() == name.lower()]
+        return [value for key, value in self.fields if key.lower() == name.lower()]
 
 
 class Peer:
@@ -45,13 +63,13 @@ class Peer:
                 return None
         head, self._data = self._data[:end], self._data[end + 4 :]
         line, *lines = head.decode().split("\r\n")
-        headers = tuple((name, value.strip()) for name, _, value in (text.partition(":") for text in lines))
-        length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
+        fields = tuple((name, value.strip()) for name, _, value in (text.partition(":") for text in lines))
+        length = next((int(value) for name, value in fields if name.lower() == "content-length"), 0)
         while len(self._data) < length:
             if not self._more():
                 return None
         body, self._data = self._data[:length], self._data[length:]
-        seen = Seen(line, headers, body)
+        seen = Seen(line, fields, body)
         self.server.requests.append(seen)
         return seen
 
@@ -88,11 +106,13 @@ class Peer:
 class Target:
     """A server on a free port; every connection runs `script` on a thread of its own."""
 
-    def __init__(self, script: Script, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, script: Script, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self._script = script
         self._tls = tls
         self._listener = socket.create_server(
-            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
         )
         self.port: int = self._listener.getsockname()[1]
         self.requests: list[Seen] = []
@@ -108,6 +128,12 @@ class Target:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the port and every connection; it may be closed already."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

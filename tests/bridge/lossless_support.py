@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 from tests.bridge.host import Host
-from tests.bridge.recorder import Recorder, Seen
+from tests.bridge.http_target import Seen
+from tests.bridge.recorder import Recorder
 
 
 def route(port: int, capacity: int = 10_000) -> str:

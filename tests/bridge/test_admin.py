@@ -20,7 +20,8 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.admin_support import TOKEN, Admin, admin_of, client_route, server_route
 from tests.bridge.host import Host, configuration, hosting
-from tests.bridge.recorder import Recorder, Seen, recording
+from tests.bridge.http_target import Seen
+from tests.bridge.recorder import Recorder, recording
 from tests.waiting import eventually
 
 PACKAGE: Final = Path(amqtt_rest_bridge.__file__).parent

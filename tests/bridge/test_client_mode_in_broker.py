@@ -12,7 +12,8 @@ import pytest
 from tests.benchmarks.mqtt_wire import Wire
 from tests.bridge.gate import Gate
 from tests.bridge.host import hosting
-from tests.bridge.recorder import Recorder, Seen, echo, recording
+from tests.bridge.http_target import Seen
+from tests.bridge.recorder import Recorder, echo, recording
 
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
 
@@ -151,7 +152,7 @@ def test_all_events_that_match_a_message_run_and_other_topics_trigger_nothing(ta
         client.publish("elsewhere", b"-")
         client.publish("in/x", b"1")
         assert sorted(client.messages(2)) == [("out", b"1"), ("out2", b"1")]
-    assert target.requests.qsize() == 2
+    assert target.arrived.qsize() == 2
 
 
 def test_a_last_will_triggers_also_with_qos_0(target: Recorder) -> None:
@@ -184,7 +185,7 @@ def test_retained_messages_delivered_on_subscription_do_not_trigger(target: Reco
         assert other.message() == ("in/x", b"kept")
         client.publish("in/y", b"next")
         assert client.message() == ("out", b"next")
-    assert target.requests.qsize() == 2
+    assert target.arrived.qsize() == 2
 
 
 def test_a_full_route_refuses_the_new_message_and_answers_the_old_ones(target: Recorder) -> None:

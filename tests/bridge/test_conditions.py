@@ -144,7 +144,7 @@ def test_a_message_for_which_it_is_false_sends_nothing_and_counts_as_skipped() -
             client.publish("in", payload)
         assert client.message() == ("out", b'{"level": 3}')
         assert target.request().body == b'{"level": 3}'
-        assert target.requests.empty()
+        assert target.arrived.empty()
         status = host.plugin.service.statistics["R"].status(0.0)
         assert status["messages"] == {
             "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "refused": 0, "skipped": 3, "queued": 0,

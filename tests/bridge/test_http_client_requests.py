@@ -16,7 +16,7 @@ def test_request_arrives_as_it_was_built() -> None:
         response = client.send(HttpRequest(Method.PUT, base_of(target) + "/a/../b%20c?d={e}", headers, b"\x00\xffz"))
     (seen,) = target.requests
     assert seen.line == "PUT /a/../b%20c?d={e} HTTP/1.1"
-    assert seen.headers == headers
+    assert seen.fields == headers
     assert seen.body == response.body == b"\x00\xffz"
 
 
@@ -25,8 +25,8 @@ def test_host_and_content_length_are_added_when_they_are_missing() -> None:
         client.send(HttpRequest(Method.POST, base_of(target) + "/", (), b"abc"))
         client.send(HttpRequest(Method.GET, base_of(target)))
     first, second = target.requests
-    assert first.headers == (("Host", f"127.0.0.1:{target.port}"), ("Content-Length", "3"))
-    assert second.headers == (("Host", f"127.0.0.1:{target.port}"),)
+    assert first.fields == (("Host", f"127.0.0.1:{target.port}"), ("Content-Length", "3"))
+    assert second.fields == (("Host", f"127.0.0.1:{target.port}"),)
     assert second.line == "GET / HTTP/1.1"
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import amqtt_rest_bridge
 from tests.bridge.host import Host, hosting
-from tests.bridge.recorder import Answer, Recorder, Seen, echo
+from tests.bridge.http_target import Seen
+from tests.bridge.recorder import Answer, Recorder, echo
 
 PACKAGE = Path(amqtt_rest_bridge.__file__).parent
 README = (PACKAGE / "README.md").read_text()

@@ -19,8 +19,9 @@ from amqtt_rest_bridge.broker.lossless import Lossless
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess
 from tests.bridge.host import hosting
+from tests.bridge.http_target import Seen
 from tests.bridge.lossless_support import Keys, load, on_disk, route
-from tests.bridge.recorder import Seen, recording
+from tests.bridge.recorder import recording
 from tests.ports import free_port
 from tests.waiting import eventually
 
@@ -145,7 +146,7 @@ def test_each_message_is_sent_once_while_nothing_is_killed(tmp_path: Path) -> No
         assert client.message() == ("out", b"will")
         client.publish("in/x", b"last")
         assert client.message() == ("out", b"last")
-        assert target.requests.qsize() == 5
+        assert target.arrived.qsize() == 5
         eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
 
 
@@ -264,7 +265,7 @@ def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: 
             target.request()
         client = host.client("out")
         client.publish("in/x", b"last")
-        eventually(lambda: target.requests.qsize() > 0, "the last one is missing")
+        eventually(lambda: target.arrived.qsize() > 0, "the last one is missing")
         assert target.request().body == b"last"
 
 

@@ -16,8 +16,9 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.host import hosting
+from tests.bridge.http_target import Seen
 from tests.bridge.lossless_support import load, on_disk, route
-from tests.bridge.recorder import Seen, recording
+from tests.bridge.recorder import recording
 from tests.waiting import eventually
 
 MOST_UNDERWAY = 1000

@@ -9,8 +9,9 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess
+from tests.bridge.http_target import Seen
 from tests.bridge.lossless_support import on_disk, route
-from tests.bridge.recorder import Seen, recording
+from tests.bridge.recorder import recording
 from tests.waiting import eventually
 
 BATCH = 5

@@ -7,7 +7,8 @@ import pytest
 from amqtt_rest_bridge.bridge import engine
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from tests.bridge.host import hosting
-from tests.bridge.recorder import Recorder, Seen, recording
+from tests.bridge.http_target import Seen
+from tests.bridge.recorder import Recorder, recording
 
 
 def route(target: Recorder, name: str) -> str:

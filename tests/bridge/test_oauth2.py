@@ -14,8 +14,8 @@ from amqtt_rest_bridge.bridge.client.oauth2 import TokenSource
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.host import hosting
-from tests.bridge.http_target import AUTHORITY, ConnectProxy, Target, answering, reply, server_tls
-from tests.bridge.recorder import Answer, Recorder, Seen, recording
+from tests.bridge.http_target import AUTHORITY, ConnectProxy, Seen, Target, answering, reply, server_tls
+from tests.bridge.recorder import Answer, Recorder, recording
 
 SECRET = "cl1ent-s3cret"
 

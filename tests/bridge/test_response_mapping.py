@@ -77,7 +77,7 @@ def test_a_value_that_the_response_lacks_is_a_failure_with_its_status_and_the_ca
     assert (topic, failure["status"], failure["error"]["code"]) == ("wrong", 200, "placeholder_unresolved")
     assert reason in failure["error"]["message"]
     assert "{response.json.a|text}" in failure["error"]["hint"]
-    assert target.requests.qsize() == 1
+    assert target.arrived.qsize() == 1
 
 
 def test_a_failure_goes_to_the_topic_that_the_response_names_where_there_is_one(target: Recorder) -> None:

@@ -146,7 +146,7 @@ POLL = """
 @pytest.mark.parametrize("processes", [0, 2])
 def test_one_field_of_a_polled_api_is_published_by_one_bridge_process_alone(processes: int) -> None:
     with recording() as target:
-        target.answer = lambda _: (200, json.dumps({"eur": target.requests.qsize()}).encode())
+        target.answer = lambda _: (200, json.dumps({"eur": target.arrived.qsize()}).encode())
         with hosting(POLL.format(url=target.url), processes=processes) as host:
             client = host.client("price", "$schedule/#")
             assert client.messages(3) == [("price", str(number).encode()) for number in (1, 2, 3)]

@@ -17,8 +17,8 @@ import pytest
 from amqtt_rest_bridge.bridge.admin import pages
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, configuration, hosting
-from tests.bridge.http_target import Peer, Target
-from tests.bridge.recorder import Seen, recording
+from tests.bridge.http_target import Peer, Seen, Target
+from tests.bridge.recorder import recording
 from tests.browser import Page, browsing
 from tests.waiting import eventually
 
