@@ -13,12 +13,12 @@ log = logging.getLogger(__name__)
 class Timers:
     """Run actions after a delay, on a thread of their own; an action must not block."""
 
-    def __init__(self, name: str = "bridge-timers") -> None:
+    def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="bridge-timers", daemon=True)
         self._thread.start()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:

@@ -72,8 +72,7 @@ class Dispatcher:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
         self._server.replace((numbered.route for numbered in routes), reads, replies)
         watched = self._server.watching.entries()
-        outcomes = self._outcomes
-        self.table = build_table(routes, watched, outcomes.statistics, self._workers, outcomes.clock())
+        self.table = build_table(routes, watched, self._outcomes.statistics, self._workers)
         if self._observer is not None:
             self._observer.keep(event_names(numbered.route for numbered in routes))
         for offered in list(self._room.empty()):  # by the present definition of their events

@@ -7,7 +7,7 @@ there is an admin port. The broker's loop alone.
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
@@ -24,12 +24,11 @@ SUCCEEDED: Final = "succeeded"
 
 
 class Observer:
-    """Count, and keep the last records of each route; `clock` returns Unix seconds."""
+    """Count, and keep the last records of each route."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self) -> None:
         self.following = False
         """Whether every message is recorded for those that follow; see `take_live`."""
-        self._clock = clock
         self._counts: dict[EventName, EventCounts] = {}
         self._records: dict[str, deque[Record]] = {}
         self._live: list[Record] = []
@@ -54,7 +53,7 @@ class Observer:
 
     def lost(self, listening: Listening, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
-        seconds = max(0.0, self._clock() - message.timestamp)
+        seconds = max(0.0, time.time() - message.timestamp)
         self._count(listening.name, failure.code.value, seconds)
         self._record("call", listening, message, failure, round(1000 * seconds, 1))
 
@@ -104,7 +103,7 @@ class Observer:
     ) -> None:
         route, event = listening.name
         record = Record(
-            self._clock(), kind, route, event, loggable(message.topic), listening.event.method.value,
+            time.time(), kind, route, event, loggable(message.topic), listening.event.method.value,
             code=failure.code.value, message=failure.message, hint=failure.hint, ms=ms,
         )  # fmt: skip
         records = self._records.get(route)

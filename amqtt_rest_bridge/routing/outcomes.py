@@ -29,7 +29,6 @@ class Outcomes:
         on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
         observer: Counts for the admin port; None where there is none.
-        clock: Unix seconds.
     """
 
     publisher: PublisherPort
@@ -37,11 +36,10 @@ class Outcomes:
     on_health: Callable[[RouteStatistics], None]
     quiet: QuietLog
     observer: Observer | None = None
-    clock: Callable[[], float] = time.time
 
     def ended(self, call: Call, result: CallResult, release_credits: ReleaseCredits) -> None:
         """Note a call that has ended, and publish its result."""
-        listening, statistics, now = call.listening, call.listening.statistics, self.clock()
+        listening, statistics, now = call.listening, call.listening.statistics, time.time()
         if result.code is None:
             changed = statistics.success(result.seconds, now)
             self.quiet.note(
@@ -66,7 +64,7 @@ class Outcomes:
         self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
         if self.observer is not None:
             self.observer.lost(listening, call.message, failure)
-        if listening.statistics.failure(failure.code, failure.message, self.clock()):
+        if listening.statistics.failure(failure.code, failure.message, time.time()):
             self._report_health(listening.statistics)
         self._publish_failure(call, failure, _no_credits)
 
@@ -85,7 +83,7 @@ class Outcomes:
     def error(self, route: str, code: str, message: str) -> None:
         """Note in a route's status an error that ended no call and no request."""
         statistics = self.statistics.get(route)
-        if statistics is not None and statistics.try_failed(code, message, self.clock()):
+        if statistics is not None and statistics.try_failed(code, message, time.time()):
             self.on_health(statistics)
 
     def _publish_failure(self, of: Call | Offered, failure: CallError, release_credits: ReleaseCredits | None) -> None:

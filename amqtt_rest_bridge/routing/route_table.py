@@ -1,5 +1,6 @@
 """The routes in use: which events a topic concerns, and the statistics of each route. The broker's loop alone."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +30,6 @@ def build_table(
     watched: Iterable[tuple[str, Watched]],
     statistics: dict[str, RouteStatistics],
     workers: int,
-    now: float,
 ) -> RouteTable:
     """Build the table of routes.
 
@@ -38,14 +38,13 @@ def build_table(
         watched: Server mode's topic filters.
         statistics: By route; changed in place. A route that keeps its name keeps its statistics.
         workers: How many requests a route can have in flight, over all bridge processes.
-        now: Unix seconds.
     """
     before = dict(statistics)
     statistics.clear()
     entries: list[tuple[str, Listening]] = []
     for numbered in routes:
         route = numbered.route
-        own = statistics[route.name] = before.get(route.name) or RouteStatistics(route, workers, now)
+        own = statistics[route.name] = before.get(route.name) or RouteStatistics(route, workers, time.time())
         own.update(route)
         lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
         is_paced = route.route_config.rate_limit is not None

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from amqtt_rest_bridge.bridge.client import requests
-from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, build_request
+from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -52,7 +52,8 @@ def build(
     key: str | None = None,
     max_body_bytes: int = 1_000,
 ) -> BuiltRequest:
-    return build_request(Route("route", config), made, message, max_body_bytes=max_body_bytes, idempotency_key=key)
+    prepared = PreparedEvent(Route("route", config), made, max_body_bytes=max_body_bytes)
+    return prepared.build(message, idempotency_key=key)
 
 
 def values(call: BuiltRequest, name: str) -> list[str]:

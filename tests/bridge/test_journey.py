@@ -1,6 +1,7 @@
 """The journeys of a message and of a request, module by module, are the tables of the reference."""
 
 import re
+import statistics
 import sys
 import threading
 import urllib.request
@@ -77,8 +78,12 @@ def once(stages: Sequence[str]) -> list[str]:
 
 
 def common(journeys: Sequence[list[str]]) -> list[str]:
-    """Return what all journeys pass: what runs beside one of them, such as a return of credits, is not on its way."""
-    return [stage for stage in journeys[0] if all(stage in journey for journey in journeys)]
+    """Return what all journeys pass, in the order of most.
+
+    What runs beside one of them, such as a return of credits, is not on its way.
+    """
+    orders = [tuple(stage for stage in one if all(stage in other for other in journeys)) for one in journeys]
+    return list(statistics.mode(orders))
 
 
 def table(heading: str) -> list[str]:

@@ -169,13 +169,6 @@ def split_base_address(text: str) -> tuple[Origin, str]:
         raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
 
 
-def build_request(
-    route: Route, event: ClientEvent, message: Message, *, max_body_bytes: int, idempotency_key: str | None = None
-) -> BuiltRequest:
-    """Build one request, for callers with a single message; raises what `PreparedEvent` and `build` raise."""
-    return PreparedEvent(route, event, max_body_bytes=max_body_bytes).build(message, idempotency_key=idempotency_key)
-
-
 class _Text:
     """A text with placeholders, filled once when it has none."""
 
