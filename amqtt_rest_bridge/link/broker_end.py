@@ -66,6 +66,7 @@ class BrokerEnd:
         self._size = 0
         self._frame_of: Callable[[list[Any]], ToBridge] | None = None
         self._flushed = 0.0  # when that happened last, by the loop's clock
+        self._is_due = False  # a flush, by a timer
 
     def send_now(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         """Send one frame, with sockets beside it; blocks, so only before `attach`."""
@@ -108,8 +109,9 @@ class BrokerEnd:
         quiet = self._loop.time() - self._flushed > _COALESCE_SECONDS
         if quiet or self._size > FRAME_BYTES:
             self.flush()
-        elif len(self._items) == len(items):
-            self._loop.call_at(self._flushed + _COALESCE_SECONDS, self.flush)
+        elif not self._is_due:  # one timer: with one left from before, frames would be half as large
+            self._is_due = True
+            self._loop.call_at(self._flushed + _COALESCE_SECONDS, self._flush_due)
 
     def flush(self) -> None:
         """Send what is gathered."""
@@ -117,6 +119,10 @@ class BrokerEnd:
             items, self._items, self._size = self._items, [], 0
             self._flushed = self._loop.time()
             self._queue(self._frame_of(items))
+
+    def _flush_due(self) -> None:
+        self._is_due = False
+        self.flush()
 
     def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         """Queue one frame; what is queued is bounded by what the callers admit."""
