@@ -145,6 +145,9 @@ def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Pa
     page.colours(scheme)
     page.open(url(host, path))
     assert page.fits()
+    if path == "/":  # the error below each route too
+        assert page.evaluate("[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth)")
+        assert page.evaluate("document.querySelector('[data-route=Alarms] [data-cell=error]').checkVisibility()")
     paper, ink = page.evaluate("['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])")
     brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
     assert (brightness[0] > brightness[1]) is (scheme == "light")
