@@ -76,6 +76,17 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
     assert main(["check", "conf/routes"]) == 0
 
 
+def test_redirects_are_followed_within_the_library_and_from_http_to_https(
+    folder: Path, web: responses.RequestsMock
+) -> None:
+    web.add("GET", URL.replace("https", "http"), status=301, headers={"Location": URL})
+    web.add("GET", URL, status=308, headers={"Location": "/moved/one"})
+    web.add("GET", f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
+    assert main(["install", "one", "--from", "http://me:pass@library.example", "--into", "routes"]) == 0
+    assert written(folder) == ["routes/a.lotnb"]
+    assert {call.request.headers["Authorization"] for call in web.calls} == {"Basic bWU6cGFzcw=="}
+
+
 def test_an_overloaded_library_is_asked_again(folder: Path, web: responses.RequestsMock) -> None:
     web.add("GET", URL, status=503, headers={"Retry-After": "0"})
     web.add("GET", URL, json=answer(a=[cell()]))
@@ -130,9 +141,19 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
         pytest.param({"body": requests.exceptions.ProxyError("no")}, "the proxy does not work", id="proxy"),
         pytest.param({"body": requests.exceptions.ChunkedEncodingError("cut")}, "the exchange with it", id="cut off"),
         pytest.param({"status": 302, "headers": {"Location": URL}}, "redirects more than 5 times", id="in circles"),
-        pytest.param(
-            {"status": 302, "headers": {"Location": "http://library.example/x"}}, "from https to http", id="downgrade"
+        *(
+            pytest.param({"status": 302, "headers": {"Location": place}}, f"to another address, {shown}\n", id=place)
+            for place, shown in {
+                "http://library.example/x": "http://library.example/x",
+                "http://127.0.0.1:9464/api/routes": "http://127.0.0.1:9464/api/routes",
+                "//169.254.169.254/latest": "https://169.254.169.254/latest",
+                "file:///etc/passwd": "file:///etc/passwd",
+                "https://library.example:22/": "https://library.example:22/",
+                "https://me:pass@elsewhere.example/": "elsewhere.example/",
+            }.items()
         ),
+        pytest.param({"status": 302, "headers": {"Location": "https://[x"}}, "not an address", id="to no address"),
+        pytest.param({"status": 302, "headers": {"Location": "https://x:9x/"}}, "not an address", id="to no port"),
     ],
 )
 def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
@@ -300,7 +321,7 @@ def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: responses.R
 def test_the_password_of_an_address_is_not_shown(
     folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add("GET", "https://user:hunter2@library.example/api/templates/one", status=404)
+    web.add("GET", URL, status=404)
     assert main(["install", "one", "--from", "https://user:hunter2@library.example"]) == 1
     assert "hunter2" not in capsys.readouterr().err
     assert web.calls[0].request.headers["Authorization"].startswith("Basic ")

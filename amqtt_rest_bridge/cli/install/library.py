@@ -8,11 +8,12 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 import requests
 from requests.adapters import HTTPAdapter, Retry
+from requests.utils import get_auth_from_url
 
 from amqtt_rest_bridge.cli.install.errors import InstallError
 from amqtt_rest_bridge.errors import ConfigurationError, on_one_line, visible
@@ -37,9 +38,9 @@ _FAILURES: Final = (
         "REQUESTS_CA_BUNDLE names a file of authorities to trust",
     ),
     (requests.exceptions.Timeout, "it does not answer in time", "try again later"),
-    (requests.exceptions.TooManyRedirects, f"it redirects more than {_MOST_REDIRECTS} times", _OTHER_ADDRESS),
     (requests.exceptions.ConnectionError, "it cannot be reached", f"start it, or {_OTHER_ADDRESS}"),
     (requests.exceptions.RequestException, "the exchange with it fails", "try again later"),
+    (ValueError, "it redirects to something that is not an address", _OTHER_ADDRESS),  # requests parses it
 )
 
 
@@ -88,7 +89,7 @@ class Library:
     """
 
     def __init__(self, address: str, user_agent: str) -> None:
-        self._address = address.rstrip("/")
+        self._credentials = get_auth_from_url(address)
         self._user_agent = user_agent
         self.name = _without_credentials(address)
 
@@ -102,7 +103,7 @@ class Library:
         # Dots alone would be another path of the API.
         if not id_or_slug.strip(".") or not id_or_slug.isprintable() or "/" in id_or_slug or "\\" in id_or_slug:
             raise ConfigurationError(f"{visible(id_or_slug)!r} is not the slug or id of a template")
-        received = self._received(f"{self._address}/api/templates/{quote(id_or_slug, safe='')}")
+        received = self._received(f"{self.name}/api/templates/{quote(id_or_slug, safe='')}")
         if received.status != requests.codes.ok:
             raise self._refusal(received)
         try:
@@ -118,7 +119,7 @@ class Library:
             return future.result(TOTAL_SECONDS)
         except TimeoutError as error:
             raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:.0f} s", "try again later") from error
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:
             reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
             cause = _cause(error)
             raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
@@ -132,19 +133,40 @@ class Library:
     def _get(self, url: str) -> _Received:
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         with requests.Session() as session:
-            session.max_redirects = _MOST_REDIRECTS
             for scheme in ("http://", "https://"):
                 session.mount(scheme, HTTPAdapter(max_retries=_RETRIES))
+            session.auth = self._credentials if any(self._credentials) else None
             timeout = (_CONNECT_SECONDS, _READ_SECONDS)
-            with session.get(url, headers=headers, timeout=timeout, stream=True) as response:
-                if url.startswith("https:") and any(not each.url.startswith("https:") for each in _asked(response)):
-                    raise InstallError(f"{self.name} redirects from https to http", _OTHER_ADDRESS)
-                content = bytearray()
-                for chunk in response.iter_content(_CHUNK):
-                    content += chunk
-                    if len(content) > MAX_BYTES:
-                        raise InstallError(f"{self.name} answers with more than {MAX_BYTES} bytes", _OTHER_ADDRESS)
-                return _Received(response.status_code, bytes(content))
+            for _ in range(_MOST_REDIRECTS + 1):
+                with session.get(url, headers=headers, timeout=timeout, stream=True, allow_redirects=False) as response:
+                    if not response.is_redirect:
+                        return self._read(response)
+                    url = self._redirected(url, response.headers["location"])
+        raise InstallError(f"{self.name} redirects more than {_MOST_REDIRECTS} times", _OTHER_ADDRESS)
+
+    def _redirected(self, url: str, location: str) -> str:
+        """Return where a redirect leads.
+
+        Decision: to the same host and port, or to https on the same host, alone: no library makes this machine send
+        requests to others, such as those that only it can reach.
+        """
+        following = urljoin(url, location)
+        old, new = urlsplit(url), urlsplit(following)
+        if (new.scheme, new.hostname, new.port) not in (
+            (old.scheme, old.hostname, old.port),
+            ("https", old.hostname, None),
+        ):
+            message = f"{self.name} redirects to another address, {on_one_line(following.rpartition('@')[2], _SHOWN)}"
+            raise InstallError(message, "if you trust it, name it with --from")
+        return following
+
+    def _read(self, response: requests.Response) -> _Received:
+        content = bytearray()
+        for chunk in response.iter_content(_CHUNK):
+            content += chunk
+            if len(content) > MAX_BYTES:
+                raise InstallError(f"{self.name} answers with more than {MAX_BYTES} bytes", _OTHER_ADDRESS)
+        return _Received(response.status_code, bytes(content))
 
     def _refusal(self, received: _Received) -> InstallError:
         """Return what the error body of the API says, or the status alone."""
@@ -156,10 +178,6 @@ class Library:
         if reason.message:
             message += f": {on_one_line(reason.message, _SHOWN)}"
         return InstallError(message, on_one_line(reason.hint, _SHOWN))
-
-
-def _asked(response: requests.Response) -> list[requests.Response]:
-    return [*response.history, response]
 
 
 def _without_credentials(address: str) -> str:
