@@ -249,9 +249,25 @@ def test_it_reads_without_javascript(host: Host, tmp_path: Path, chromium: str) 
 def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
     page.colours(scheme)
     page.open(url(host, path))
+    page.evaluate("showReasons(['the spool cannot be written']); tell('connection lost, trying again')")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
     page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
     found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
     assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+
+
+@pytest.mark.chromium
+@pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
+def test_an_accessibility_check_finds_nothing_without_routes_and_without_calls(page: Page, tmp_path: Path) -> None:
+    for routes, path in (("", "/"), ("", "/graph"), (server_route(), "/routes/Intake")):
+        (tmp_path / "a.lot").write_text(routes)
+        running = Host(configuration(tmp_path, admin_port=0))
+        try:
+            page.open(url(running, path))
+            page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+            assert page.evaluate("axe.run().then((result) => result.violations.map((one) => one.id))") == []
+        finally:
+            running.stop()
 
 
 def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) -> None:
