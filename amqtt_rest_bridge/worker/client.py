@@ -63,6 +63,11 @@ class Client:
             await connection.open()
             if self._has_session and self._session.expiry and not connection.session_present:
                 log.warning("the broker has forgotten the session of %s and what it kept for it", self.client_id)
+            if not self._has_session and connection.session_expiry < self._session.expiry:
+                log.warning(
+                    "the broker keeps the session of %s for %d s, not for session_expiry, %d s",
+                    self.client_id, connection.session_expiry, self._session.expiry,
+                )  # fmt: skip
             self._has_session = True
             await self._on_up(connection)
         except BaseException:

@@ -53,6 +53,8 @@ class Connection:
         """Whether the broker had kept the session."""
         self.receive_maximum = _RECEIVE_MAXIMUM
         """How many publications the broker takes before it has acknowledged one."""
+        self.session_expiry = session.expiry
+        """Seconds for which the broker keeps the session: as asked for, or less."""
         self.maximum_packet_size = _LARGEST_PACKET
         """Bytes of the largest packet that the broker takes; it ends the connection at a larger one."""
         self._address = address
@@ -192,6 +194,7 @@ class Connection:
         else:
             self.session_present = flags.session_present
             self.receive_maximum = getattr(properties, "ReceiveMaximum", _RECEIVE_MAXIMUM)
+            self.session_expiry = getattr(properties, "SessionExpiryInterval", self._session.expiry)
             self.maximum_packet_size = getattr(properties, "MaximumPacketSize", _LARGEST_PACKET)
             self._connected.set_result(None)
 

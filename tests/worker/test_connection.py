@@ -1,13 +1,20 @@
 """A connection to a broker that does exactly what a test scripts, down to the byte."""
 
 import asyncio
+import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 
+from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.processes.event_loop import loop_factory
+from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.intake import Feed, Intake
+from amqtt_rest_bridge.worker.membership import Membership
+from amqtt_rest_bridge.worker.publisher import BrokerPublisher
 from amqtt_rest_bridge.worker.values import Address, Received, Session
 from tests.bridge.http_target import Peer, Script, Target
 
@@ -65,3 +72,141 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         assert received == [b"%d" % number for number in range(1, 100)]
 
     run(script, use, factory)
+
+
+@pytest.mark.parametrize(
+    ("packet", "why"),
+    [
+        pytest.param("E002 9700", "Quota exceeded", id="quota exceeded"),
+        pytest.param("E002 8700", "Not authorized", id="not authorized"),
+        pytest.param("E002 8E00", "Session taken over", id="taken over"),
+        pytest.param("F0 03 000000", "the connection was lost", id="a packet that only clients send"),
+        pytest.param("32FFFFFFFF7F", "the connection was lost", id="a length of five bytes"),
+    ],
+)
+def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK + bytes.fromhex(packet))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = Connection(address, SESSION, lambda *_: None)
+        await connection.open()
+        assert await connection.ended() == why
+
+    run(script, use)
+
+
+def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker has forgotten the session and uses the packet id for another message."""
+    monkeypatch.setattr("amqtt_rest_bridge.worker.client._FIRST_DELAY", 0.01)
+    sent: list[bytes] = []
+    was_taken = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        subscribe = peer.sock.recv(1024)
+        peer.send(b"\x90\x04" + subscribe[2:4] + b"\x00\x01")
+        peer.send(publish("in", b"first" if peer.number == 1 else b"second", 1))
+        if peer.number == 1:
+            was_taken.wait(5)
+            peer.reset()
+        else:
+            sent.append(peer.sock.recv(1024))
+            peer.wait()
+
+    async def use(address: Address) -> None:
+        offered: asyncio.Queue[tuple[bytes, Delivery]] = asyncio.Queue()
+
+        def offer(message: Message, *, hops: int, taken: Collection[EventName], delivery: Delivery | None) -> None:
+            assert delivery is not None and (hops, taken) == (0, frozenset())
+            delivery.hold()
+            offered.put_nowait((message.payload, delivery))
+
+        event = frozenset({("Route", "Event")})
+        intake = Intake(address, SESSION, offer, 0, 1)
+        intake.prepare([Feed("in", event)], event)
+        await intake.client.open()
+        running = asyncio.ensure_future(intake.client.run())
+        payload, old = await offered.get()
+        assert payload == b"first"
+        was_taken.set()
+        payload, new = await offered.get()
+        assert payload == b"second"
+        old.release()
+        await asyncio.sleep(0)
+        assert sent == []
+        new.release()
+        while not sent:
+            await asyncio.sleep(0.005)
+        assert sent == [puback(1)]
+        running.cancel()
+        await intake.client.close()
+
+    run(script, use)
+
+
+def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(bytes.fromhex("2006 0000 03 210002"))  # Receive Maximum 2
+        data = b""
+        for number in range(1, 6):
+            while data.count(b"out") < min(5, number + 1):
+                data += peer.sock.recv(1024)
+            assert data.count(b"out") <= number + 1
+            peer.send(puback(number))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = Connection(address, SESSION, lambda *_: None)
+        await connection.open()
+        publisher = BrokerPublisher()
+        publisher.up(connection)
+        for _ in range(5):
+            publisher.put(Publication("out", b"x"), 0)
+        await publisher.emptied()
+        connection.abort()
+
+    run(script, use)
+
+
+def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(bytes.fromhex("2008 0000 05 110000003C"))  # Session Expiry Interval 60
+        peer.wait()
+
+    async def nothing(_: Connection) -> None:
+        pass
+
+    async def use(address: Address) -> None:
+        client = Client(address, SESSION, lambda *_: None, nothing)
+        await client.open()
+        await client.close()
+
+    run(script, use)
+    assert caplog.messages == ["the broker keeps the session of plant-0 for 60 s, not for session_expiry, 3600 s"]
+
+
+@pytest.mark.parametrize("retained", [True, False])
+@pytest.mark.parametrize("online", [True, False])
+def test_a_forged_record_has_no_slot_adopted_that_is_served_and_only_delays_the_adoption_of_another(
+    online: bool, retained: bool
+) -> None:
+    now = [100.0]
+    members = Membership("plant", 0, 2, 30, monotonic=lambda: now[0], clock=lambda: 0)
+    forged = json.dumps({"online": online, "instance": "x", "since": 1e12}).encode()
+    for now[0] in (100.0, 110.0, 120.0, 130.0, 140.0, 150.0):  # slot 1 serves, and says so
+        members.received("bridge/plant/1/online", b'{"online": true, "instance": "y", "since": 1}', retained=False)
+        members.received("bridge/plant/1/online", forged, retained=retained)
+        assert members.to_adopt() == []
+    now[0] = 180.1  # it has been silent for adopt_seconds
+    assert members.to_adopt() == [1]
+    for nonsense in (b"", b"[]", b"{}", b'{"online": 1}', b"\xff", b"[" * 100_000):
+        assert members.received("bridge/plant/1/online", nonsense, retained=retained) is None
+    assert members.to_adopt() == [1]
