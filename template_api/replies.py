@@ -23,7 +23,7 @@ from template_api.query import SEARCH_PATH
 
 JSON = "application/json"
 _CACHED_REPLIES = 4096
-_CACHED_BYTES = 16 * 1024 * 1024
+_CACHED_BYTES = 8 * 1024 * 1024
 _KEY_BYTES = 16  # of memory for a character of a key: an id of three letters occupies a hundred bytes
 _COMPRESSED_FROM = 1024  # bytes; below, one packet carries the answer anyway
 # For 20 results of 54 kB of random words 0.10 ms of CPU with ISA-L and 0.36 ms with zlib, to 38 and 39 %; zlib's
@@ -55,7 +55,7 @@ class Reply:
 
 
 class ReplyCache:
-    """The answers of one version of the library: the most recently used ones, up to 16 MiB with their keys."""
+    """The answers of one version of the library: the most recently used ones, up to 8 MiB with their keys."""
 
     def __init__(self, max_bytes: int = _CACHED_BYTES, max_replies: int = _CACHED_REPLIES) -> None:
         self._lock = threading.Lock()

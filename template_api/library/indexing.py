@@ -62,6 +62,7 @@ class Indexer:
         self._committed = 0.0
         self._checked = -1  # the version at which the index was last compared with the database
         self._fault = ""
+        self._searched: tuple[SearchIndex, State] | None = None  # what `ranking` is a state of
         self.ranking: Ranking | None = None
         self.edition = 0
 
@@ -90,7 +91,7 @@ class Indexer:
         with self._reading() as connection:
             library, version = connection.execute(self._statements.identity).one()
         if state is not None and state.library == library:
-            self._adopt(index)
+            self._adopt(index, state)
         if not index.is_locked:
             return False
         self._fault = ""
@@ -128,9 +129,18 @@ class Indexer:
             self._index.close()
         self._index, self._state = None, None
 
-    def _adopt(self, index: SearchIndex) -> None:
+    def _adopt(self, index: SearchIndex, state: State) -> None:
+        """Search this state of the index from now on.
+
+        An index that is built in place of a deleted one waits until it is complete: files that are open outlive their
+        folder, so the one before is searched till then.
+        """
+        if state.walked is not None and self._searched is not None:
+            searched, reached = self._searched
+            if searched is not index and (reached.library, reached.walked) == (state.library, None):
+                return
         if self.ranking is not index.ranking:
-            self.ranking = index.ranking
+            self.ranking, self._searched = index.ranking, (index, state)
             self.edition += 1
 
     def _put_part(self, index: SearchIndex, before: State | None, library: str) -> None:
@@ -144,7 +154,9 @@ class Indexer:
             state = self._begun(index, before, library, version)
             changed = state.version < version
             seconds = _CHANGES_SECONDS if changed else _PART_SECONDS
-            while (state.version, state.walked) != (version, None) and time.monotonic() - began < seconds:
+            while (state.version, state.walked) != (version, None):
+                if count and time.monotonic() - began > seconds:
+                    break
                 if state.version < version:
                     rows, state = self._changed(connection, index, state, version)
                 else:
@@ -175,7 +187,7 @@ class Indexer:
     def _commit(self, index: SearchIndex, state: State) -> None:
         index.commit(json.dumps(asdict(state)))
         self._committed = time.monotonic()
-        self._adopt(index)
+        self._adopt(index, state)
         complete = "complete" if state.walked is None else "being built"
         log.info("library version %d is indexed; the index is %s", state.version, complete)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.errors import IndexNotReadyError, StartError
-from template_api.library import TemplateLibrary, import_templates, index_folder, set_status
+from template_api.library import TemplateLibrary, import_templates, index_folder, indexing, set_status
 from template_api.ranking import SearchIndex
 from template_api.records import Status, TemplateQuery
 
@@ -120,6 +120,28 @@ def test_an_index_that_is_deleted_while_it_is_used_is_built_anew(
     assert found(library, "control") == {"fan", "pump", "valve"}
     library.close()
     assert (kept / "meta.json").exists()
+
+
+def test_answers_are_complete_while_a_deleted_index_is_built_anew(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slugs = {f"pump-{n}" for n in range(5)}
+    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
+    writes, reads = opened(sqlite_store, tmp_path / "index"), opened(sqlite_store, tmp_path / "index")
+    shutil.rmtree(tmp_path / "index")
+    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0), ("_COMMIT_SECONDS", 0.0)):
+        monkeypatch.setattr(indexing, name, value)
+    put = 0
+    while writes._indexer.work():
+        reads._indexer.work()
+        put += 1
+        assert found(writes, "pump") == found(reads, "pump") == slugs
+    assert put > len(slugs), "it was built in parts"
+    set_status(sqlite_store.url, "pump-0", Status.HIDDEN)
+    for library in (writes, reads):
+        library.refresh()
+        assert library.find(TemplateQuery(text="pump")).total == len(slugs) - 1
+        library.close()
 
 
 def test_of_two_processes_with_one_folder_one_writes_until_it_ends(
