@@ -94,10 +94,11 @@ def load_routes(
     """
     from amqtt_rest_bridge.errors import RouteFilesError
     from amqtt_rest_bridge.language import loader, sources
+    from amqtt_rest_bridge.language.evaluation import Environment
 
     texts = sources.read([Path(path) for path in paths])
     variables = os.environ if environment is None else environment
-    loaded = loader.load(texts, environment=variables, secrets_dir=Path(secrets_dir))
+    loaded = loader.load(texts, Environment(variables, Path(secrets_dir)))
     if loaded.has_errors:
         raise RouteFilesError(loaded.faults)
     return loaded

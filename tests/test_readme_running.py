@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.language import loader
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import Route
 from tests.bridge.launcher_support import Running
@@ -26,7 +27,7 @@ MOST_TRIES: Final = 50  # of what is sent again until the subscriber has both me
 
 
 def routes(text: str) -> dict[str, Route]:
-    loaded = loader.load([Source("README.md", text)], environment={}, secrets_dir=Path())
+    loaded = loader.load([Source("README.md", text)], Environment({}, Path()))
     assert loaded.faults == ()
     return {route.name: route for route in loaded.routes}
 

@@ -11,6 +11,7 @@ import typer
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.language.evaluation import Environment
 
 DESCRIPTION = """\
 Read route files and report everything that is wrong with them, as the broker would at its start:
@@ -45,7 +46,7 @@ def run(
     Raises:
         ConfigurationError: a path cannot be read.
     """
-    loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=secrets_dir)
+    loaded = loader.load(sources.read(paths), Environment(os.environ, secrets_dir))
     faults = loaded.faults
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"

@@ -24,6 +24,7 @@ from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on
 from amqtt_rest_bridge.failures import failure_topic
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.masking import is_credential, mask_encoded, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
@@ -100,7 +101,7 @@ def run(
 
 def _load(paths: list[str], secrets_dir: Path) -> tuple[Route, ...] | None:
     """Return the routes, None when the files have errors; faults go to standard error."""
-    loaded = loader.load(sources.read(paths), environment=os.environ, secrets_dir=secrets_dir)
+    loaded = loader.load(sources.read(paths), Environment(os.environ, secrets_dir))
     for fault in loaded.faults:
         if fault.severity is not Severity.NOTICE:
             print(fault, file=sys.stderr)

@@ -112,7 +112,9 @@ class _Reader:
             self._last = node
 
     def _read_junk(self, junk: Junk) -> None:
-        if self._forgot_get(junk.text) or self._is_in_comment():
+        # What continues a # comment is reported with it already.
+        in_comment = self._last is not None and any(piece.text.startswith("#") for piece in self._last.pieces[:1])
+        if self._forgot_get(junk.text) or in_comment:
             return
         self._report.error(junk.offset, *explain_junk(junk.text, self._last))
         found = _NAME_IN.match(junk.text)
@@ -121,10 +123,6 @@ class _Reader:
             self._skipping = True
         elif found is not None and self._block is not None:
             self._block.broken.add(found[2].upper())
-
-    def _is_in_comment(self) -> bool:
-        """Return whether a text continues a # comment that is reported already."""
-        return self._last is not None and any(piece.text.startswith("#") for piece in self._last.pieces[:1])
 
     def _forgot_get(self, text: str) -> bool:
         """Report `ENV "X"` and `GET "X"` as one fault of their setting; return whether it was one of them."""

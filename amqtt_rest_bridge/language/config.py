@@ -74,15 +74,16 @@ def _check_address(block: TypedBlock, *, needed: bool) -> None:
             block.values[name] = forms.read_address(block.values[name].strip(), use_ssl=use_ssl)
             warn_of_dot_segments(name, block.values[name], block.offset(name), block.report)
         except FormError as refused:
-            shown = _USER_INFO.sub("***@", block.texts[name].shown)
-            block.error(name, f'BASE_ADDRESS "{shown}" {refused.message}', refused.hint)
+            _refuse_url(block, name, refused)
+
+
+def _refuse_url(block: TypedBlock, name: str, refused: FormError) -> None:
+    shown = _USER_INFO.sub("***@", block.texts[name].shown)
+    block.error(name, f'{name} "{shown}" {refused.message}', refused.hint)
 
 
 def _check_texts(block: TypedBlock) -> None:
-    content_type = block.texts.get("DEFAULT_CONTENT_TYPE")
-    if content_type is not None and not forms.is_media_type(content_type.text):
-        message = f'DEFAULT_CONTENT_TYPE "{content_type.shown}" is not a media type'
-        block.error("DEFAULT_CONTENT_TYPE", message, "as in application/json or text/plain; charset=utf-8")
+    block.check_media_type("DEFAULT_CONTENT_TYPE")
     for name in ("USERNAME", "PASSWORD", "SERVER_USERNAME", "SERVER_PASSWORD"):
         if name in block.texts and forms.has_control(block.texts[name].text):
             block.error(name, f"{name} holds a control character, which a header cannot carry")
@@ -94,9 +95,8 @@ def _check_texts(block: TypedBlock) -> None:
 
 def _check_credentials(block: TypedBlock, *, client: bool, server: bool) -> None:
     for user, password in (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD")):
-        for one, other in ((user, password), (password, user)):
-            if block.has(one) and other not in block:
-                block.error(one, f"{one} is set without {other}", "Basic credentials are made of both")
+        block.refuse_lone(user, password, "Basic credentials are made of both")
+        block.refuse_lone(password, user, "Basic credentials are made of both")
     if block.has("AUTHORIZATION") and block.has("USERNAME") and client:
         message = "AUTHORIZATION and USERNAME are both set"
         block.error("AUTHORIZATION", message, "a request has one Authorization header")
@@ -130,8 +130,7 @@ def _check_oauth2(block: TypedBlock, *, client: bool) -> None:
     if not given:
         return
     for name in _OAUTH2[:3]:
-        if name not in block:
-            block.error(given[0], f"{given[0]} is set without {name}", "the grant needs address, id and secret")
+        block.refuse_lone(given[0], name, "the grant needs address, id and secret")
     for name in filter(block.has, ("AUTHORIZATION", "USERNAME") if client else ()):
         block.error(given[0], f"{given[0]} and {name} are both set", "a request has one Authorization header")
     if "OAUTH2_TOKEN_URL" in block.values:
@@ -142,8 +141,7 @@ def _check_token_url(block: TypedBlock, url: str) -> None:
     try:
         forms.check_url(url)
     except FormError as refused:
-        shown = _USER_INFO.sub("***@", block.texts["OAUTH2_TOKEN_URL"].shown)
-        block.error("OAUTH2_TOKEN_URL", f'OAUTH2_TOKEN_URL "{shown}" {refused.message}', refused.hint)
+        _refuse_url(block, "OAUTH2_TOKEN_URL", refused)
         return
     if url.startswith("http://") and not _LOOPBACK.match(url):
         message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
@@ -154,13 +152,11 @@ def _check_tls(block: TypedBlock) -> None:
     if block.values.get("IGNORE_CERT_ERRORS"):
         message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
         block.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
-    if block.has("CLIENT_KEY_FILE") and "CLIENT_CERT_FILE" not in block:
-        block.error("CLIENT_KEY_FILE", "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")
+    block.refuse_lone("CLIENT_KEY_FILE", "CLIENT_CERT_FILE")
 
 
 def _check_server(block: TypedBlock, *, server: bool) -> None:
-    if block.has("SERVER_TOKEN_HEADER") and "SERVER_TOKEN" not in block:
-        block.error("SERVER_TOKEN_HEADER", "SERVER_TOKEN_HEADER is set without SERVER_TOKEN")
+    block.refuse_lone("SERVER_TOKEN_HEADER", "SERVER_TOKEN")
     if not server:
         for name in ("ENABLE_CORS", "SERVER_USERNAME", "SERVER_TOKEN"):
             if block.values.get(name):

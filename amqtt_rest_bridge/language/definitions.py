@@ -130,7 +130,7 @@ def _read_outside(outside: Junk, report: Report) -> None:
 
 
 def _report_skipped(node: OtherNode, report: Report) -> None:
-    kind, name, route_type = node.kind, node.name, _unquoted(node.type)
+    kind, name, route_type = node.kind, node.name, node.type and node.type.strip("'\"")
     if kind is None:
         report.error(node.offset, "DEFINE is not followed by what it defines", _EXAMPLE)
     elif kind.upper() != "ROUTE" and route_type is not None and route_type.upper() == ROUTE_TYPE:
@@ -158,7 +158,3 @@ def _read_name(node: RouteNode, report: Report) -> str | None:
         report.error(node.offset, f"the route name {name} {reason}", "write it bare, as in DEFINE ROUTE My_Route-1")
         return None
     return name
-
-
-def _unquoted(text: str | None) -> str | None:
-    return text.strip("'\"") if text else text

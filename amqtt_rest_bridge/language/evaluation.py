@@ -36,11 +36,7 @@ class Environment:
     secrets_dir: Path
 
     def variable(self, name: str) -> str:
-        """Return the value of an environment variable.
-
-        Raises:
-            NotAvailableError: it is not set or not text.
-        """
+        """Return the value of an environment variable; raises `NotAvailableError` when it is not set or not text."""
         value = self.environment.get(name)
         if value is None:
             hint = "set it in the environment of the broker (or of this command)"
@@ -65,20 +61,18 @@ class Environment:
                 content = file.read(MAX_SECRET_BYTES + 1)
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            reason, hint = "it is not UTF-8 text", "store it as text in UTF-8, such as base64"
+            if isinstance(error, OSError):
+                reason = str(error.strerror)
+                hint = "make it a file that the user of the broker (or of this command) can read"
+            if isinstance(error, FileNotFoundError):
+                hint = f"put that file there, or name another folder: {_ELSEWHERE}"
             message = f"the secret {name} cannot be read from {self.secrets_dir}: {reason}"
-            raise NotAvailableError(message, _way_out(error)) from None
+            raise NotAvailableError(message, hint) from None
         if len(content) > MAX_SECRET_BYTES:
             message = f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes"
             raise NotAvailableError(message, "put the secret alone into the file")
         return text.removesuffix("\n").removesuffix("\r")
-
-def is_file(path: str) -> bool:
-    """Return whether a file is there to be read; relative paths begin at the working directory."""
-    try:
-        return Path(path).is_file()
-    except OSError:  # a name that is too long for the file system
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +105,6 @@ class RecordingEnvironment(Environment):
             raise
         record[name] = None
         return value
-
-
-def _way_out(error: OSError | UnicodeDecodeError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"put that file there, or name another folder: {_ELSEWHERE}"
-    if isinstance(error, OSError):
-        return "make it a file that the user of the broker (or of this command) can read"
-    return "store it as text in UTF-8, such as base64"
 
 
 _ESCAPE = re.compile(r"\\([\"'\\nt])")

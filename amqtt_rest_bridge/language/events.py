@@ -1,5 +1,7 @@
 """EVENT blocks to events: client events send requests; server events publish, read or wait for a reply. Pure."""
 
+from typing import Any
+
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.hints import closest
@@ -63,26 +65,17 @@ def _read_client_event(
     _warn_of_loops(block, destination)
     if not complete or endpoint is None or "SOURCE_TOPIC" not in values:
         return None
-    read = {
-        "name": block.block.name,
-        "endpoint": endpoint,
-        "body": body,
-        "headers": headers,
-        "destination_topic": destination,
-        "signature": signature,
-        "payload": payload,
-        "when": when,
-    }
-    return ClientEvent(**block.members_of(ClientEvent) | read)
+    read = {name.lower(): template for name, template in filled.items()}
+    own: dict[str, Any] = {"name": block.block.name, "headers": headers, "signature": signature}
+    return ClientEvent(**block.members_of(ClientEvent) | read | own)
 
 
 def _check_result(block: TypedBlock) -> None:
     """Report settings of the result that contradict each other or have no effect."""
     if block.has("PAYLOAD") and block.values.get("RESPONSE_FORMAT") == ResponseFormat.ENVELOPE:
         block.error("PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form")
-    for name, needed in (("PAYLOAD", "DESTINATION_TOPIC"), ("RESPONSE_CONTENT_TYPE", "PAYLOAD")):
-        if name in block.values and needed not in block:
-            block.warning(name, f"{name} has no effect without {needed}")
+    block.warn_of_lone("PAYLOAD", "DESTINATION_TOPIC")
+    block.warn_of_lone("RESPONSE_CONTENT_TYPE", "PAYLOAD")
 
 
 def _content_type(block: TypedBlock, config: RestApiConfig) -> str:
@@ -206,8 +199,8 @@ def _check_answer(block: TypedBlock) -> None:
         for name in _ANSWER:
             if name in block.values:
                 block.warning(name, f"{name} has no effect: the answer is what comes on REPLY_TOPIC")
-    elif "RESPONSE_CONTENT_TYPE" in block.values and "RESPONSE" not in block:
-        block.warning("RESPONSE_CONTENT_TYPE", "RESPONSE_CONTENT_TYPE has no effect without RESPONSE")
+    else:
+        block.warn_of_lone("RESPONSE_CONTENT_TYPE", "RESPONSE")
     if "RESPONSE" in block.values and block.values.get("RESPONSE_STATUS") in _NO_CONTENT:
         status = block.values["RESPONSE_STATUS"]
         block.error("RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body")
@@ -257,31 +250,26 @@ def _read_signature(block: TypedBlock) -> Signature | None:
     """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
     secret = block.values.get("SIGNATURE_SECRET")
     if secret is None:
-        if "SIGNATURE_SECRET" not in block:
-            if "SIGNATURE_HEADER" in block.values:
-                block.warning("SIGNATURE_HEADER", "SIGNATURE_HEADER has no effect without SIGNATURE_SECRET")
-            if "SIGNATURE_SCHEME" in block.values:
-                # A fault, because an endpoint that is meant to check signatures would be open.
-                message = "SIGNATURE_SCHEME checks nothing without SIGNATURE_SECRET"
-                block.error("SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out")
+        block.warn_of_lone("SIGNATURE_HEADER", "SIGNATURE_SECRET")
+        if "SIGNATURE_SCHEME" in block.values and "SIGNATURE_SECRET" not in block:
+            # A fault, because an endpoint that is meant to check signatures would be open.
+            message = "SIGNATURE_SCHEME checks nothing without SIGNATURE_SECRET"
+            block.error("SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out")
         return None
     if not secret:
         block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing")
-    default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default or ""
     scheme = SignatureScheme(block.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
     if scheme is not SignatureScheme.HMAC and "SIGNATURE_HEADER" in block.values:
         message = f"SIGNATURE_HEADER has no effect: SIGNATURE_SCHEME {scheme} has headers of its own"
         block.warning("SIGNATURE_HEADER", message)
     if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
         block.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is not whsec_ and Base64, as standard-webhooks has it")
-    return Signature(secret, block.values.get("SIGNATURE_HEADER", default), scheme)
+    default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default
+    return Signature(secret, str(block.values.get("SIGNATURE_HEADER", default)), scheme)
 
 
 def _read_content_type(block: TypedBlock) -> str:
     """Read RESPONSE_CONTENT_TYPE: the type of what PAYLOAD makes of a response, or RESPONSE of a request."""
     name = "RESPONSE_CONTENT_TYPE"
-    text: str = block.values.get(name, PARAMETERS[BlockKind.EVENT][name].default or "")
-    if not forms.is_media_type(text):
-        message = f'{name} "{block.texts[name].shown}" is not a media type'
-        block.error(name, message, "as in application/json or text/plain; charset=utf-8")
-    return text
+    block.check_media_type(name)
+    return str(block.values.get(name, PARAMETERS[BlockKind.EVENT][name].default))

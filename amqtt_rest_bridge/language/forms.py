@@ -1,4 +1,7 @@
-"""Forms of other standards: addresses, endpoints, origins, header names, media types. Pure: text in, text out."""
+"""Forms of other standards: addresses, endpoints, origins, header names, media types. Pure: text in, text out.
+
+What is named `read_` or `check_` raises `FormError` for a text that does not have its form.
+"""
 
 import ipaddress
 import re
@@ -31,11 +34,7 @@ OWN_HEADERS = ("connection", "content-length", "expect", "keep-alive", "te", "tr
 
 
 def read_address(text: str, *, use_ssl: bool) -> str:
-    """Return a BASE_ADDRESS with its scheme and without a slash at its end.
-
-    Raises:
-        FormError: it is not an http or https address of a server.
-    """
+    """Return a BASE_ADDRESS with its scheme and without a slash at its end."""
     scheme = _SCHEME.match(text)
     name = scheme[1].lower() if scheme else ("https" if use_ssl else "http")
     if name not in _DEFAULT_PORTS:
@@ -46,25 +45,24 @@ def read_address(text: str, *, use_ssl: bool) -> str:
     if "?" in text or "#" in text:
         raise FormError("has a query or fragment", "write the query in ENDPOINT")
     _check_authority(authority)
-    if found := _NOT_IN_URL.search(path):
-        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", _encoded(found[0]))
+    _check_characters(path)
     return f"{name}://{authority}{slash}{path}".rstrip("/")
 
 
 def check_url(text: str) -> None:
-    """Refuse what is not the whole http or https address of something.
-
-    Raises:
-        FormError: it is not one, or holds credentials or a fragment.
-    """
+    """Refuse what is not the whole http or https address of something, without credentials or a fragment."""
     scheme = _SCHEME.match(text)
     if scheme is None or scheme[1].lower() not in _DEFAULT_PORTS:
         raise FormError("is not an http or https address", "as in https://id.example.com/oauth/token")
     if "#" in text:
         raise FormError("has a fragment", "leave it out")
-    if found := _NOT_IN_URL.search(text):
-        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", _encoded(found[0]))
+    _check_characters(text)
     _check_authority(re.split(r"[/?]", text[scheme.end() :], maxsplit=1)[0])
+
+
+def _check_characters(url: str) -> None:
+    if found := _NOT_IN_URL.search(url):
+        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", f"write {quote(found[0])}")
 
 
 def _check_authority(authority: str) -> None:
@@ -93,25 +91,16 @@ def _is_host(host: str) -> bool:
 
 
 def check_client_endpoint(text: str) -> None:
-    """Refuse a text that is not a path (and query) below BASE_ADDRESS; `text` has any word for each placeholder.
-
-    Raises:
-        FormError: it cannot be appended to BASE_ADDRESS.
-    """
+    """Refuse what cannot be appended to BASE_ADDRESS, a path and query; `text` has any word for each placeholder."""
     if _SCHEME.match(text) or text.startswith("//"):
         raise FormError("is a whole address", "the scheme and host belong in BASE_ADDRESS")
     if "#" in text:
         raise FormError("holds a fragment, which is never sent to a server", "write %23 if the character is meant")
-    if found := _NOT_IN_URL.search(text):
-        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", _encoded(found[0]))
+    _check_characters(text)
 
 
 def read_server_endpoint(text: str) -> tuple[str, ...]:
-    """Return the names of the `{name}` segments of a path that server mode exposes.
-
-    Raises:
-        FormError: it is not a path, or its segments cannot be distinguished.
-    """
+    """Return the names of the `{name}` segments of a path that server mode exposes."""
     if not text.startswith("/"):
         raise FormError("does not begin with /", "write only the path" if _SCHEME.match(text) else f"write /{text}")
     if "?" in text or "#" in text:
@@ -145,11 +134,7 @@ def endpoint_shape(endpoint: str) -> str:
 
 
 def read_origins(text: str) -> tuple[str, ...]:
-    """Split CORS_ORIGINS; each comes in the form in which browsers send it (RFC 6454 section 6.2).
-
-    Raises:
-        FormError: one is not an origin, or there is none.
-    """
+    """Split CORS_ORIGINS; each comes in the form in which browsers send it (RFC 6454 section 6.2)."""
     origins = [item.strip() for item in text.split(",") if item.strip()]
     if not origins:
         raise FormError("names no origin", "write * for all")
@@ -175,11 +160,7 @@ _STATUSES = re.compile(r"([45][0-9]{2})(?:\s*-\s*([45][0-9]{2}))?")
 
 
 def read_duration(text: str) -> int:
-    """Return the seconds of a duration such as `15m`.
-
-    Raises:
-        FormError: it is not one, or longer than a year.
-    """
+    """Return the seconds of a duration such as `15m`, at most a year."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise FormError(f'"{text}" is not a duration', "write 30s, 15m, 6h or 1d")
@@ -190,11 +171,7 @@ def read_duration(text: str) -> int:
 
 
 def read_rate(text: str) -> float:
-    """Return the seconds from one request to the next at a rate such as `5/s`.
-
-    Raises:
-        FormError: it is not one.
-    """
+    """Return the seconds from one request to the next at a rate such as `5/s`."""
     found = _RATE.fullmatch(text.strip())
     if found is None:
         raise FormError(f'"{text}" is not a rate', "write 5/s, 100/m, 1000/h or 5000/d")
@@ -202,11 +179,7 @@ def read_rate(text: str) -> float:
 
 
 def read_statuses(text: str) -> tuple[int, ...]:
-    """Return the statuses of a list such as `500, 502-504`, sorted.
-
-    Raises:
-        FormError: an item is neither a status from 400 to 599 nor a range of them.
-    """
+    """Return the statuses of a list such as `500, 502-504`, sorted; they are from 400 to 599."""
     statuses: set[int] = set()
     for item in text.split(","):
         found = _STATUSES.fullmatch(item.strip())
@@ -217,11 +190,7 @@ def read_statuses(text: str) -> tuple[int, ...]:
 
 
 def read_tokens(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list of bearer tokens; what is wrong is said without the text, which is secret.
-
-    Raises:
-        FormError: one is empty, or holds what a header cannot carry as one word.
-    """
+    """Split a comma-separated list of bearer tokens; what is wrong is said without the text, which is secret."""
     tokens = tuple(item.strip() for item in text.split(","))
     if not all(tokens):
         raise FormError("holds an empty token", "callers would be let in without one")
@@ -250,5 +219,7 @@ def has_control(text: str) -> bool:
     return _CONTROL.search(text) is not None
 
 
-def _encoded(char: str) -> str:
-    return f"write {quote(char)}"
+def check_header_value(text: str) -> None:
+    """Refuse what cannot be the value of a header (RFC 9110 section 5.5)."""
+    if has_control(text):
+        raise FormError("holds a control character, which a header cannot carry", "write the value on one line")

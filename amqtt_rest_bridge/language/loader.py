@@ -3,10 +3,9 @@
 It takes 0.5 ms for a line, so it must not run on the broker's loop once the broker serves.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
@@ -55,28 +54,11 @@ class _Placed:
         return cls(event, f"{definition.title}, event {event.name}", report.path, places)
 
 
-def load(
-    sources: Iterable[Source],
-    *,
-    environment: Mapping[str, str],
-    secrets_dir: Path,
-    parsed: ParsedTexts | None = None,
-) -> LoadResult:
+def load(sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None) -> LoadResult:
     """Read route definitions and check them, each by itself and together. Never raises for what a text holds.
 
-    Args:
-        sources: The texts, in order.
-        environment: What GET ENV reads.
-        secrets_dir: The folder that GET SECRET reads.
-        parsed: Texts that need not be parsed again.
+    `environment` is what GET reads; texts that are in `parsed` are not parsed again.
     """
-    return load_within(sources, Environment(environment, secrets_dir), parsed)
-
-
-def load_within(
-    sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None
-) -> LoadResult:
-    """Read route definitions as `load`, where GET reads an environment of the caller."""
     loader = _Loader(environment, parsed or ParsedTexts())
     for source in sources:
         loader.read(source)

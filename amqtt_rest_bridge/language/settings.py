@@ -4,6 +4,7 @@ There is one converter for each kind of parameter; texts with placeholders are p
 """
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -12,7 +13,7 @@ from typing import Any
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block
-from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate, is_file
+from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.hints import did_you_mean, explain_suspect
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
@@ -100,6 +101,22 @@ class TypedBlock:
         """Report that a setting is not used as was meant."""
         self.report.warning(self.offset(name), message, hint)
 
+    def warn_of_lone(self, name: str, needed: str) -> None:
+        """Warn of a setting that means nothing without another one that is missing."""
+        if name in self.values and needed not in self:
+            self.warning(name, f"{name} has no effect without {needed}")
+
+    def refuse_lone(self, name: str, needed: str, hint: str | None = None) -> None:
+        """Refuse a setting that cannot be used without another one that is missing."""
+        if self.has(name) and needed not in self:
+            self.error(name, f"{name} is set without {needed}", hint)
+
+    def check_media_type(self, name: str) -> None:
+        """Refuse the value of a setting that is not a media type."""
+        if name in self.texts and not forms.is_media_type(self.texts[name].text):
+            message = f'{name} "{self.texts[name].shown}" is not a media type'
+            self.error(name, message, "as in application/json or text/plain; charset=utf-8")
+
     def warn_of_unused(self, mode: Mode) -> None:
         """Warn of settings that mean nothing in a mode."""
         for name, node in self.block.settings.items():
@@ -129,15 +146,11 @@ class TypedBlock:
         return {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
 
 
-_FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
-
-
 def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
     """Refuse placeholders of messages where nothing fills them; a password may hold any braces."""
-    if parameter.kind in _FILLED or (parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)):
-        return
-    names = parse(value.parts, Place.TEXT, Mode.CLIENT).names
-    if names:
+    is_filled = parameter.kind in (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
+    is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
+    if not is_filled and not is_password and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
         hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
         raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
 
@@ -193,13 +206,12 @@ def _header_name(_: Parameter, value: Value) -> str:
 
 
 def _header_value(_: Parameter, value: Value) -> str:
-    if forms.has_control(value.text):
-        raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
+    forms.check_header_value(value.text)
     return value.text
 
 
 def _file(_: Parameter, value: Value) -> str:
-    if not is_file(value.text):
+    if not os.path.isfile(value.text):  # noqa: PTH113  # Path.is_file raises for a name that is too long
         raise FormError(f'"{value.shown}" is not a file', "relative paths begin at the working directory")
     return value.text
 
@@ -256,8 +268,8 @@ def _check_literal(template: PlaceholderText, value: Value) -> None:
     sample = _sample(template)
     if template.place is Place.ENDPOINT:
         forms.check_client_endpoint(sample)
-    elif template.place is Place.HEADER and forms.has_control(sample):
-        raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
+    elif template.place is Place.HEADER:
+        forms.check_header_value(sample)
     elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
         raise FormError(f'"{value.shown}" {reason}')
 

@@ -109,7 +109,10 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
             with path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{_where(path, error)}")
+            # Where a relative path was looked for: most often it is the wrong folder.
+            is_relative = isinstance(error, FileNotFoundError) and not path.is_absolute()
+            where = f" (working directory: {Path.cwd()})" if is_relative else ""
+            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{where}")
         else:
             sources += of_content(str(path), content)
     if unreadable:
@@ -129,13 +132,6 @@ def find_route_files(folder: Path, on_error: Callable[[OSError], None]) -> list[
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [path for path in (Path(inner, name) for name in files if is_route_file(name)) if path.is_file()]
     return sorted(found)
-
-
-def _where(path: Path, error: Exception) -> str:
-    """Name the folder in which a relative path was looked for: most often it is the wrong one."""
-    if isinstance(error, FileNotFoundError) and not path.is_absolute():
-        return f" (working directory: {Path.cwd()})"
-    return ""
 
 
 def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Source]) -> Iterator[Path]:

@@ -115,7 +115,11 @@ class _Reader:
                 self._test(tree.root)
             start, signs = self._signs_at(tree.leftover.offset)
             text = self._source[start:].strip()
-            hint = _operator_hint(signs, text) or "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+            hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+            if signs in _OPERATORS:
+                hint = f"write {_OPERATORS[signs]}"
+            elif text.upper().startswith("IN"):
+                hint = "as in IN ('a', 'b')"
             raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
 
     def _signs_at(self, offset: int) -> tuple[int, str]:
@@ -134,7 +138,10 @@ class _Reader:
             case "(":
                 raise self._fault(node, "this ( is never closed", "write ) where it ends")
             case "lone":
-                raise self._lone(node.operands[0])
+                operand = self._operand(node.operands[0])
+                text = operand.term.text
+                hint = f"write {text} = true, or EXISTS {text}" if isinstance(operand.operand, Placeholder) else None
+                raise self._fault(node.operands[0], f"{_shown(text)} alone is not a condition", hint)
             case "EXISTS":
                 return self._existence(node.operands[0])
             case "LIKE":
@@ -149,12 +156,6 @@ class _Reader:
         if is_membership:
             return Membership(left.operand, tuple(other.operand for other in others))
         return Comparison(left.operand, node.name, others[0].operand)
-
-    def _lone(self, node: Operation | Term) -> _AtError:
-        operand = self._operand(node)
-        text = operand.term.text
-        hint = f"write {text} = true, or EXISTS {text}" if isinstance(operand.operand, Placeholder) else None
-        return self._fault(node, f"{_shown(text)} alone is not a condition", hint)
 
     def _existence(self, node: Operation | Term) -> Existence:
         operand = self._operand(node).operand
@@ -228,14 +229,6 @@ def _is_unfinished(node: Operation) -> bool:
     if isinstance(last, Operation):
         return _is_unfinished(last)
     return node.name == "lone" or (last.kind == "missing" and not last.text)
-
-
-def _operator_hint(signs: str, text: str) -> str | None:
-    if signs in _OPERATORS:
-        return f"write {_OPERATORS[signs]}"
-    if text.upper().startswith("IN"):
-        return "as in IN ('a', 'b')"
-    return None
 
 
 def _type_hint(left: _Typed, right: _Typed) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import BridgeSettings, Route
@@ -54,7 +55,7 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
     paths, parsed = route_paths(settings), ParsedTexts()
     seen = fingerprint(paths)
     texts = sources.read(paths)
-    loaded = loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir), parsed=parsed)
+    loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check(routes, bridge_settings(settings))
     return FirstLoad(routes, parsed, seen)

@@ -15,6 +15,7 @@ from pathlib import Path
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
 
 
@@ -72,7 +73,7 @@ def main() -> int:
         print(error, file=sys.stderr)  # noqa: T201  # read by the broker
         return 1
     secrets_dir = Path(wanted["secrets_dir"])
-    result = loader.load(texts, environment=os.environ, secrets_dir=secrets_dir, parsed=parsed)
+    result = loader.load(texts, Environment(os.environ, secrets_dir), parsed)
     sys.stdout.buffer.write(pickle.dumps((result, parsed.dump())))
     return 0
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, parse, predicate
@@ -53,9 +54,9 @@ def main() -> None:
 def print_start() -> None:
     """Print what every start of the broker pays: importing the language, and a first small file."""
     code = (
-        "import time; t = time.process_time(); from amqtt_rest_bridge.language import loader, sources;"
+        "import time; t = time.process_time(); from amqtt_rest_bridge.language import evaluation, loader, sources;"
         "from pathlib import Path; i = time.process_time();"
-        f"loader.load([sources.Source('a.lot', {ROUTE.format(number=1)!r})], environment={{}}, secrets_dir=Path());"
+        f"loader.load([sources.Source('a.lot', {ROUTE.format(number=1)!r})], evaluation.Environment({{}}, Path()));"
         "print(i - t, time.process_time() - i)"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
@@ -76,7 +77,7 @@ def print_loading() -> None:
 
 def load_text(text: str) -> None:
     """Load one text, which has no faults."""
-    loaded = load([Source("a.lot", text)], environment={}, secrets_dir=Path("/nowhere"))
+    loaded = load([Source("a.lot", text)], Environment({}, Path("/nowhere")))
     if loaded.faults:
         raise SystemExit(str(loaded.faults[0]))
 
@@ -103,7 +104,7 @@ def print_conditions() -> None:
     """Print microseconds for a condition with two comparisons, of a payload that is parsed and of a new one."""
     when = "WITH WHEN '{value.json.temperature} >= 70 AND {value.json.device} LIKE \"boiler-%\"'\n"
     text = ROUTE.format(number=1).rstrip().replace("        WITH HEADERS", f"        {when}        WITH HEADERS")
-    loaded = load([Source("a.lot", text)], environment={}, secrets_dir=Path("/nowhere"))
+    loaded = load([Source("a.lot", text)], Environment({}, Path("/nowhere")))
     condition = loaded.routes[0].client_events[0].when
     if condition is None:
         raise SystemExit("the route has no condition")

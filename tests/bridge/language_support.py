@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.placeholders import Condition, Placeholder, PlaceholderText
@@ -55,7 +56,7 @@ def write_secrets(folder: Path) -> Path:
 
 def load_text(text: str, secrets_dir: Path = Path("/nowhere")) -> LoadResult:
     """Load one text as the file `t.lot`."""
-    return load([Source("t.lot", text)], environment=ENVIRONMENT, secrets_dir=secrets_dir)
+    return load([Source("t.lot", text)], Environment(ENVIRONMENT, secrets_dir))
 
 
 def messages(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
@@ -31,7 +32,7 @@ def in_the_folder_of_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load_case(path: Path, secrets_dir: Path) -> LoadResult:
-    return load(read([path]), environment=ENVIRONMENT, secrets_dir=secrets_dir)
+    return load(read([path]), Environment(ENVIRONMENT, secrets_dir))
 
 
 @pytest.mark.parametrize("path", cases("valid"))

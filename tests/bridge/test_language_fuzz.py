@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqtt_rest_bridge.errors import Fault
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import SUFFIXES, Source, read
 
@@ -53,7 +54,7 @@ def long_file_seconds() -> float:
     messages(route.format(0))  # compiles the grammar
     started = time.process_time()
     source = Source("t.lot", "\n".join(map(route.format, range(125))))
-    loaded = load([source], environment={}, secrets_dir=Path("/nowhere"))
+    loaded = load([source], Environment({}, Path("/nowhere")))
     assert len(loaded.routes) == 125
     return 8 * (time.process_time() - started)
 
@@ -64,7 +65,7 @@ def check(name: str, content: bytes, folder: Path) -> None:
     sources = read([path])
     texts = {source.path: source.text for source in sources} | {str(path): content.decode("utf-8-sig", "replace")}
     started = time.process_time()
-    loaded = load(sources, environment=ENVIRONMENT, secrets_dir=folder)
+    loaded = load(sources, Environment(ENVIRONMENT, folder))
     assert time.process_time() - started < long_file_seconds()
     for fault in loaded.faults:
         check_fault(fault, texts)
@@ -112,6 +113,6 @@ def test_hostile_text_takes_no_longer_than_a_long_file(text: str) -> None:
     head = "DEFINE ROUTE R WITH TYPE REST_API\nADD REST_API_CONFIG\n"
     bound = long_file_seconds()
     started = time.process_time()
-    faults = load([Source("t.lot", head + text)], environment={}, secrets_dir=Path("/nowhere")).faults
+    faults = load([Source("t.lot", head + text)], Environment({}, Path("/nowhere"))).faults
     assert time.process_time() - started < bound
     assert faults

@@ -30,7 +30,7 @@ DEFINE ROUTE {name} WITH TYPE REST_API
 
 def load_files(**texts: str) -> LoadResult:
     sources = [Source(f"{name}.lot", text) for name, text in texts.items()]
-    return load(sources, environment={}, secrets_dir=Path("/nowhere"))
+    return load(sources, Environment({}, Path("/nowhere")))
 
 
 def test_secrets_stay_out_of_faults_and_hints(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_secrets_stay_out_of_faults_and_hints(tmp_path: Path) -> None:
         'WITH CORS_ORIGINS "http://" + GET SECRET "K" + "/"\n'
         + "".join([event.format("E1", "/x"), event.format("E2", "/x"), event.format("E3", "x")])
     )
-    faults = load([Source("a.lot", text)], environment={}, secrets_dir=tmp_path).faults
+    faults = load([Source("a.lot", text)], Environment({}, tmp_path)).faults
     assert [fault.message for fault in faults] == [
         "CORS_ORIGINS holds 'http://{secret.K}/', which is not an origin",
         "POST /x/{secret.K} on port 8080 is exposed twice",
@@ -109,7 +109,7 @@ def test_faults_of_all_files_are_sorted_by_file_line_and_column() -> None:
 def test_cells_of_a_notebook_are_sorted_by_number() -> None:
     bad = BASIC.replace("POST", "GTE")
     cells = [Source(f"n.lotnb#{number}", bad.replace("ROUTE R", f"ROUTE R{number}")) for number in (10, 9, 2)]
-    loaded = load(cells, environment={}, secrets_dir=Path("/nowhere"))
+    loaded = load(cells, Environment({}, Path("/nowhere")))
     assert [fault.path for fault in loaded.faults] == ["n.lotnb#2", "n.lotnb#9", "n.lotnb#10"]
 
 
@@ -145,7 +145,7 @@ def test_secrets_are_never_in_faults_or_reprs(tmp_path: Path) -> None:
             ]
         )
     )
-    loaded = load([Source("t.lot", text)], environment={}, secrets_dir=secrets)
+    loaded = load([Source("t.lot", text)], Environment({}, secrets))
     assert len({fault.position.line for fault in loaded.faults}) >= 8
     assert "s3cr3t" not in "".join(map(str, loaded.faults))
     assert "s3cr3t" not in repr(loaded.routes)
@@ -162,7 +162,7 @@ def test_route_collects_what_must_be_masked(tmp_path: Path) -> None:
     WITH BODY '{"k": "{secret.api-key}", "t": "{env.MY_TOKEN}", "p": "{env.PLAIN}"}'
     WITH HEADERS ADD X-Api-Key GET ENV "PLAIN2" ADD X-Other GET ENV "PLAIN3" """
     environment = {"MORE": "word", "MY_TOKEN": "tok", "PLAIN": "p1", "PLAIN2": "p2", "PLAIN3": "p3"}
-    loaded = load([Source("t.lot", text)], environment=environment, secrets_dir=write_secrets(tmp_path))
+    loaded = load([Source("t.lot", text)], Environment(environment, write_secrets(tmp_path)))
     assert not loaded.has_errors
     assert loaded.routes[0].secrets == {"password", "word", "spass", "sign", "k3y", "tok", "p2"}
 

@@ -99,8 +99,8 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     found = {name: list(sources.of_content(str(into / name), content)) for name, content in files.items()}
     new = [source for texts in found.values() for source in texts]
     needs, all_needs = (RecordingEnvironment(os.environ, secrets_dir) for _ in range(2))
-    loader.load_within(new, needs, parsed)
-    loaded = loader.load_within([*_present(into, files), *new], all_needs, parsed)
+    loader.load(new, needs, parsed)
+    loaded = loader.load([*_present(into, files), *new], all_needs, parsed)
     paths = {source.path for source in new}
     # Decision: notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
     routes = {name: names for name, texts in found.items() if (names := _routes(texts, parsed))}

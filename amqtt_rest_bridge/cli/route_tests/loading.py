@@ -49,12 +49,12 @@ def load(file: CaseFile) -> TestedRoutes:
     """Load the routes of a test file; raises `ConfigurationError` where a path cannot be read."""
     texts, parsed = sources.read(file.routes), ParsedTexts()
     environment = _CaseEnvironment({**os.environ, **file.environment}, Path(), file.secrets, str(file.path))
-    loaded = whole = loader.load_within(texts, environment, parsed)
+    loaded = whole = loader.load(texts, environment, parsed)
     errors = _errors(loaded)
     while lacking := [fault for fault in _errors(whole) if fault.message in environment.lacking]:  # one of each string
         errors += lacking
         environment = environment.completed(lacking)
-        whole = loader.load_within(texts, environment, parsed)
+        whole = loader.load(texts, environment, parsed)
     return TestedRoutes(loaded.routes, None if whole.has_errors else whole.routes, in_order(errors))
 
 

@@ -10,6 +10,7 @@ from amqtt_rest_bridge.bridge.client.http_options import unusable_routes
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.processes.settings import SettingFault, Settings, bridge_settings, route_paths, usable_routes
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def is_sound(
 def _routes_are_sound(settings: Settings, place: Callable[[tuple[str, ...]], str]) -> bool:
     try:
         texts = sources.read(route_paths(settings))
-        loaded = loader.load(texts, environment=os.environ, secrets_dir=Path(settings.secrets_dir))
+        loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
         unusable = [
             f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
             for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)
