@@ -7,7 +7,7 @@ from typing import Any
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues, ResultValues
-from amqtt_rest_bridge.placeholders import rfc3339 as rfc3339  # the form of every time that the bridge publishes
+from amqtt_rest_bridge.times import rfc3339
 
 
 def body_members(body: bytes) -> dict[str, str]:

@@ -20,6 +20,9 @@ from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Mess
 REQUEST_ID = "00000000-0000-4000-8000-000000000000"
 """`{request_id}` of a trial."""
 
+MAX_BYTES = 262_144
+"""The plugin's defaults of max_body_bytes and max_response_bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallTrial:
@@ -43,11 +46,10 @@ def try_call(
     message: Message,
     send: Callable[[HttpRequest], HttpResponse],
     *,
-    max_body_bytes: int,
     key: str | None = None,
 ) -> CallTrial:
     """Run the one try of a call; `send` may raise `CallError`."""
-    prepared = PreparedEvent(route, event, max_body_bytes=max_body_bytes)
+    prepared = PreparedEvent(route, event, max_body_bytes=MAX_BYTES)
     built, response = None, None
     try:
         built = prepared.build(message, idempotency_key=key)
@@ -76,7 +78,6 @@ def try_request(
     request: Request,
     *,
     now: float,
-    max_body_bytes: int,
     latest: bytes | None = None,
     reply: bytes | None = None,
 ) -> RequestTrial:
@@ -84,7 +85,7 @@ def try_request(
     broker = _Broker(latest, reply)
     passed = [0.0]
     application = RouteApplication(
-        routes, broker, max_body_bytes=max_body_bytes, clock=lambda: now, monotonic=lambda: passed[0]
+        routes, broker, max_body_bytes=MAX_BYTES, clock=lambda: now, monotonic=lambda: passed[0]
     )
     answer = application.answer(request, lambda: None)
     while not isinstance(answer, Response):

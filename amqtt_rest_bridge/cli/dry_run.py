@@ -18,7 +18,7 @@ from amqtt_rest_bridge.bridge.client.http_options import sender_of
 from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender
 from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, SkippedError
 from amqtt_rest_bridge.bridge.client.results import failure_of
-from amqtt_rest_bridge.bridge.trial import try_request
+from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
 from amqtt_rest_bridge.failures import failure_topic
@@ -29,9 +29,6 @@ from amqtt_rest_bridge.masking import is_credential, mask_encoded, mask_header
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
-
-MAX_BYTES = 262_144
-"""The plugin's defaults of max_body_bytes and max_response_bytes."""
 
 ANY_KEY = "<a UUID, the same for every try>"
 """Shown in place of the Idempotency-Key of a request that is only shown."""
@@ -144,7 +141,7 @@ def request_of(line: str, headers: Iterable[str], body: bytes) -> Request:
 def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     """Print the answer to a request and what it would publish; return the exit status."""
     secrets = frozenset(secret for route in routes for secret in route.secrets)
-    tried = try_request(routes, request, now=time.time(), max_body_bytes=MAX_BYTES)
+    tried = try_request(routes, request, now=time.time())
     if tried.event is not None:
         print(f"# route {tried.event.route}, event {tried.event.event}: {tried.event.request}")
     print(mask_encoded(tried.response.status, secrets))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.placeholders import rfc3339
+from amqtt_rest_bridge.times import rfc3339
 
 log = logging.getLogger(__name__)
 

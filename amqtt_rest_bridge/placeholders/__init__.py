@@ -32,7 +32,7 @@ from amqtt_rest_bridge.placeholders.text import (
     parse,
     suspects,
 )
-from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, ResultValues, Values, rfc3339
+from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, ResultValues, Values
 
 __all__ = [
     "PLACEHOLDERS",
@@ -68,7 +68,6 @@ __all__ = [
     "place_of",
     "predicate",
     "recognise",
-    "rfc3339",
     "suspects",
     "to_json",
 ]

@@ -3,22 +3,16 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
 from amqtt_rest_bridge.placeholders.names import RAW, RAW_RESPONSE, Placeholder
+from amqtt_rest_bridge.times import rfc3339
 
 MAX_FIELDS = 10_000
 """Fields that are read of a record: a placeholder counts up to 9999."""
 
 _FIELD = re.compile(r'(?:"((?:[^"]|"")*+)"|([^,\r\n]*+))(,|(?=[\r\n])|\Z)')
-
-
-def rfc3339(timestamp: float) -> str:
-    """Write Unix seconds as RFC 3339 in UTC, rounded to milliseconds: `2026-01-31T12:00:00.123Z`."""
-    seconds, milliseconds = divmod(round(timestamp * 1000), 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
 
 
 def default_of(placeholder: Placeholder) -> JsonValue:

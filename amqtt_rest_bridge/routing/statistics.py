@@ -4,9 +4,10 @@ from collections import deque
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import no_free_worker, overloaded, rfc3339
+from amqtt_rest_bridge.failures import no_free_worker, overloaded
 from amqtt_rest_bridge.link.frames import RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route
+from amqtt_rest_bridge.times import rfc3339
 
 _RECENT = 20  # health looks at the last 20 calls
 _RED_STREAK = 3

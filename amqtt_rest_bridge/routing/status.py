@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from amqtt_rest_bridge.failures import rfc3339
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.routing.calls import PublisherPort
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.times import rfc3339
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
 """What the topics of all status begin with; other publications there are dropped."""

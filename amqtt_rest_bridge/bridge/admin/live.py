@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from amqtt_rest_bridge.failures import rfc3339
 from amqtt_rest_bridge.link.admin_frames import Observed, Record, WantFollow
+from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16

@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,7 +12,7 @@ import typer
 
 from amqtt_rest_bridge.cli.route_tests.cases import CaseFile, find, read
 from amqtt_rest_bridge.cli.route_tests.loading import load
-from amqtt_rest_bridge.cli.route_tests.running import Difference
+from amqtt_rest_bridge.cli.route_tests.running import Difference, triggered
 from amqtt_rest_bridge.cli.route_tests.running import run as run_case
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.masking import mask
@@ -99,7 +100,8 @@ def run(
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
     tested = load(file)
     for case in file.cases:
-        outcome = _Outcome(file.path, case.name, faults=[str(fault) for fault in tested.faults_of(case)])
+        faults = tested.faults_of(partial(triggered, case))
+        outcome = _Outcome(file.path, case.name, faults=[str(fault) for fault in faults])
         if outcome.passed:
             outcome.differences = [_masked(one, tested.routes) for one in run_case(case, tested.routes)]
         yield outcome

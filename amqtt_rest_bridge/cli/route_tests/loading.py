@@ -1,13 +1,12 @@
 """The routes that a test file tests, and which cases need one that lacks a secret or variable. Reads files."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from amqtt_rest_bridge.cli.route_tests.cases import Case, CaseFile
-from amqtt_rest_bridge.cli.route_tests.running import triggered
+from amqtt_rest_bridge.cli.route_tests.cases import CaseFile
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
@@ -32,17 +31,16 @@ class TestedRoutes:
     whole: tuple[Route, ...] | None
     errors: tuple[Fault, ...]
 
-    def faults_of(self, case: Case) -> list[Fault]:
-        """Return what keeps a case from running: the errors of the routes that it triggers."""
+    def faults_of(self, triggered: Callable[[Sequence[Route]], set[str]]) -> list[Fault]:
+        """Return what keeps a case from running: the errors of the routes that it triggers, of which it gets names."""
         if self.whole is None or not self.errors:
             return list(self.errors)
-        names = triggered(case, self.whole)
-        return [fault for fault in self.errors if (route := self._route_of(fault)) is None or route.name in names]
-
-    def _route_of(self, fault: Fault) -> Route | None:
-        """Return the route that a fault is in: the last one that begins before it."""
-        before = [route for route in self.whole or () if route.path == fault.path and route.position <= fault.position]
-        return max(before, key=lambda route: route.position, default=None)
+        names, found = triggered(self.whole), []
+        for fault in self.errors:  # each is in the last route that begins before it
+            before = [route for route in self.whole if route.path == fault.path and route.position <= fault.position]
+            if not before or max(before, key=lambda route: route.position).name in names:
+                found.append(fault)
+        return found
 
 
 def load(file: CaseFile) -> TestedRoutes:

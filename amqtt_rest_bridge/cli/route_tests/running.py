@@ -26,7 +26,6 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.topics import filter_matches, schedule_topic
 
-MAX_BYTES: Final = 262_144
 _KEY: Final = "00000000-0000-4000-8000-000000000001"  # Idempotency-Key of lossless routes
 
 
@@ -58,7 +57,7 @@ def _run_message(case: Case, given: Mapping[str, Any], routes: Sequence[Route]) 
     for route, event, topic in _triggered(given, routes):
         message = Message(topic, octets(given, "payload"), case.now)
         key = _KEY if route.route_config.overload_policy is OverloadPolicy.LOSSLESS else None
-        trials.append(try_call(route, event, message, server.send, max_body_bytes=MAX_BYTES, key=key))
+        trials.append(try_call(route, event, message, server.send, key=key))
     if not trials:
         named = given.get("topic") or given.get("event")
         yield Difference("message", "an event that it triggers", f"no event listens on {named}")
@@ -97,7 +96,7 @@ def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
     request = Request(REQUEST_ID, method, path, path.partition("?")[2], headers, body)
     latest = None if case.latest is None else octets({"body": case.latest}, "body")
     reply = None if case.reply is None else octets({"body": case.reply}, "body")
-    return try_request(routes, request, now=case.now, max_body_bytes=MAX_BYTES, latest=latest, reply=reply)
+    return try_request(routes, request, now=case.now, latest=latest, reply=reply)
 
 
 def _signature_headers(

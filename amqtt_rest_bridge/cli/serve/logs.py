@@ -6,10 +6,11 @@ import os
 import re
 import sys
 import threading
-from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, TextIO
+
+from amqtt_rest_bridge.times import rfc3339
 
 _TEXT: Final = "[%(asctime)s] :: %(levelname)s - %(message)s"  # as the amqtt command writes it
 _DEBUG_TEXT: Final = "[%(asctime)s] %(name)s:%(lineno)d :: %(levelname)s - %(message)s"
@@ -52,9 +53,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record."""
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         members = {
-            "time": moment.replace("+00:00", "Z"),
+            "time": rfc3339(record.created),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
