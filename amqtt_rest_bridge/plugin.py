@@ -1,15 +1,7 @@
-"""The bridge inside an amqtt broker: its parts put together, and amqtt's hooks handed to them.
+"""The bridge inside an amqtt broker: builds the parts, hands them to each other, and amqtt's hooks to them.
 
-| thread | owner | runs | may touch |
-|---|---|---|---|
-| broker loop | amqtt | hooks, publishing | plugin state; never blocks |
-| reload | `RouteService` | reading and parsing changed route files | what it reads |
-| link readers, two in turn | bridge process | frames in, a lone call | queues |
-| client workers | bridge process, `bridge/client` | `build`, `send` | message in, payload out |
-| timers | bridge process, `bridge/timers` | retries, idle workers | queues |
-| one per port | http_server | connections and their application | `BrokerPort` only |
-
-What crosses threads or processes is immutable.
+No logic of its own. Everything here runs on the broker's loop and never blocks it, but the constructor: amqtt calls it
+before its loop serves clients. Which threads and processes the parts run on is a table in this package's README.
 """
 
 import contextlib

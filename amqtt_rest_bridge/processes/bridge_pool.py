@@ -1,6 +1,12 @@
 """All bridge processes of a plugin: started, fed, watched and started again. The broker's loop alone.
 
-What a bridge process held when it died is reported call by call, after everything it had sent has been read.
+A call goes to the process that holds the fewest; the calls of one topic of an ORDERED event, or of one route with a
+RATE_LIMIT, always to the same one. Calls that find no process ready are held here.
+
+When a process dies, everything that it had sent is read first. Then the calls that it still held are dispatched again
+(lossless routes) or reported lost (`bridge_restarted`), a slice of them between two iterations of the loop: ten
+thousand at once would hold up the other clients. It is started again at once, then after 1, 2, 4 ... 30 s; its
+listening sockets belong to the broker process and stay open, and its routes are sent to it anew.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ class ListeningSockets:
     Args:
         host: The address that they listen on.
         setting: What errors call the port.
-        shared: Whether other processes may listen on the same ports (SO_REUSEPORT); the kernel deals connections out.
+        shared: Whether other processes may listen on the same ports (SO_REUSEPORT); the kernel distributes connections.
     """
 
     def __init__(self, host: str, setting: str = "SERVER_PORT", *, shared: bool = False) -> None:

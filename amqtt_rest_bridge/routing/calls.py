@@ -25,7 +25,7 @@ ReleaseCredits = Callable[[int], None]
 
 
 Confirm = Callable[[bool], None]
-"""Tell whether the broker has acknowledged a publication."""
+"""Receives whether the broker has acknowledged a publication."""
 
 
 class StoreFullError(BridgeError):

@@ -1,5 +1,10 @@
 """Hybrid ranking: BM25F over weighted fields, with misspellings corrected in the query and a bonus for titles.
 
+A query is corrected before anything is ranked, so a misspelt word costs a look in the vocabulary and not a scan of all
+texts. tantivy finds the best 60 by BM25F; their titles decide among them. A `Ranking` is one state of the index and
+never changes: any number of threads search in it, while one thread writes the next state. Measured in
+template_api/README.md, "How search ranks" (`tests/benchmarks/ranking.py`, `search_quality.py`).
+
 `fuzzy` is the only module that imports rapidfuzz; tantivy is imported nowhere else. From the bottom: `stemmer`,
 `tokens`, `fuzzy`; `fields` (what is indexed); `vocabulary` (known words); `interpretation` (a query's words); `engine`
 (searches in one state of the index); `index` (the index on disk: the one module with I/O).

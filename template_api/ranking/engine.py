@@ -148,7 +148,7 @@ class Ranking:
         return int(found["count"]["value"]), int(found["sum"]["value"] or 0)
 
     def _clause(self, wanted: Wanted) -> Query:
-        """Return the query for a word: the best of the terms that may stand for it counts, as rare as the commonest."""
+        """Return the query for a word: the best of the terms that may be meant counts, as rare as the commonest."""
         weight = _repeated(wanted.count) * (_CORRECTED if wanted.corrected else 1) * self._rarity(wanted)
         terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in wanted.terms]
         return terms[0] if len(terms) == 1 else Query.disjunction_max_query(terms)

@@ -40,9 +40,9 @@ _LABELS_WEIGHT: Final = 5
 _SHORT_DESCRIPTION_WEIGHT: Final = 3
 _CONTENT_WEIGHT: Final = 2
 _CELLS_WEIGHT: Final = 1
-# Comparing sixty titles stays quick, however long someone makes them.
+# Comparing sixty titles stays quick, however long they are.
 _TITLE_WORDS: Final = 50
-_FACET_LENGTH: Final = 200  # a longer one is no id or word that a template has; tantivy refuses 64 KiB
+_FACET_LENGTH: Final = 200  # no id or word of a template is longer; tantivy refuses 64 KiB
 _STOP_STEMS: Final = frozenset(map(stem, STOP_WORDS))
 _ALL_TOGETHER: Final = 32  # values of one filter; more are quicker looked up together
 

@@ -81,7 +81,7 @@ class SearchIndex:
         return True
 
     def reload(self) -> None:
-        """Take up what another process has committed since.
+        """Read what another process has committed since.
 
         Raises:
             DamagedIndexError: the index cannot be read.
@@ -133,7 +133,7 @@ class SearchIndex:
         _release_memory()
 
     def close(self) -> None:
-        """Give the lock back; what was not committed is lost."""
+        """Release the lock; what was not committed is lost."""
         self._writer = None
 
     @property

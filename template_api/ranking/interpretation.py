@@ -1,4 +1,4 @@
-"""What a query means: its words, each with the library's words that stand for it.
+"""What a query means: its words, each with the library's words that may be meant by it.
 
 Pure; any thread may call it. This is where misspellings are put right: in the query, before anything is ranked.
 """
@@ -16,7 +16,7 @@ MOST_CORRECTED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A word of the query: as typed, the known words that may stand for it (the best counts), how often."""
+    """A word of the query: as typed, the known words that may be meant (the best counts), how often."""
 
     typed: str
     options: tuple[Known, ...]

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-# Longer words are cut, so that pasted base64 does not fill the vocabulary with what nobody can type.
+# Longer words are cut, so that pasted base64 does not fill the vocabulary with words that are never typed.
 MAX_WORD_LENGTH: Final = 64
 
 # One pass in C that lowers letters and blanks out all else: half as long again as splitting by a regular expression.

@@ -130,7 +130,7 @@ class Vocabulary:
         return Nearest(self._commonest(nearest, _CANDIDATES), least)
 
     def _near(self, word: str) -> Iterator[tuple[str, int]]:
-        """Yield the known words and stop words that the word may stand for, each with its number of edits."""
+        """Yield the known words and stop words that the word may mean, each with its number of edits."""
         most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
         if not most:
             return
