@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """The upper bounds of the latency histogram, in seconds; one more counts what took longer."""
 
 
