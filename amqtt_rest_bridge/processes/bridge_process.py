@@ -15,7 +15,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import ServeAdmin
-from amqtt_rest_bridge.link.broker_end import BrokerEnd
+from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
     CallResult,
@@ -152,9 +152,13 @@ class BridgeProcess:
         self._loop.call_later(PING_SECONDS, self._ping)
 
     def dispatch(self, calls: Sequence[Call]) -> None:
-        """Send calls, gathered with those that follow soon."""
-        size, items = 0, []
+        """Send calls, gathered with those that follow soon; large ones in a frame each."""
+        size = 0
+        items: list[DispatchedCall] = []
         for call in calls:
+            if size > FRAME_BYTES:
+                self.link.gather(Calls, items, size)
+                size, items = 0, []
             self.calls[call.id] = call
             size += len(call.message.payload)
             items.append(DispatchedCall(call.id, call.listening.number, call.message, call.key))

@@ -1,6 +1,8 @@
 """The link: frames and sockets arrive whole and in order, and no end blocks a loop."""
 
 import asyncio
+import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,13 +11,14 @@ import pytest
 
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
-from amqtt_rest_bridge.link.codec import encode
+from amqtt_rest_bridge.link.codec import CHUNK, encode
 from amqtt_rest_bridge.link.frames import (
     Calls,
     CreditReturn,
     DispatchedCall,
     Failed,
     Listen,
+    Log,
     Ready,
     Replies,
     ToBridge,
@@ -26,7 +29,9 @@ from amqtt_rest_bridge.link.frames import (
     credits_for,
 )
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.event_loop import loop_factory
+from tests.bridge.dispatch_support import Rig, route
 
 
 @pytest.fixture
@@ -151,6 +156,39 @@ def test_the_end_of_a_bridge_is_seen_although_it_left_frames_unread_behind_what_
         runner.run(scenario())
 
 
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "installed"])
+def test_a_bridge_that_sends_faster_than_the_loop_reads_takes_no_more_of_each_iteration_in_time(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Its end of the socket is filled again with each frame, as by a process on another core."""
+    frame = encode(Log(10, "x", "y" * 100_000))
+    frames = [0]
+
+    async def scenario() -> None:
+        def refill(_: ToBroker) -> None:
+            frames[-1] += 1
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    unsent[:] = unsent[theirs.send(unsent) :] or frame
+
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        unsent = bytearray(frame)
+        broker = BrokerEnd(ours, refill)
+        broker.attach(asyncio.get_running_loop())
+        theirs.sendall(frame)
+        for _ in range(50):
+            await asyncio.sleep(0)
+            frames.append(0)
+        broker.close()
+        theirs.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scenario())
+    assert sum(frames) > 20
+    assert max(frames) <= 2 * CHUNK // len(frame) + 1
+
+
 def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
     async def scenario() -> None:
         broker, bridge = ends
@@ -204,6 +242,48 @@ def test_items_of_another_kind_and_other_frames_leave_behind_what_is_gathered(
         broker.send(CreditReturn(5))
         sent = [Replies(replies("1")), Replies(replies("2")), Calls([call, call]), CreditReturn(5)]
         assert await received(bridge, 4) == sent
+
+    asyncio.run(scenario())
+
+
+def test_items_of_several_kinds_that_come_in_turns_leave_in_one_frame_of_each(
+    ends: tuple[BrokerEnd, BridgeEnd],
+) -> None:
+    async def scenario() -> None:
+        broker, bridge = ends
+        broker.attach(asyncio.get_running_loop())
+        call = DispatchedCall(1, 2, Message("a", b"", 1.5), None)
+        broker.send(CreditReturn(1))
+        broker.gather(Replies, replies("1"), 1)  # at once
+        for name in ("2", "3", "4"):
+            broker.gather(Calls, [call], 1)
+            broker.gather(Replies, replies(name), 1)
+        sent = [CreditReturn(1), Replies(replies("1")), Calls([call] * 3), Replies(replies("2", "3", "4"))]
+        assert await received(bridge, 4) == sent
+
+    asyncio.run(scenario())
+
+
+def test_a_large_message_of_many_events_leaves_in_a_frame_for_each() -> None:
+    """One for all took the memory of all at both ends, and its length could be more than the link can say."""
+    theirs: list[socket.socket] = []
+
+    def spawn(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+        theirs.append(sock)
+        return os.getpid(), lambda: None
+
+    async def scenario() -> None:
+        rig = Rig()
+        rig.use(*(route(name=name) for name in "ABCDE"))
+        process = BridgeProcess(0, asyncio.get_running_loop(), spawn, rig.server, *[lambda _: None] * 3)
+        process.attach()
+        rig.dispatcher.offer(Message("in/1", b"x" * (FRAME_BYTES + 1), 0.0))
+        process.dispatch(rig.bridge.calls)
+        bridge = BridgeEnd(theirs[0])
+        frames = await received(bridge, 5)
+        assert [len(frame.calls) for frame in frames if isinstance(frame, Calls)] == [1] * 5
+        process.disconnect()
+        bridge.close()
 
     asyncio.run(scenario())
 
