@@ -3,6 +3,7 @@
 Pure; used when a client is made and for each redirect, never for each request.
 """
 
+import contextlib
 import ipaddress
 import re
 from base64 import b64encode
@@ -114,7 +115,8 @@ def find_proxy(target: Origin, environment: Mapping[str, str]) -> Proxy | None:
         ConfigurationError: the variable does not hold the address of an HTTP proxy.
     """
     name, text = _variable(f"{target.scheme}_proxy", environment)
-    if not text or _is_loopback(target.host) or _is_exempt(target, _variable("no_proxy", environment)[1]):
+    exempt = filter(None, map(str.strip, _variable("no_proxy", environment)[1].lower().split(",")))
+    if not text or _is_loopback(target.host) or any(_matches(entry, target) for entry in exempt):
         return None
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -150,17 +152,15 @@ def _is_loopback(host: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
 
 
-def _is_exempt(target: Origin, no_proxy: str) -> bool:
-    return any(_matches(entry.strip().lower(), target) for entry in no_proxy.split(",") if entry.strip())
-
-
 def _matches(entry: str, target: Origin) -> bool:
     """Match `*`, a name with its subdomains, an address or a network; a name or address may have a port."""
     if entry == "*":
         return True
     address = _address(target.host)
     if "/" in entry:
-        return address is not None and _in_network(address, entry)
+        with contextlib.suppress(ValueError):
+            return address is not None and address in ipaddress.ip_network(entry, strict=False)
+        return False
     host, port = _split_port(entry)
     if port is not None and port != str(target.port):
         return False
@@ -177,13 +177,6 @@ def _split_port(entry: str) -> tuple[str, str | None]:
         return host, port.removeprefix(":") or None
     host, colon, port = entry.rpartition(":")
     return (host, port) if colon and ":" not in host else (entry, None)
-
-
-def _in_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address, entry: str) -> bool:
-    try:
-        return address in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

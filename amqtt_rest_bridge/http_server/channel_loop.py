@@ -12,37 +12,11 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
 _DEAD_TIMERS: Final = 64  # cancelled ones that are kept without a look whether they are most
-
-
-class Channel(Protocol):
-    """What the loop needs of a waitress dispatcher: a connection, the listening socket, the trigger."""
-
-    accepting: bool
-
-    def readable(self) -> bool:
-        """Return whether to wait for bytes."""
-        ...
-
-    def writable(self) -> bool:
-        """Return whether to wait for room to send."""
-        ...
-
-    def handle_read_event(self) -> None:
-        """Read what is there."""
-        ...
-
-    def handle_write_event(self) -> None:
-        """Write what fits."""
-        ...
-
-    def handle_close(self) -> None:
-        """Close the channel."""
-        ...
 
 
 class Timer:
@@ -62,7 +36,11 @@ class Timer:
 
 
 class ChannelLoop(dict[int, Any]):
-    """The loop, and the map of descriptors to channels in which waitress's channels register themselves."""
+    """The loop, and the map of descriptors to channels in which waitress's channels register themselves.
+
+    A channel is a waitress dispatcher or a `ServerConnection`: `readable` and `writable` return what it waits for,
+    `handle_read_event`, `handle_write_event` and `handle_close` act on it; `accepting` is true for a listening socket.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +52,7 @@ class ChannelLoop(dict[int, Any]):
         self._cancelled = 0  # of the timers in the list
         self._running = True
 
-    def __setitem__(self, descriptor: int, channel: Channel) -> None:
+    def __setitem__(self, descriptor: int, channel: Any) -> None:
         super().__setitem__(descriptor, channel)
         self._interest[descriptor] = selectors.EVENT_READ
         self._selector.register(descriptor, selectors.EVENT_READ, channel)
@@ -116,7 +94,7 @@ class ChannelLoop(dict[int, Any]):
         select, ready = self._selector.select, self._ready
         while self._running:
             for key, events in select(0 if ready else self._pause(tick_seconds)):
-                channel: Channel = key.data
+                channel = key.data
                 if channel is self.get(key.fd):  # not closed by what happened since
                     self._serve(channel, events)
                 for _ in range(len(ready)):
@@ -170,7 +148,7 @@ class ChannelLoop(dict[int, Any]):
                 action, timer.action = timer.action, None
                 self._do(action)
 
-    def _serve(self, channel: Channel, events: int) -> None:
+    def _serve(self, channel: Any, events: int) -> None:
         try:
             if events & selectors.EVENT_READ:
                 channel.handle_read_event()

@@ -11,8 +11,6 @@ from amqtt_rest_bridge.http_server.port import HttpPort, Limits
 from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 
-__all__ = ["HttpServer", "Limits"]
-
 
 class HttpServer:
     """A port that answers with an application.

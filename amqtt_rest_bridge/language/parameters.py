@@ -56,8 +56,8 @@ class Applies(StrEnum):
 class Parameter:
     """One setting.
 
-    `default` is as it would be written, None when there is none; `low` and `high` bound an integer; `extension` marks
-    what goes beyond the plain language; the value of a `secret` one is masked wherever it would be shown.
+    `default` is as it would be written, None when there is none; `low` and `high` bound an integer; the value of a
+    `secret` one is masked wherever it would be shown.
     """
 
     name: str
@@ -68,7 +68,6 @@ class Parameter:
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
-    extension: bool = False
     secret: bool = False
 
     @property
@@ -115,50 +114,33 @@ _CONFIG = (
         "USE_SSL", _BOOL, "false", _B,
         "client: https for a BASE_ADDRESS without a scheme; server: the start fails without server_certfile",
     ),
-    Parameter(
-        "IGNORE_CERT_ERRORS", _BOOL, "false", _C, "do not verify the server's certificate; not for production"
-    ),
+    Parameter("IGNORE_CERT_ERRORS", _BOOL, "false", _C, "do not verify the server's certificate; not for production"),
     Parameter("ENABLE_CORS", _BOOL, "false", _S, "send CORS headers and refuse origins that are not listed"),
     Parameter("CORS_ORIGINS", Kind.ORIGINS, "*", _S, "origins that may call; * means all"),
     Parameter(
-        "AUTHORIZATION", Kind.HEADER_VALUE, None, _C, "value of the Authorization header of every request",
-        extension=True, secret=True,
+        "AUTHORIZATION", Kind.HEADER_VALUE, None, _C, "value of the Authorization header of every request", secret=True,
     ),
     Parameter(
         "OAUTH2_TOKEN_URL", Kind.ADDRESS, None, _C,
         "where an access token is fetched with the two settings below (client credentials grant) and sent as Bearer "
         "with every request; renewed before it expires, and once after a 401",
-        extension=True,
     ),
-    Parameter("OAUTH2_CLIENT_ID", _TEXT, None, _C, "who asks for the token", extension=True),
-    Parameter("OAUTH2_CLIENT_SECRET", _TEXT, None, _C, "its password", extension=True, secret=True),
-    Parameter("OAUTH2_SCOPE", _TEXT, None, _C, "scopes to ask for, with spaces between", extension=True),
-    Parameter("OAUTH2_AUDIENCE", _TEXT, None, _C, "audience to ask for, where the server wants one", extension=True),
-    Parameter(
-        "CA_FILE", Kind.FILE, None, _C, "authorities to trust instead of the system's", extension=True
-    ),
-    Parameter("CLIENT_CERT_FILE", Kind.FILE, None, _C, "certificate to present to the server", extension=True),
-    Parameter(
-        "CLIENT_KEY_FILE", Kind.FILE, None, _C, "its key, when it is not in the same file", extension=True
-    ),
-    Parameter(
-        "RETRIES", _INT, "3", _C, "how often a failed request is tried again", low=0, high=100, extension=True
-    ),
-    Parameter(
-        "SERVER_USERNAME", _TEXT, None, _S, "user name that callers must send, in any route", extension=True
-    ),
-    Parameter(
-        "SERVER_PASSWORD", _TEXT, None, _S, "password that callers must send", extension=True, secret=True
-    ),
+    Parameter("OAUTH2_CLIENT_ID", _TEXT, None, _C, "who asks for the token"),
+    Parameter("OAUTH2_CLIENT_SECRET", _TEXT, None, _C, "its password", secret=True),
+    Parameter("OAUTH2_SCOPE", _TEXT, None, _C, "scopes to ask for, with spaces between"),
+    Parameter("OAUTH2_AUDIENCE", _TEXT, None, _C, "audience to ask for, where the server wants one"),
+    Parameter("CA_FILE", Kind.FILE, None, _C, "authorities to trust instead of the system's"),
+    Parameter("CLIENT_CERT_FILE", Kind.FILE, None, _C, "certificate to present to the server"),
+    Parameter("CLIENT_KEY_FILE", Kind.FILE, None, _C, "its key, when it is not in the same file"),
+    Parameter("RETRIES", _INT, "3", _C, "how often a failed request is tried again", low=0, high=100),
+    Parameter("SERVER_USERNAME", _TEXT, None, _S, "user name that callers must send, in any route"),
+    Parameter("SERVER_PASSWORD", _TEXT, None, _S, "password that callers must send", secret=True),
     Parameter(
         "SERVER_TOKEN", Kind.TOKENS, None, _S,
         "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER; several for rotation",
-        extension=True, secret=True,
+        secret=True,
     ),
-    Parameter(
-        "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, None, _S, "header that may hold the token too, as in X-API-Key",
-        extension=True,
-    ),
+    Parameter("SERVER_TOKEN_HEADER", Kind.HEADER_NAME, None, _S, "header that may hold the token too, as in X-API-Key"),
 )  # fmt: skip  # a table reads best as a table
 
 _EVENT = (
@@ -182,91 +164,72 @@ _EVENT = (
         "WHEN", Kind.CONDITION, None, _B,
         "client: a message for which it is false sends nothing; server: a request for which it is false publishes "
         "nothing and is answered 200 `{\"status\": \"ignored\"}`",
-        extension=True,
     ),
     Parameter(
         "EVERY", Kind.DURATION, None, _C,
         "also run at this interval, with an empty payload and the topic `$schedule/<route>/<event>`; without "
         "SOURCE_TOPIC only so",
-        extension=True,
     ),
-    Parameter(
-        "RETRY_ON", Kind.STATUSES, None, _C,
-        "retry these statuses too, for any method", extension=True,
-    ),
+    Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method"),
     Parameter("HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order"),
     Parameter(
         "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,
         "publish the body of the response alone, or a JSON envelope with its status and headers",
-        choices=tuple(ResponseFormat), extension=True,
+        choices=tuple(ResponseFormat),
     ),
-    Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", extension=True),
-    Parameter("ERROR_TOPIC", Kind.TOPIC, None, _C, "where failures go instead of DESTINATION_TOPIC", extension=True),
+    Parameter("RETAIN", _BOOL, "false", _B, "retain what is published"),
+    Parameter("ERROR_TOPIC", Kind.TOPIC, None, _C, "where failures go instead of DESTINATION_TOPIC"),
     Parameter(
         "FAILURE_PAYLOAD", _BOOL, "false", _C,
-        "failures also hold `payload` and `payload_encoding` of the message, for `rest-bridge replay`", extension=True,
+        "failures also hold `payload` and `payload_encoding` of the message, for `rest-bridge replay`",
     ),
-    Parameter(
-        "ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other", extension=True
-    ),
+    Parameter("ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other"),
     Parameter(
         "PAYLOAD", Kind.TEMPLATE, None, _B,
-        "what is published instead of the body: of the response (client), of the request (server)", extension=True,
+        "what is published instead of the body: of the response (client), of the request (server)",
     ),
     Parameter(
         "RESPONSE_CONTENT_TYPE", _TEXT, "application/json", _B,
         "decides how placeholders are escaped in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
-        extension=True,
     ),
-    Parameter(
-        "RESPONSE", Kind.TEMPLATE, None, _S, "body of the answer instead of `{\"status\": \"published\", ...}`",
-        extension=True,
-    ),
+    Parameter("RESPONSE", Kind.TEMPLATE, None, _S, "body of the answer instead of `{\"status\": \"published\", ...}`"),
     Parameter(
         "RESPONSE_STATUS", _INT, "200", _S, "status of the answer once the request is published", low=200, high=299,
-        extension=True,
     ),
     Parameter(
         "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, None, _S,
-        "wait for a message there and answer the request with its payload", extension=True,
+        "wait for a message there and answer the request with its payload",
     ),
     Parameter(
         "SIGNATURE_SECRET", _TEXT, None, _B,
         "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it, in "
-        "read events the HMAC of the empty body",
-        extension=True, secret=True,
+        "read events the HMAC of the empty body", secret=True,
     ),
-    Parameter(
-        "SIGNATURE_HEADER", Kind.HEADER_NAME, "X-Hub-Signature-256", _B, "header that holds the signature",
-        extension=True,
-    ),
+    Parameter("SIGNATURE_HEADER", Kind.HEADER_NAME, "X-Hub-Signature-256", _B, "header that holds the signature"),
     Parameter(
         "SIGNATURE_SCHEME", Kind.CHOICE, "hmac", _S,
         "whose webhooks SIGNATURE_SECRET verifies; all but hmac have headers of their own and sign a timestamp, which "
-        "may be 5 minutes off",
-        choices=tuple(SignatureScheme), extension=True,
+        "may be 5 minutes off", choices=tuple(SignatureScheme),
     ),
 )  # fmt: skip
 
 _ROUTE_CONFIG = (
     Parameter(
         "OVERLOAD_CAPACITY", _INT, "10000", _C, "messages that may be queued and in flight", low=1, high=1_000_000,
-        extension=True,
     ),
     Parameter(
         "OVERLOAD_POLICY", Kind.CHOICE, "balanced", _C,
         "balanced: refuse new messages when full; realtime: when no worker is free; lossless: keep them on disk, "
-        "and refuse new ones when full",
-        choices=tuple(OverloadPolicy), extension=True,
+        "and refuse new ones when full", choices=tuple(OverloadPolicy),
     ),
     Parameter(
         "OVERLOAD_TIMEOUT", _INT, "0", _C,
         "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY more may wait",
-        low=0, high=3_600_000, extension=True,
+        low=0, high=3_600_000,
     ),
     Parameter(
         "RATE_LIMIT", Kind.RATE, None, _C,
-        "requests are spaced evenly, so that the server sees no more than this; they wait in the queue", extension=True,
+        "requests are spaced evenly, so that the server sees no more than this; they wait in the queue",
     ),
 )  # fmt: skip
 

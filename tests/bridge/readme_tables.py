@@ -10,6 +10,13 @@ from collections.abc import Iterable
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 
+PLAIN = {
+    *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
+    *("USERNAME", "PASSWORD", "USE_SSL", "IGNORE_CERT_ERRORS", "ENABLE_CORS", "CORS_ORIGINS"),
+    *("SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT", "BODY", "HEADERS"),
+}
+"""The settings of the specified language; all others are extensions of it."""
+
 _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
 
 
@@ -37,7 +44,7 @@ def _modes(modes: tuple[Mode, ...]) -> str:
 
 
 def _name(row: Parameter) -> str:
-    return f"`{row.name}` *ext*" if row.extension else f"`{row.name}`"
+    return f"`{row.name}`" if row.name in PLAIN else f"`{row.name}` *ext*"
 
 
 def _default(row: Parameter) -> str:
