@@ -78,7 +78,7 @@ class Blocks:
     broken: set[str] = field(default_factory=set)
 
 
-class _Reader:
+class _BlockReader:
     """Reads the nodes of one definition in order, with the block that is open."""
 
     def __init__(self, report: Report) -> None:
@@ -298,7 +298,7 @@ class _Reader:
 
 def read_blocks(route: RouteNode, report: Report) -> Blocks:
     """Return the blocks of a route and report what fits nowhere."""
-    reader = _Reader(report)
+    reader = _BlockReader(report)
     for node in route.body:
         reader.read(node)
     return reader.blocks

@@ -56,7 +56,7 @@ def read_condition(block: TypedBlock, mode: Mode, parse: ParseCondition) -> Cond
     if value is None or _NAME in block.failed:
         return None
     try:
-        return _Reader(value, mode).read(parse)
+        return _ConditionReader(value, mode).read(parse)
     except _AtError as fault:
         block.failed.add(_NAME)
         block.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
@@ -80,7 +80,7 @@ class _Typed:
     term: Term
 
 
-class _Reader:
+class _ConditionReader:
     """Turn the tree of one condition into tests; raises `_AtError` at the first term that is wrong."""
 
     def __init__(self, value: Value, mode: Mode) -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.values import Address, BrokerError, Received, Session
 
 log = logging.getLogger(__name__)
@@ -29,18 +29,18 @@ class Client:
         self,
         address: Address,
         session: Session,
-        on_message: Callable[[Connection, Received], None],
-        on_up: Callable[[Connection], Awaitable[None]],
+        on_message: Callable[[MqttConnection, Received], None],
+        on_up: Callable[[MqttConnection], Awaitable[None]],
         on_down: Callable[[], None] = lambda: None,
     ) -> None:
-        self.connection: Connection | None = None
+        self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""
         self._address = address
         self._session = session
         self._on_message = on_message
         self._on_up = on_up
         self._on_down = on_down
-        self._opened: Connection | None = None
+        self._opened: MqttConnection | None = None
         self._has_session = False
         self._why = "it has not connected yet"
 
@@ -58,7 +58,7 @@ class Client:
 
     async def open(self) -> None:
         """Connect for the first time; raises `BrokerError`."""
-        connection = self._opened = Connection(self._address, self._session, self._on_message)
+        connection = self._opened = MqttConnection(self._address, self._session, self._on_message)
         try:
             await connection.open()
             if self._has_session and self._session.expiry and not connection.session_present:

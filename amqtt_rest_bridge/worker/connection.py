@@ -1,6 +1,6 @@
 """One MQTT 5 connection. The event loop alone; a thread opens the socket.
 
-A `Connection` is used once: it is opened, it ends, and the next one is another object with a client of its own. So
+A `MqttConnection` is used once: it is opened, it ends, and the next one is another object with a client of its own. So
 whatever belongs to a connection (packet ids, acknowledgements, what was sent) ends with it, and an acknowledgement of
 an old connection cannot hit a message of a new one.
 
@@ -36,10 +36,10 @@ Published = Callable[[str | None], None]
 """Called with None once the broker has acknowledged a publication, or with why it refuses it."""
 
 
-OnMessage = Callable[["Connection", Received], None]
+OnMessage = Callable[["MqttConnection", Received], None]
 
 
-class Connection:
+class MqttConnection:
     """A connection, from its CONNECT to its end.
 
     Args:

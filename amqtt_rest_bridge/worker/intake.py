@@ -17,7 +17,7 @@ from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.topics import loggable
 from amqtt_rest_bridge.worker.client import Client
-from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.values import Address, Received, Session, Subscription
 
 log = logging.getLogger(__name__)
@@ -128,12 +128,12 @@ class Intake:
         if self.client.connection is not None:
             self.client.connection.pause()
 
-    async def _connected(self, connection: Connection) -> None:
+    async def _connected(self, connection: MqttConnection) -> None:
         if not connection.session_present:  # then no message of before comes again
             self._unacknowledged = {}
         await self._subscribe(connection)
 
-    async def _subscribe(self, connection: Connection) -> None:
+    async def _subscribe(self, connection: MqttConnection) -> None:
         await connection.subscribe(
             [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
         )
@@ -141,7 +141,7 @@ class Intake:
         await connection.unsubscribe(gone)
         self._gone -= gone
 
-    def _take(self, connection: Connection, received: Received) -> None:
+    def _take(self, connection: MqttConnection, received: Received) -> None:
         if self._is_under_way(connection, received):
             return
         choice = self._choices.get(received.identifiers) or self._choose(received.identifiers)
@@ -166,7 +166,7 @@ class Intake:
         except Exception:  # no message keeps the next one from being taken
             log.exception("a message on %s was not looked at", loggable(received.topic))
 
-    def _is_under_way(self, connection: Connection, received: Received) -> bool:
+    def _is_under_way(self, connection: MqttConnection, received: Received) -> bool:
         """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
         if not received.duplicate or received.packet_id is None:
             return False
@@ -214,14 +214,14 @@ class Acknowledgement:
 
     __slots__ = ("_holds", "_intake", "connection", "has_ended", "received")
 
-    def __init__(self, intake: Intake, connection: Connection, received: Received) -> None:
+    def __init__(self, intake: Intake, connection: MqttConnection, received: Received) -> None:
         self._intake = intake
         self._holds = 0
         self.connection = connection
         self.received = received
         self.has_ended = False
 
-    def move(self, connection: Connection, received: Received) -> bool:
+    def move(self, connection: MqttConnection, received: Received) -> bool:
         """Go over to the connection on which the message came again; return False when it is another message."""
         before = self.received
         if (before.topic, before.payload) != (received.topic, received.payload):

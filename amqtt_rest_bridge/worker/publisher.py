@@ -15,7 +15,7 @@ from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
 from amqtt_rest_bridge.topics import check_topic_name, loggable
-from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import HOPS
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class BrokerPublisher:
     """A queue to the broker; see `routing.calls.PublisherPort`."""
 
     def __init__(self) -> None:
-        self._connection: Connection | None = None
+        self._connection: MqttConnection | None = None
         self._queue: deque[_Item] = deque()
         self._under_way: dict[int, _Item] = {}
         self._numbers = 0
@@ -78,7 +78,7 @@ class BrokerPublisher:
         while self._queue or self._under_way:
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def up(self, connection: Connection) -> None:
+    def up(self, connection: MqttConnection) -> None:
         """Publish on this connection from now on."""
         self._connection = connection
         self._send()
@@ -100,7 +100,7 @@ class BrokerPublisher:
             self._numbers += 1
             self._publish(self._connection, self._numbers, item)
 
-    def _publish(self, connection: Connection, number: int, item: _Item) -> None:
+    def _publish(self, connection: MqttConnection, number: int, item: _Item) -> None:
         publication = item.publication
         size = len(publication.topic.encode()) + len(publication.payload) + _HEADER_BYTES
         if size > connection.maximum_packet_size:

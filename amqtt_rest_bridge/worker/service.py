@@ -4,7 +4,7 @@
 |---|---|---|---|
 | main | `<group>-<slot>` | `$share/<group>/<filter>`; ORDERED events: `<filter>` | kept |
 | one a lossless route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`; ORDERED: `<filter>` | kept |
-| outlet | `<group>-<slot>/<random>` | records of slots, read events, replies | ends with it |
+| clean session | `<group>-<slot>/<random>` | records of slots, read events, replies | ends with it |
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
 from amqtt_rest_bridge.processes.settings import server_ports
+from amqtt_rest_bridge.worker.clean_session import CleanSession
 from amqtt_rest_bridge.worker.membership import Membership, status_topic
-from amqtt_rest_bridge.worker.outlet import Outlet
 from amqtt_rest_bridge.worker.publisher import BrokerPublisher
 from amqtt_rest_bridge.worker.settings import WorkerSettings
 from amqtt_rest_bridge.worker.slots import Plan, Slot, plan
@@ -120,7 +120,7 @@ class Worker:
             settings, code, self._publisher, asyncio.get_running_loop(), topic=topic,
             leads=lambda: not self._membership.has_lower(), troubles=self._troubles,
         )  # fmt: skip
-        self._outlet = Outlet(
+        self._clean_session = CleanSession(
             address, settings.group, settings.slot, self._publisher, self._parts.dispatcher, self._membership,
             self._take_record,
         )  # fmt: skip
@@ -135,16 +135,16 @@ class Worker:
 
     async def start(self) -> None:
         """Connect, start the bridge processes, and take messages; raises `BridgeError`."""
-        await self._outlet.client.open()  # first: a broker that cannot be used costs no process
+        await self._clean_session.client.open()  # first: a broker that cannot be used costs no process
         await asyncio.to_thread(self._service.start)
         self._service.attach()
         self._service.begin()
-        self._outlet.prepare(numbered.route for numbered in self._service.routes)
-        await self._outlet.subscribe()
+        self._clean_session.prepare(numbered.route for numbered in self._service.routes)
+        await self._clean_session.subscribe()
         will = Will(self._membership.topic, self._membership.record(online=False))
         self._own = self._slot(self._settings.slot, will)
         await self._own.use(self._plan())
-        self._parts.supervisor.keep("outlet", self._outlet.client.run)
+        self._parts.supervisor.keep("clean session", self._clean_session.client.run)
         self._parts.supervisor.keep("slots", self._watch)
 
     async def failed(self) -> str:
@@ -179,7 +179,7 @@ class Worker:
         await self._service.close()
         for slot in slots:
             await slot.close()
-        await self._outlet.client.close()
+        await self._clean_session.client.close()
 
     def _slot(self, number: int, will: Will | None, on_down: Callable[[], None] = lambda: None) -> Slot:
         settings = self._settings
@@ -192,13 +192,13 @@ class Worker:
         return plan((numbered.route for numbered in self._service.routes), self._settings.group)
 
     def _routes_replaced(self) -> None:
-        self._outlet.prepare(numbered.route for numbered in self._service.routes)
+        self._clean_session.prepare(numbered.route for numbered in self._service.routes)
         self._parts.supervisor.finish("subscriptions", self._subscribe)
 
     async def _subscribe(self) -> None:
         """Subscribe what the routes need now."""
         try:
-            await self._outlet.subscribe()
+            await self._clean_session.subscribe()
             for slot in (self._own, *self._adopted.values()):
                 if slot is not None:
                     await slot.use(self._plan())
@@ -215,8 +215,8 @@ class Worker:
         self._look.set()
 
     def _troubles(self) -> list[str]:
-        outlet = self._outlet.client.trouble
-        return ([] if outlet is None else [outlet]) + ([] if self._own is None else self._own.troubles)
+        lost = self._clean_session.client.trouble
+        return ([] if lost is None else [lost]) + ([] if self._own is None else self._own.troubles)
 
     def _publish_record(self, *, online: bool) -> None:
         self._publisher.put(Publication(self._membership.topic, self._membership.record(online=online), retain=True), 0)
@@ -226,7 +226,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         while True:
             own = self._own
-            if own is None or not own.is_connected or self._outlet.client.connection is None:
+            if own is None or not own.is_connected or self._clean_session.client.connection is None:
                 self._due = 0.0  # so that the record follows the connection at once
             elif loop.time() >= self._due and not self._stopping:
                 self._publish_record(online=True)
@@ -237,7 +237,7 @@ class Worker:
             self._look.clear()
 
     async def _adopt_and_hand_back(self) -> None:
-        wanted = self._membership.to_adopt() if self._outlet.client.connection is not None else []
+        wanted = self._membership.to_adopt() if self._clean_session.client.connection is not None else []
         for number in [number for number in self._adopted if number not in wanted]:
             await self._adopted.pop(number).close()
             log.info("slot %d of group %s is handed back", number, self._settings.group)

@@ -57,7 +57,7 @@ def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(st
     assert len(statuses(store.url)) == len(templates)
 
 
-def test_a_first_import_that_was_cut_off_is_taken_up_again(store: "Store", tmp_path: Path, make_template: Make) -> None:
+def test_a_first_import_that_was_cut_off_is_continued(store: "Store", tmp_path: Path, make_template: Make) -> None:
     file = tmp_path / "library.jsonl"
     file.write_text("".join(json.dumps(make_template(f"t{n}")) + "\n" for n in range(4)))
 
@@ -72,7 +72,7 @@ def test_a_first_import_that_was_cut_off_is_taken_up_again(store: "Store", tmp_p
     assert fill_empty_library(store.url, file) is None
 
 
-def test_a_first_import_that_never_began_is_not_taken_up_over_another_library(
+def test_a_first_import_that_never_began_is_not_made_over_another_library(
     store: "Store", tmp_path: Path, make_template: Make
 ) -> None:
     with pytest.raises(StartError, match="there is no such file"):

@@ -119,11 +119,11 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 class Served:
     """A listener at work."""
 
-    def __init__(self, sock: socket.socket, server: HttpServer, outlet: FakeBroker) -> None:
+    def __init__(self, sock: socket.socket, server: HttpServer, broker: FakeBroker) -> None:
         self.sock = sock
         self.port: int = sock.getsockname()[1]
         self.server = server
-        self.outlet = outlet
+        self.broker = broker
 
     def connect(self, context: ssl.SSLContext | None = None) -> Raw:
         return Raw(self.port, context)
@@ -134,11 +134,11 @@ class Served:
 
     def use(self, *routes: Route) -> None:
         """Serve other routes on the same fake engine."""
-        self.server.replace_app(RouteApplication(routes, self.outlet, max_body_bytes=1000))
+        self.server.replace_app(RouteApplication(routes, self.broker, max_body_bytes=1000))
 
     def waiting(self) -> FakeReply:
         """Return the place of the next request that waits for a reply."""
-        return self.outlet.waiting.get(timeout=PATIENCE)
+        return self.broker.waiting.get(timeout=PATIENCE)
 
     @property
     def connections(self) -> list[Any]:
@@ -156,7 +156,7 @@ class Served:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [publication.payload for publication in self.outlet.published]
+        return [publication.payload for publication in self.broker.published]
 
 
 def hook_route(**settings: Any) -> Route:
@@ -186,16 +186,16 @@ def served(
     access_log: AccessLog | None = None,
 ) -> Iterator[Served]:
     """Serve routes (`hook_route()` without any) on a free port."""
-    outlet = FakeBroker()
-    outlet.payloads["last"] = b"21.5"
-    app = RouteApplication(routes or [hook_route()], outlet, max_body_bytes=max_body_bytes)
+    broker = FakeBroker()
+    broker.payloads["last"] = b"21.5"
+    app = RouteApplication(routes or [hook_route()], broker, max_body_bytes=max_body_bytes)
     with listening_socket() as sock:
         server = HttpServer(
             sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()
         )
         server.start()
         try:
-            yield Served(sock, server, outlet)
+            yield Served(sock, server, broker)
         finally:
             server.stop(0)
 

@@ -30,7 +30,7 @@ class FakeReply:
         self.payload: bytes | None = None
         self.wake = wake
 
-    def give(self, payload: bytes) -> None:
+    def arrive(self, payload: bytes) -> None:
         self.payload = payload
         self.wake()
 
@@ -92,7 +92,7 @@ class FakeBroker:
         if payload is None:
             self.waiting.put(reply)
         else:
-            reply.give(payload)
+            reply.arrive(payload)
 
     def enqueue(self, publication: Publication, wake: Wake) -> FakeQueued:
         queued = FakeQueued(self, publication, wake)
@@ -198,11 +198,11 @@ class Port:
     """An application on a fake broker; time passes when an answer waits, and is kept in `waited`."""
 
     def __init__(self, *routes: Route, max_body_bytes: int = 1000) -> None:
-        self.outlet = FakeBroker()
+        self.broker = FakeBroker()
         self.waited: list[float] = []
         self.app = RouteApplication(
             routes,
-            self.outlet,
+            self.broker,
             max_body_bytes=max_body_bytes,
             clock=lambda: NOW,
             monotonic=lambda: sum(self.waited),
@@ -228,7 +228,7 @@ class Port:
 
     @property
     def published(self) -> list[tuple[str, bytes]]:
-        return [(publication.topic, publication.payload) for publication in self.outlet.published]
+        return [(publication.topic, publication.payload) for publication in self.broker.published]
 
 
 def port(*events: ServerEvent, **settings: Any) -> Port:

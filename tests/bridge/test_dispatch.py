@@ -24,7 +24,7 @@ def test_a_call_that_is_lost_between_two_tries_waits_no_more(rig: Rig) -> None:
     assert (messages["failed"], messages["queued"], messages["in_flight"]) == (1, 0, 0)
 
 
-def test_a_call_that_is_dealt_again_between_two_tries_waits_no_more(rig: Rig) -> None:
+def test_a_call_that_is_dispatched_again_between_two_tries_waits_no_more(rig: Rig) -> None:
     (call,) = rig.offer()
     rig.dispatcher.waiting(call, 1)
     rig.dispatcher.replay(call)
@@ -43,7 +43,7 @@ def test_a_call_whose_route_is_reloaded_while_it_waits_is_counted_to_its_end(rig
     assert (rig.statistics.outstanding, rig.statistics.waiting) == (0, 0)
 
 
-def test_a_call_is_dealt_again_by_the_present_definition_of_its_event(rig: Rig) -> None:
+def test_a_call_is_dispatched_again_by_the_present_definition_of_its_event(rig: Rig) -> None:
     (call,) = rig.offer()
     number = call.listening.number
     rig.use(route("/changed"))

@@ -71,7 +71,7 @@ def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
         with hooks.connect() as other:
             assert other.ask(get("/last"), "GET").status == 200
         assert hooks.bodies == [b"x"]
-        reply.give(b"reply")
+        reply.arrive(b"reply")
         assert [raw.answer().body for _ in range(3)][::2] == [b"reply", b"21.5"]
         assert hooks.bodies == [b"x", b"1"]
 
@@ -134,10 +134,10 @@ def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
 def test_routes_are_replaced_for_the_next_request() -> None:
     with served() as hooks, hooks.connect() as raw:
         assert raw.ask(post()).status == 200
-        outlet = FakeBroker()
-        hooks.server.replace_app(RouteApplication([route(event(endpoint="/new"))], outlet))
+        broker = FakeBroker()
+        hooks.server.replace_app(RouteApplication([route(event(endpoint="/new"))], broker))
         assert [raw.ask(post()).status, raw.ask(post("/new", b"2")).status] == [404, 200]
-        assert [publication.payload for publication in outlet.published] == [b"2"]
+        assert [publication.payload for publication in broker.published] == [b"2"]
         assert hooks.bodies == [b"x"]
 
 
@@ -146,7 +146,7 @@ def test_a_request_that_waits_keeps_the_routes_it_came_with() -> None:
         raw.send(post("/ask"))
         reply = hooks.waiting()
         hooks.server.replace_app(RouteApplication([], FakeBroker()))
-        reply.give(b"reply")
+        reply.arrive(b"reply")
         assert raw.answer().body == b"reply"
 
 
@@ -161,7 +161,7 @@ def test_64_waiting_requests_hold_no_thread_and_delay_no_other_endpoint() -> Non
                 assert raw.ask(post()).status == 200
                 assert raw.ask(get("/last"), "GET").status == 200
         for reply in replies:
-            reply.give(reply.topic.encode())
+            reply.arrive(reply.topic.encode())
         answers = [raw.answer() for raw in waiting]
         for raw in waiting:
             raw.__exit__()
@@ -174,7 +174,7 @@ def test_a_request_without_a_reply_is_answered_when_its_time_is_over() -> None:
     with served(hook_route(request_timeout=0.2)) as hooks, hooks.connect() as raw:
         answers = [raw.ask(post("/ask")) for _ in range(2)]
         assert [(answer.status, error_code_of(answer)) for answer in answers] == [(504, "reply_timeout")] * 2
-        assert hooks.outlet.log[-1].startswith("done answers/")
+        assert hooks.broker.log[-1].startswith("done answers/")
         assert raw.ask(post()).status == 200
 
 
@@ -183,11 +183,11 @@ def test_requests_of_one_reply_topic_wait_for_their_turn_and_delay_no_other() ->
         waiting = [Raw(hooks.port).send(post("/one")) for _ in range(3)]
         assert hooks.ask(post()).status == 200
         for _ in waiting:
-            hooks.waiting().give(b"reply")
+            hooks.waiting().arrive(b"reply")
         assert [raw.answer().body for raw in waiting] == [b"reply"] * 3
         for raw in waiting:
             raw.__exit__()
-        steps = [step for step in hooks.outlet.log if "hook" not in step]
+        steps = [step for step in hooks.broker.log if "hook" not in step]
         assert steps == ["expect answers/all", "publish questions", "done answers/all"] * 3
 
 
@@ -198,25 +198,25 @@ def test_more_waiting_requests_than_allowed_are_answered_at_once() -> None:
         second = hooks.ask(post("/ask"))
         assert (second.status, json.loads(second.body)["error"]["code"]) == (503, "overloaded")
         assert second.headers["Retry-After"] == "1"
-        assert hooks.outlet.counted == [("Hooks", "overloaded")]
-        reply.give(b"reply")
+        assert hooks.broker.counted == [("Hooks", "overloaded")]
+        reply.arrive(b"reply")
         assert first.answer().status == 200
 
 
 def test_a_publication_without_room_is_held_until_there_is_some() -> None:
     with served() as hooks, hooks.connect() as raw:
-        hooks.outlet.outcomes.extend([False, False])
+        hooks.broker.outcomes.extend([False, False])
         raw.send(post())
-        eventually(lambda: bool(hooks.outlet.queued))
+        eventually(lambda: bool(hooks.broker.queued))
         assert hooks.ask(get("/last"), "GET").status == 200
-        hooks.outlet.make_room()
+        hooks.broker.make_room()
         assert raw.answer().status == 200
         assert hooks.bodies == [b"x"]
 
 
 def test_a_publication_that_never_gets_room_is_answered_with_503() -> None:
     with served() as hooks, hooks.connect() as raw:
-        hooks.outlet.outcomes.extend([False, False])
+        hooks.broker.outcomes.extend([False, False])
         answer = raw.ask(post())
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "overloaded")
         assert raw.ask(post(body=b"2")).status == 200
@@ -228,7 +228,7 @@ def test_a_caller_that_leaves_while_its_request_waits_harms_no_other() -> None:
         with hooks.connect() as raw:
             raw.send(post("/ask"))
             reply = hooks.waiting()
-        reply.give(b"reply")
+        reply.arrive(b"reply")
         assert hooks.ask(post()).status == 200
 
 
@@ -271,8 +271,8 @@ def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: 
 
 def test_an_application_that_fails_while_waiting_is_answered_too() -> None:
     with served() as hooks, hooks.connect() as raw:
-        hooks.outlet.outcomes.append(ZeroDivisionError())
+        hooks.broker.outcomes.append(ZeroDivisionError())
         answer = raw.ask(post("/ask"))
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
-        assert hooks.outlet.counted == [("Hooks", "internal_error")]
+        assert hooks.broker.counted == [("Hooks", "internal_error")]
         assert raw.ask(post()).status == 200

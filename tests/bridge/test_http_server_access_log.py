@@ -21,7 +21,7 @@ def test_every_answer_has_a_line_with_its_request_id(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = AccessLog(str(path), ("route", "event"))
     with served(access_log=log) as hooks, hooks.connect() as raw:
-        hooks.outlet.on_wait = lambda _topic: b"reply"
+        hooks.broker.on_wait = lambda _topic: b"reply"
         answers = [
             raw.ask(post("/hook?token=secret", b"abc", "Authorization: Basic c2VjcmV0")),
             raw.ask(get("/none"), "GET"),

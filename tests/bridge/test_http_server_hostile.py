@@ -107,7 +107,7 @@ def test_bad_requests_are_refused_and_publish_nothing(request_bytes: bytes, stat
     with served() as hooks:
         answer = hooks.ask(request_bytes)
         assert (answer.status, error_code_of(answer)) == (status, code)
-        assert hooks.outlet.published == []
+        assert hooks.broker.published == []
         assert hooks.ask(post()).status == 200  # others go on
 
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_ends_the_connection() -> None:
         answer = raw.ask(smuggled)
         assert (answer.status, answer.headers["Connection"]) == (400, "close")
         assert raw.is_closed_by_peer()
-        assert hooks.outlet.published == []
+        assert hooks.broker.published == []
 
 
 def test_the_callers_bytes_are_not_repeated_in_the_error_nor_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,7 +137,7 @@ def test_a_refusal_has_the_headers_of_the_endpoint() -> None:
     with served(hook_route(enable_cors=True, cors_origins=(page,)), max_body_bytes=10) as hooks:
         answer = hooks.ask(HEAD + f"Origin: {page}\r\nContent-Length: 11\r\n\r\n".encode())
         assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (413, page)
-        assert hooks.outlet.counted == [("Hooks", "payload_too_large")]
+        assert hooks.broker.counted == [("Hooks", "payload_too_large")]
 
 
 def test_a_caller_that_goes_on_sending_still_gets_the_refusal() -> None:
@@ -191,14 +191,14 @@ def test_an_idle_connection_is_closed_after_a_while_without_an_answer() -> None:
 
 def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
     with served(limits=Limits(slow_seconds=0.3)) as hooks:
-        hooks.outlet.payloads["last"] = b"x" * 10_000_000
+        hooks.broker.payloads["last"] = b"x" * 10_000_000
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", hooks.port))
             sock.sendall(get("/last"))
             assert hooks.ask(post()).status == 200
             eventually(lambda: not hooks.connections)
-        hooks.outlet.payloads["last"] = b"ok"
+        hooks.broker.payloads["last"] = b"ok"
         assert hooks.ask(get("/last"), "GET").body == b"ok"
 
 
@@ -221,7 +221,7 @@ def test_many_requests_in_one_piece_delay_no_other_caller() -> None:
                 first_is_served.set()
                 other_has_sent.wait(PATIENCE)
 
-        hooks.outlet.on_publish = hold_the_first
+        hooks.broker.on_publish = hold_the_first
         many.send(b"".join(post(body=b"%03d" % number) for number in range(200)))
         assert first_is_served.wait(PATIENCE)
         other.send(post(body=b"other"))
@@ -229,7 +229,7 @@ def test_many_requests_in_one_piece_delay_no_other_caller() -> None:
         assert other.answer().status == 200
         assert [many.answer().status for _ in range(200)] == [200] * 200
         assert hooks.bodies.index(b"other") < 5
-        hooks.outlet.published.pop(hooks.bodies.index(b"other"))
+        hooks.broker.published.pop(hooks.bodies.index(b"other"))
         assert hooks.bodies == [b"%03d" % number for number in range(200)]
 
 

@@ -34,9 +34,9 @@ def test_a_caller_that_leaves_before_its_turn_loses_it_and_is_not_published(leav
     with served() as hooks:
         first, second, third = wait_in_turn(hooks, b"1", b"2", b"3")
         leave(second)
-        eventually(lambda: hooks.outlet.counted == [("Hooks", "invalid_request")])
+        eventually(lambda: hooks.broker.counted == [("Hooks", "invalid_request")])
         for caller, reply in ((first, b"one"), (third, b"three")):
-            hooks.waiting().give(reply)
+            hooks.waiting().arrive(reply)
             assert caller.answer().body == reply
             close(caller)
         assert hooks.bodies == [b"1", b"3"]
@@ -51,8 +51,8 @@ def test_a_caller_that_leaves_once_it_is_published_keeps_its_turn_so_that_its_re
         leave(first)
         eventually(lambda: any(each._caller_left for each in hooks.connections))
         assert hooks.bodies == [b"1"]
-        hooks.waiting().give(b"one")
-        hooks.waiting().give(b"two")
+        hooks.waiting().arrive(b"one")
+        hooks.waiting().arrive(b"two")
         assert second.answer().body == b"two"
         close(second)
 
@@ -64,7 +64,7 @@ def test_a_caller_that_only_ends_its_sending_gets_an_answer_that_it_lost_its_tur
             caller.sock.shutdown(socket.SHUT_WR)
         answer = second.answer()
         assert (answer.status, error_code_of(answer)) == (400, "invalid_request")
-        hooks.waiting().give(b"one")
+        hooks.waiting().arrive(b"one")
         assert first.answer().body == b"one"
         close(first)
         close(second)
@@ -78,5 +78,5 @@ def test_requests_sent_behind_one_that_waits_are_held_in_bounds() -> None:
         (connection,) = hooks.connections
         eventually(lambda: bool(connection._unparsed) and not connection.readable())
         assert len(connection._unparsed) <= 16_384
-        reply.give(b"reply")
+        reply.arrive(b"reply")
         assert [raw.answer().status for _ in range(102)] == [200] * 102

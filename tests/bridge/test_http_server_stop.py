@@ -12,21 +12,21 @@ from tests.bridge.server_mode_support import FakeBroker
 from tests.waiting import eventually
 
 
-def listener_on(sock: object, outlet: FakeBroker) -> HttpServer:
-    return HttpServer(sock, RouteApplication([hook_route()], outlet))  # type: ignore[arg-type]  # a socket
+def listener_on(sock: object, broker: FakeBroker) -> HttpServer:
+    return HttpServer(sock, RouteApplication([hook_route()], broker))  # type: ignore[arg-type]  # a socket
 
 
 def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None:
     with listening_socket() as sock:
         for turn in range(3):
-            outlet = FakeBroker()
-            listener = listener_on(sock, outlet)
+            broker = FakeBroker()
+            listener = listener_on(sock, broker)
             listener.start()
             with Raw(sock.getsockname()[1]) as raw:
                 assert raw.ask(post(body=b"%d" % turn)).status == 200
                 listener.stop(PATIENCE)
                 assert raw.is_closed_by_peer()
-            assert [publication.payload for publication in outlet.published] == [b"%d" % turn]
+            assert [publication.payload for publication in broker.published] == [b"%d" % turn]
 
 
 def test_a_connection_that_came_between_two_listeners_is_served_by_the_second() -> None:
@@ -54,7 +54,7 @@ def test_a_running_request_is_finished_and_new_ones_are_refused() -> None:
             assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
             assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("1", "close")
             assert other.is_closed_by_peer()
-            reply.give(b"reply")
+            reply.arrive(b"reply")
             answer = running.answer()
             assert (answer.status, answer.body, answer.headers["Connection"]) == (200, b"reply", "close")
             stopping.result(PATIENCE)
@@ -67,8 +67,8 @@ def test_after_the_grace_everything_is_closed() -> None:
         reply = hooks.waiting()
         hooks.server.stop(0.05)
         assert running.is_closed_by_peer()
-        assert hooks.outlet.log[-1].startswith("done answers/")  # nothing is left that waits
-        reply.give(b"reply")
+        assert hooks.broker.log[-1].startswith("done answers/")  # nothing is left that waits
+        reply.arrive(b"reply")
 
 
 def test_a_half_sent_request_is_answered_that_the_bridge_closes() -> None:
@@ -92,9 +92,9 @@ def test_a_listener_that_never_started_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("listeners", [2, 3])
 def test_listeners_share_a_socket_and_every_request_is_served_once(listeners: int) -> None:
-    outlets = [FakeBroker() for _ in range(listeners)]
+    brokers = [FakeBroker() for _ in range(listeners)]
     with listening_socket() as sock:
-        running = [listener_on(sock, outlet) for outlet in outlets]
+        running = [listener_on(sock, broker) for broker in brokers]
         for listener in running:
             listener.start()
 
@@ -108,5 +108,5 @@ def test_listeners_share_a_socket_and_every_request_is_served_once(listeners: in
         assert [call(number) for number in range(200, 220)] == [200] * 20
         for listener in running[1:]:
             listener.stop(PATIENCE)
-    bodies = sorted(publication.payload for outlet in outlets for publication in outlet.published)
+    bodies = sorted(publication.payload for broker in brokers for publication in broker.published)
     assert bodies == sorted(b"%d" % number for number in range(220))

@@ -50,7 +50,7 @@ def test_older_versions_are_refused(files: TlsFiles) -> None:
 def test_large_bodies_and_answers_cross_tls_whole(files: TlsFiles) -> None:
     body = bytes(range(256)) * 1000
     with served(tls=files, max_body_bytes=len(body)) as hooks, hooks.connect(trusting(files)) as raw:
-        hooks.outlet.payloads["last"] = body * 8
+        hooks.broker.payloads["last"] = body * 8
         assert raw.ask(post(body=body)).status == 200
         assert raw.ask(get("/last"), "GET").body == body * 8
         assert hooks.bodies == [body]
@@ -58,7 +58,7 @@ def test_large_bodies_and_answers_cross_tls_whole(files: TlsFiles) -> None:
 
 def test_requests_that_wait_are_answered_over_tls(files: TlsFiles) -> None:
     with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
-        hooks.outlet.on_wait = lambda _topic: b"reply"
+        hooks.broker.on_wait = lambda _topic: b"reply"
         raw.send(post("/ask") + post("/hook"))
         assert [raw.answer().body == b"reply", raw.answer().status] == [True, 200]
 

@@ -32,8 +32,8 @@ def port(
     context = ssl.create_default_context(cafile=str(files / "authority.pem")) if tls else None
     server = TlsFiles(str(files / "server.pem"), str(files / "server.pem")) if tls else None
     with served(tls=server, limits=limits) as hooks:
-        hooks.outlet.payloads["last"] = payload
-        hooks.outlet.on_wait = lambda _topic: bytes(bytearray(payload))
+        hooks.broker.payloads["last"] = payload
+        hooks.broker.on_wait = lambda _topic: bytes(bytearray(payload))
         yield hooks, context
 
 
@@ -130,7 +130,7 @@ from tests.waiting import eventually
 from tests.bridge.test_http_server_unread import port, resident_mb, stalled
 with port(tls=sys.argv[1] == "tls") as (hooks, _):
     for kept in ("published", "counted", "log"):
-        setattr(hooks.outlet, kept, deque(maxlen=1))
+        setattr(hooks.broker, kept, deque(maxlen=1))
     print(hooks.port, flush=True)
     for line in sys.stdin:
         eventually(lambda: stalled(hooks, int(line)))

@@ -55,13 +55,13 @@ class Script:
             raise given
         return given
 
-    def give(self, given: list[Worker] | Exception) -> None:
+    def feed(self, given: list[Worker] | Exception) -> None:
         self._given.put(given)
         self._broker.send_now(Ping())
 
     def end(self, how: Exception | None = None) -> None:
         if how is not None:
-            self.give(how)
+            self.feed(how)
         self._broker.close()
         self._running.join(SECONDS)
         assert not self._running.is_alive()
@@ -81,14 +81,14 @@ def test_a_lone_piece_of_work_is_done_by_its_reader_and_the_next_one_by_another_
     script: Script,
 ) -> None:
     first, second, third = Job(), Job(), Job()
-    script.give([first])
+    script.feed([first])
     one = first.begun.get(timeout=SECONDS)
-    script.give([second])
+    script.feed([second])
     assert second.begun.get(timeout=SECONDS) == "another thread"
     first.go.set()
     third.go.set()
     while True:  # until the first reader is back
-        script.give([third])
+        script.feed([third])
         done = third.begun.get(timeout=SECONDS)
         if done != "another thread":
             break
@@ -98,14 +98,14 @@ def test_a_lone_piece_of_work_is_done_by_its_reader_and_the_next_one_by_another_
 
 def test_of_several_pieces_none_waits_for_another(script: Script) -> None:
     jobs = [Job(), Job()]
-    script.give([*jobs])
+    script.feed([*jobs])
     assert [job.begun.get(timeout=SECONDS) for job in jobs] == ["another thread"] * 2
     script.end()
 
 
 def test_the_end_does_not_wait_for_work(script: Script) -> None:
     job = Job()
-    script.give([job])
+    script.feed([job])
     job.begun.get(timeout=SECONDS)
     script.end()
     job.go.set()

@@ -269,7 +269,7 @@ def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: 
         assert target.request().body == b"last"
 
 
-def test_what_comes_while_an_earlier_run_is_taken_up_goes_after_it(tmp_path: Path) -> None:
+def test_what_comes_while_an_earlier_run_is_replayed_goes_after_it(tmp_path: Path) -> None:
     port = free_port()
     ordered = route(port).replace('WITH METHOD "POST"', 'WITH METHOD "POST" WITH ORDERED "true"')
     spool = str(tmp_path / "spool.db")
@@ -279,12 +279,12 @@ def test_what_comes_while_an_earlier_run_is_taken_up_goes_after_it(tmp_path: Pat
             client.publish("in/x", b"%d" % number)
     with recording(port) as target:
         let_go = threading.Event()
-        take_up = Lossless._replay_all
+        replay_all = Lossless._replay_all
 
         async def held(self: Lossless, calls: Any) -> int:
             while not let_go.is_set():
                 await asyncio.sleep(0.001)
-            return await take_up(self, calls)
+            return await replay_all(self, calls)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Lossless, "_replay_all", held)

@@ -206,7 +206,7 @@ def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grac
         gate.open.set()
 
 
-def test_what_a_dead_process_held_is_dealt_to_the_next_one_in_order_and_in_parts(
+def test_what_a_dead_process_held_is_dispatched_to_the_next_one_in_order_and_in_parts(
     target: Recorder, tmp_path: Path, spawning: Spawning
 ) -> None:
     gate = Gate()

@@ -52,16 +52,16 @@ def test_a_response_that_cannot_be_made_is_refused_before_anything_is_published(
 def test_a_status_alone_keeps_the_usual_body_where_it_may_have_one(status: int, line: str, body: bool) -> None:
     hooks = port(event(response_status=status))
     assert hooks.ask("POST", "/hook", "1").content == (b'{"status": "published", "topic": "hook/received"}' * body)
-    assert hooks.outlet.lines == [f"answered POST /hook with {line}"]
+    assert hooks.broker.lines == [f"answered POST /hook with {line}"]
 
 
 def test_an_answer_waits_for_room_like_any_other() -> None:
     hooks = port(event(response=payload('"done"')))
-    hooks.outlet.outcomes.extend([False, False])
+    hooks.broker.outcomes.extend([False, False])
     pending = hooks.begin("POST", "/hook", "1")
     assert not isinstance(pending, Response)
     assert not isinstance(pending.resume(), Response)
-    hooks.outlet.make_room()
+    hooks.broker.make_room()
     answer = pending.resume()
     assert isinstance(answer, Response)
     assert answer.body == b'"done"'

@@ -26,7 +26,7 @@ def test_routes_share_a_port() -> None:
     both = Port(route(event(), name="A"), route(event("PUT", "/other", "other"), name="B"))
     assert both.ask("POST", "/hook", "1").status_code == both.ask("PUT", "/other", "2").status_code == 200
     assert both.published == [("hook/received", b"1"), ("other", b"2")]
-    assert both.outlet.counted == [("A", None), ("B", None)]
+    assert both.broker.counted == [("A", None), ("B", None)]
 
 
 def test_only_endpoints_with_parameters_are_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_any_other_path_is_not_found_and_publishes_nothing(path: str) -> None:
     result = hooks.ask("POST", path, "1")
     assert (result.status_code, error_code(result)) == (404, "not_found")
     assert hooks.published == []
-    assert hooks.outlet.counted == []  # it was a request of no event
+    assert hooks.broker.counted == []  # it was a request of no event
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_path_parameters_are_decoded_once_each() -> None:
         event("GET", "/things/{id}/{part.name}", sends=payload('["{path.id}", "{path.part.name}", "{path}"]'))
     )
     assert things.ask("GET", "/things/a%2Fb%20%2525/%C3%A4").status_code == 200
-    assert json.loads(things.outlet.published[0].payload) == ["a/b %25", "ä", "/things/a/b %25/ä"]
+    assert json.loads(things.broker.published[0].payload) == ["a/b %25", "ä", "/things/a/b %25/ä"]
 
 
 def test_a_parameter_does_not_match_an_empty_segment() -> None:
@@ -235,7 +235,7 @@ def test_the_same_method_and_path_twice_is_a_configuration_error() -> None:
 
 def test_a_failure_of_our_own_tells_the_caller_nothing(caplog: pytest.LogCaptureFixture) -> None:
     hooks = port(event())
-    hooks.outlet.outcomes.append(ZeroDivisionError("secret detail"))
+    hooks.broker.outcomes.append(ZeroDivisionError("secret detail"))
     result = hooks.ask("POST", "/hook", "1")
     assert (result.status_code, error_code(result)) == (500, "internal_error")
     assert "secret" not in result.text

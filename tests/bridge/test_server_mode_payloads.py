@@ -40,7 +40,7 @@ def test_a_body_is_published_byte_for_byte(body: bytes) -> None:
 def test_without_a_body_the_query_parameters_are_published(query: str, expected: object) -> None:
     hooks = port(event("GET"))
     assert hooks.ask("GET", "/hook" + query).status_code == 200
-    assert json.loads(hooks.outlet.published[0].payload) == expected
+    assert json.loads(hooks.broker.published[0].payload) == expected
 
 
 def test_no_parameters_at_all_are_an_empty_object() -> None:
@@ -52,7 +52,7 @@ def test_no_parameters_at_all_are_an_empty_object() -> None:
 def test_path_and_query_parameters_come_in_one_object_and_the_path_wins() -> None:
     hooks = port(event("GET", "/things/{id}"))
     hooks.ask("GET", "/things/7?id=8&x=9")
-    assert json.loads(hooks.outlet.published[0].payload) == {"id": "7", "x": "9"}
+    assert json.loads(hooks.broker.published[0].payload) == {"id": "7", "x": "9"}
 
 
 @pytest.mark.parametrize("query", [pytest.param("%ff", id="not UTF-8"), pytest.param("a=\x01", id="control character")])
@@ -73,7 +73,7 @@ def test_payload_is_built_from_every_part_of_the_request() -> None:
     things = port(event("PUT", "/things/{id}", sends=payload(template)))
     body = '{"a": [1, "é"]}'.encode()
     things.ask("PUT", "/things/7?q=x%22", body, X_Kind="k", Content_Type="application/json")
-    assert json.loads(things.outlet.published[0].payload) == {
+    assert json.loads(things.broker.published[0].payload) == {
         "body": '{"a": [1, "é"]}',
         "field": [1, "é"],
         "query": 'x"',
@@ -91,7 +91,7 @@ def test_payload_is_built_from_every_part_of_the_request() -> None:
 def test_header_values_are_utf8_where_they_can_be() -> None:
     hooks = port(event("GET", sends=payload('["{header.x-a}", "{header.x-b}"]')))
     hooks.ask("GET", "/hook", X_A="é".encode().decode("latin-1"), X_B="\xe9")
-    assert json.loads(hooks.outlet.published[0].payload) == ["é", "é"]
+    assert json.loads(hooks.broker.published[0].payload) == ["é", "é"]
 
 
 def test_path_parameters_are_inserted_into_the_topic_of_publication_and_answer() -> None:
@@ -129,7 +129,7 @@ def test_a_placeholder_without_a_value_is_an_invalid_request(template: str, body
     result = hooks.ask("POST", "/hook", body)
     assert (result.status_code, error_code(result)) == (400, "invalid_request")
     assert hooks.published == []
-    assert hooks.outlet.counted == [("Hooks", "invalid_request")]
+    assert hooks.broker.counted == [("Hooks", "invalid_request")]
 
 
 def test_what_a_caller_sends_is_never_expanded_again() -> None:
@@ -142,7 +142,7 @@ def test_what_a_caller_sends_is_never_expanded_again() -> None:
 def test_retain_reaches_the_publication(retain: bool) -> None:
     hooks = port(event(retain=retain))
     hooks.ask("POST", "/hook", "x")
-    assert hooks.outlet.published[0].retain is retain
+    assert hooks.broker.published[0].retain is retain
 
 
 def test_a_body_over_the_limit_is_refused() -> None:
@@ -183,21 +183,21 @@ def test_a_publication_without_room_is_answered_with_503(
     outcomes: list[bool | Exception], code: str, waited: list[float]
 ) -> None:
     hooks = port(event())
-    hooks.outlet.outcomes.extend(outcomes)
+    hooks.broker.outcomes.extend(outcomes)
     result = hooks.ask("POST", "/hook", b"x")
     assert (result.status_code, error_code(result), result.headers["retry-after"]) == (503, code, "1")
-    assert (hooks.waited, hooks.published, hooks.outlet.queued) == (waited, [], [])
-    assert hooks.outlet.counted == [("Hooks", code)]
+    assert (hooks.waited, hooks.published, hooks.broker.queued) == (waited, [], [])
+    assert hooks.broker.counted == [("Hooks", code)]
 
 
 def test_a_publication_that_waits_is_answered_once_the_broker_has_it() -> None:
     hooks = port(event())
-    hooks.outlet.outcomes.extend([False, False])
+    hooks.broker.outcomes.extend([False, False])
     pending = hooks.begin("POST", "/hook", b"x")
     assert not isinstance(pending, Response)
     assert pending.resume() == HOLD_SECONDS
-    assert hooks.outlet.counted == []  # it is not answered yet
-    hooks.outlet.make_room()
+    assert hooks.broker.counted == []  # it is not answered yet
+    hooks.broker.make_room()
     answer = pending.resume()
     assert isinstance(answer, Response)
     assert answer.status == "200 OK"
@@ -206,19 +206,19 @@ def test_a_publication_that_waits_is_answered_once_the_broker_has_it() -> None:
 
 def test_a_publication_that_may_not_even_wait_is_not_begun() -> None:
     hooks = port(event())
-    hooks.outlet.outcomes.append(False)
+    hooks.broker.outcomes.append(False)
     pending = hooks.begin("POST", "/hook", b"x")
     assert not isinstance(pending, Response)
     assert pending.refuse(overloaded()).code == "overloaded"
-    assert (hooks.published, hooks.outlet.queued) == ([], [])
-    assert hooks.outlet.counted == [("Hooks", "overloaded")]
+    assert (hooks.published, hooks.broker.queued) == ([], [])
+    assert hooks.broker.counted == [("Hooks", "overloaded")]
 
 
 def test_a_publication_whose_waiting_is_cancelled_is_never_sent() -> None:
     hooks = port(event())
-    hooks.outlet.outcomes.extend([False, False])
+    hooks.broker.outcomes.extend([False, False])
     pending = hooks.begin("POST", "/hook", b"x")
     assert not isinstance(pending, Response)
     pending.resume()
     pending.cancel()
-    assert hooks.outlet.queued == []
+    assert hooks.broker.queued == []

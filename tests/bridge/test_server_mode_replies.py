@@ -14,7 +14,7 @@ from tests.bridge.server_mode_support import REQUEST_ID, Port, error_code, event
 
 def reading(payloads: dict[str, bytes]) -> Port:
     room = port(event("GET", "/room", None, source="room/+"))
-    room.outlet.payloads = payloads
+    room.broker.payloads = payloads
     return room
 
 
@@ -43,7 +43,7 @@ def test_a_caller_that_has_the_payload_gets_304() -> None:
     tag = room.ask("GET", "/room").headers["etag"]
     result = room.ask("GET", "/room", If_None_Match=f'"x", W/{tag}')
     assert (result.status_code, result.content, result.headers["etag"]) == (304, b"", tag)
-    room.outlet.payloads["room/+"] = b"21.6"
+    room.broker.payloads["room/+"] = b"21.6"
     assert room.ask("GET", "/room", If_None_Match=tag).status_code == 200
 
 
@@ -97,17 +97,17 @@ def asking(reply: str = "answers/{request_id}") -> Port:
 
 def test_a_request_waits_for_the_reply_to_its_own_id() -> None:
     questions = asking()
-    questions.outlet.on_wait = lambda topic: b'{"to": "%s"}' % topic.encode()
+    questions.broker.on_wait = lambda topic: b'{"to": "%s"}' % topic.encode()
     result = questions.ask("POST", "/ask", "what?")
     assert (result.status_code, result.json) == (200, {"to": f"answers/{REQUEST_ID}"})
-    assert json.loads(questions.outlet.published[0].payload) == [REQUEST_ID, "what?"]
+    assert json.loads(questions.broker.published[0].payload) == [REQUEST_ID, "what?"]
 
 
 def test_the_waiter_exists_before_the_request_is_published_and_is_gone_afterwards() -> None:
     questions = asking()
-    questions.outlet.on_wait = lambda _topic: b"x"
+    questions.broker.on_wait = lambda _topic: b"x"
     questions.ask("POST", "/ask", "what?")
-    assert questions.outlet.log == [f"expect answers/{REQUEST_ID}", "publish questions", f"done answers/{REQUEST_ID}"]
+    assert questions.broker.log == [f"expect answers/{REQUEST_ID}", "publish questions", f"done answers/{REQUEST_ID}"]
 
 
 def test_without_a_reply_the_answer_is_504_and_the_request_has_been_published() -> None:
@@ -116,20 +116,20 @@ def test_without_a_reply_the_answer_is_504_and_the_request_has_been_published() 
     assert (result.status_code, error_code(result)) == (504, "reply_timeout")
     assert len(questions.published) == 1
     assert questions.waited == [7]
-    assert questions.outlet.log[-1] == f"done answers/{REQUEST_ID}"
-    assert questions.outlet.counted == [("Hooks", "reply_timeout")]
+    assert questions.broker.log[-1] == f"done answers/{REQUEST_ID}"
+    assert questions.broker.counted == [("Hooks", "reply_timeout")]
 
 
 def test_a_reply_is_given_with_the_type_of_its_content() -> None:
     questions = asking()
-    questions.outlet.on_wait = lambda _topic: b"\xff"
+    questions.broker.on_wait = lambda _topic: b"\xff"
     assert questions.ask("POST", "/ask", "what?").headers["content-type"] == "application/octet-stream"
 
 
 def test_path_parameters_are_inserted_into_the_reply_topic() -> None:
     things = port(event(endpoint="/things/{id}", destination="in/{path.id}", reply="out/{path.id}/{request_id}"))
     things.ask("POST", "/things/7", "what?")
-    assert things.outlet.log[0] == f"expect out/7/{REQUEST_ID}"
+    assert things.broker.log[0] == f"expect out/7/{REQUEST_ID}"
     assert error_code(things.ask("POST", "/things/a%2Fb", "what?")) == "invalid_request"
     assert len(things.published) == 1
 
@@ -145,7 +145,7 @@ def test_a_request_that_may_not_wait_publishes_nothing() -> None:
     pending = questions.begin("POST", "/ask", "what?")
     assert not isinstance(pending, Response)
     assert pending.refuse(overloaded()).code == "overloaded"
-    assert questions.outlet.log == []
+    assert questions.broker.log == []
 
 
 def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
@@ -168,7 +168,7 @@ def test_a_request_that_waits_when_the_bridge_closes_is_dismissed() -> None:
 def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
     questions = port(event("GET", "/ask", "questions", reply="answers/{request_id}"))
     assert questions.ask("HEAD", "/ask").status_code == 200
-    assert questions.outlet.log == []
+    assert questions.broker.log == []
 
 
 def begin(questions: Port, body: str) -> Pending:
@@ -185,11 +185,11 @@ def test_requests_of_one_reply_topic_without_id_are_served_one_after_the_other()
     assert [json.loads(body)[1] for _, body in questions.published] == ["0"]
     for number, each in enumerate(pending):
         each.resume()  # its turn, or nothing new
-        questions.outlet.waiting.get_nowait().give(b"reply %d" % number)
+        questions.broker.waiting.get_nowait().arrive(b"reply %d" % number)
         answer = each.resume()
         assert isinstance(answer, Response)
         assert answer.body == b"reply %d" % number
-    assert questions.outlet.log == ["expect answers/all", "publish questions", "done answers/all"] * 3
+    assert questions.broker.log == ["expect answers/all", "publish questions", "done answers/all"] * 3
 
 
 def test_a_request_that_does_not_get_its_turn_publishes_nothing() -> None:

@@ -40,7 +40,7 @@ class Rig(DispatcherRig):
         self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.1, None), lambda _: None)
 
     @property
-    def dealt(self) -> list[bytes]:
+    def dispatched(self) -> list[bytes]:
         return [call.message.payload for call in self.bridge.calls]
 
     @property
@@ -56,14 +56,14 @@ def rig() -> Rig:
 
 def test_a_message_waits_for_room_and_goes_when_a_call_ends(rig: Rig) -> None:
     rig.offer(b"1", b"2", b"3", b"4")
-    assert (rig.dealt, rig.counts) == ([b"1", b"2"], (4, 0, 2))
+    assert (rig.dispatched, rig.counts) == ([b"1", b"2"], (4, 0, 2))
     rig.end(0)
-    assert rig.dealt == [b"1", b"2", b"3"]
+    assert rig.dispatched == [b"1", b"2", b"3"]
     rig.offer(b"5")  # behind the fourth
     rig.clock.advance(0.9)
     rig.end(1)
     rig.end(2)
-    assert rig.dealt == [b"1", b"2", b"3", b"4", b"5"]
+    assert rig.dispatched == [b"1", b"2", b"3", b"4", b"5"]
     rig.clock.advance(9)
     assert (rig.queue.publications, rig.counts) == ([], (2, 0, 5))
 
@@ -78,7 +78,7 @@ def test_a_message_that_finds_no_room_in_time_is_refused(rig: Rig) -> None:
     assert rig.counts == (2, 2, 4)
     assert [b'"overloaded"' in publication.payload for publication in rig.queue.publications] == [True, True]
     rig.end(0)
-    assert rig.dealt == [b"1", b"2"]
+    assert rig.dispatched == [b"1", b"2"]
 
 
 def test_as_many_messages_wait_as_the_route_has_room_for(rig: Rig) -> None:
@@ -129,4 +129,4 @@ def test_messages_that_wait_at_the_end_are_counted(rig: Rig) -> None:
 def test_a_call_whose_bridge_process_died_makes_room(rig: Rig) -> None:
     rig.offer(b"1", b"2", b"3")
     rig.dispatcher.lost(rig.bridge.calls[0])
-    assert rig.dealt == [b"1", b"2", b"3"]
+    assert rig.dispatched == [b"1", b"2", b"3"]

@@ -11,7 +11,7 @@ from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.processes.event_loop import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.worker.client import Client
-from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
 from amqtt_rest_bridge.worker.publisher import BrokerPublisher
@@ -62,11 +62,11 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
     async def use(address: Address) -> None:
         received: list[bytes] = []
 
-        def receive(_connection: Connection, message: Received) -> None:
+        def receive(_connection: MqttConnection, message: Received) -> None:
             reset.wait(5)  # the loop sees messages and reset together
             received.append(message.payload)
 
-        connection = Connection(address, SESSION, receive)
+        connection = MqttConnection(address, SESSION, receive)
         await connection.open()
         assert await connection.ended() == "the connection was lost"
         assert received == [b"%d" % number for number in range(1, 100)]
@@ -91,7 +91,7 @@ def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> No
         peer.wait()
 
     async def use(address: Address) -> None:
-        connection = Connection(address, SESSION, lambda *_: None)
+        connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
         assert await connection.ended() == why
 
@@ -163,7 +163,7 @@ def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -
         peer.wait()
 
     async def use(address: Address) -> None:
-        connection = Connection(address, SESSION, lambda *_: None)
+        connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
         publisher = BrokerPublisher()
         publisher.up(connection)
@@ -181,7 +181,7 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.
         peer.send(bytes.fromhex("2008 0000 05 110000003C"))  # Session Expiry Interval 60
         peer.wait()
 
-    async def nothing(_: Connection) -> None:
+    async def nothing(_: MqttConnection) -> None:
         pass
 
     async def use(address: Address) -> None:

@@ -180,7 +180,7 @@ class Spool:
     def close(self) -> None:
         """Write what is left to write and close the file."""
         self.flush()
-        self._room.give_back()
+        self._room.release()
         self._connection.close()
         self._room.hold_for_next_start()
         self._lock.close()

@@ -105,7 +105,7 @@ class Room:
             self._reserve.trim(self._least + self._step)
             self._budget = 0
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the reserve for SQLite's last checkpoint, before the connection is closed."""
         self._reserve.trim(0)
 

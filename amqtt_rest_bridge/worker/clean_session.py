@@ -1,4 +1,4 @@
-"""The connection that a worker publishes on, and subscribes what every worker has to see. The event loop alone.
+"""A worker's connection with a clean session: all that it publishes, and what every worker has to see. The event loop.
 
 It is always read. What every worker sees, each by a subscription that is not shared: the records of the group's slots,
 the topics of read events (retained messages included), and replies. Its session ends with the connection.
@@ -13,7 +13,7 @@ from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import EventName
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.worker.client import Client
-from amqtt_rest_bridge.worker.connection import Connection
+from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import Feed, hops_of
 from amqtt_rest_bridge.worker.membership import Membership, online_topic
 from amqtt_rest_bridge.worker.publisher import BrokerPublisher
@@ -23,7 +23,7 @@ from amqtt_rest_bridge.worker.values import Address, Received, Session, Subscrip
 _RECEIVE_MAXIMUM = 1024
 
 
-class Outlet:
+class CleanSession:
     """Publish, and see what all workers see.
 
     Args:
@@ -70,20 +70,20 @@ class Outlet:
         if (connection := self.client.connection) is not None:
             await self._subscribe(connection)
 
-    async def _connected(self, connection: Connection) -> None:
+    async def _connected(self, connection: MqttConnection) -> None:
         self._subscribed = set()
         self._membership.reset()
         await self._subscribe(connection)
         self._publisher.up(connection)
 
-    async def _subscribe(self, connection: Connection) -> None:
+    async def _subscribe(self, connection: MqttConnection) -> None:
         wanted = dict(self._wanted)
         new = [Subscription(one, number, True) for one, number in wanted.items() if one not in self._subscribed]
         await connection.subscribe(new)
         await connection.unsubscribe(self._subscribed - set(wanted))
         self._subscribed = set(wanted)
 
-    def _take(self, connection: Connection, received: Received) -> None:
+    def _take(self, connection: MqttConnection, received: Received) -> None:
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
         if self._records in received.identifiers:

@@ -1,0 +1,43 @@
+"""How large the parts of the two packages may be, and that one name names one class."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("amqtt_rest_bridge", "template_api")
+SOURCES = [file for package in PACKAGES for file in sorted(ROOT.joinpath(package).rglob("*.py"))]
+COMMON = {"Answer", "Call", "Connection", "Dispatcher", "Place", "Publication", "Report", "Route", "_Reader"}
+"""Names that would fit many classes."""
+
+
+def functions(file: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function below its signature and docstring."""
+    first = function.body[1 if ast.get_docstring(function) and len(function.body) > 1 else 0]
+    return (function.end_lineno or 0) - first.lineno + 1
+
+
+def test_a_folder_has_at_most_14_modules() -> None:
+    sizes = Counter(file.parent.relative_to(ROOT) for file in SOURCES if file.name != "__init__.py")
+    assert {str(folder): size for folder, size in sizes.items() if size > 14} == {}
+
+
+def test_a_file_has_at_most_320_lines_and_a_function_40() -> None:
+    lengths = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in SOURCES}
+    assert {name: length for name, length in lengths.items() if length > 320} == {}
+    long = {(file.name, one.name): statements(one) for file in SOURCES for one in functions(file)}
+    assert {name: length for name, length in long.items() if length > 40} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_common_name_names_one_class_of_a_package(package: str) -> None:
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES if file.is_relative_to(ROOT / package)]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert {name for name in COMMON if names[name] > 1} == set()
