@@ -102,9 +102,19 @@ def test_a_failure_shows_values_as_the_test_file_has_them(folder: Path, capsys: 
     [
         ("skipped: false", "skipt: false", "skipt is not known here"),
         ("publishes: []", "publishes: {}", "must be a list"),
-        ("tests:", "tests: 5\nmore:", "more is not known"),
-        ("path: /ask, body", "path: /ask, boddy", "boddy is not known"),
-        ("message: {topic: in/a, payload: {level: 1}}", "message: 5", "must be a mapping"),
+        ("tests:", "more: 5\ntests:", "r.test.yaml: more is not known here"),
+        ("tests:", "tests: 5\nmore:", "tests: must be a list, not a whole number"),
+        ("path: /ask, body", "path: /ask, boddy", "tests[4].request: boddy is not known here; did you mean body?"),
+        ("message: {topic: in/a, payload: {level: 1}}", "message: 5", "tests[1].message: must be a mapping"),
+        ("message: {topic: in/a, payload: {level: 1}}", "latest: 5", "tests[1]: needs either a message or a request"),
+        ("environment: {SITE: plant}", "environment: [SITE]", "environment: must be a mapping, not a list"),
+        ("tests:", "routes: 5\ntests:", "routes: must be text or a list, not a whole number"),
+        ("status: 201", "status: abc", "tests[0].response.status: must be a whole number, not text"),
+        ("status: 201", "headers: [a]", "tests[0].response.headers: must be a mapping, not a list"),
+        ("status: 201", 'body_base64: "?"', "tests[0].response.body_base64: Invalid base64"),
+        ("{error: connection_failed}", "{error: gone}", "tests[2].response.error: Invalid enum value 'gone'"),
+        ("skipped: false", "skipped: maybe", "tests[0].skipped: must be a boolean, not text"),
+        ("- name: a call", "- time: noon", "tests[0].time: Invalid RFC3339"),
         ("secrets: {key", "secrets: {../key", "cannot be the name of a secret"),
         ("- name: no reply", "- name: {{{", "is not YAML"),
     ],
@@ -115,6 +125,18 @@ def test_what_a_test_file_does_not_have_is_wrong_usage(
     (folder / "r.test.yaml").write_text(TESTS.replace(before, after, 1))
     assert main(["test", str(folder)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_dates_of_yaml_are_the_texts_that_json_has_for_them(folder: Path) -> None:
+    case = """
+  - name: a day
+    time: 2026-02-01T12:00:00Z
+    message: {topic: in/a, payload: {level: 2, day: 2026-01-31}}
+    response: {body: {id: 2026-01-31}}
+    publishes: [{topic: out/200, payload: 2026-01-31}]
+"""
+    (folder / "r.test.yaml").write_text(TESTS + case)
+    assert main(["test", str(folder)]) == 0
 
 
 def test_paths_without_tests_are_wrong_usage_and_routes_with_errors_fail(

@@ -1,60 +1,140 @@
-"""Test files of routes (`*.test.yaml`) to cases, with a fault for whatever a file should not hold. Reads files."""
+"""Test files of routes (`*.test.yaml`) to cases, with a fault for whatever a file should not hold. Reads files.
 
-import base64
-import json
+The classes are the format of these files: msgspec builds them, and refuses members and types that they do not have.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
+from msgspec import UNSET, Struct
 
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
+from amqtt_rest_bridge.language.hints import did_you_mean
 
 SUFFIX: Final = ".test.yaml"
 NOW: Final = 1_769_860_800.0
 """When messages and requests arrive unless a case says otherwise: 2026-01-31T12:00:00Z."""
 
-_FILE: Final = ("routes", "environment", "secrets", "tests")
-_CASE: Final = (
-    *("name", "time", "message", "request", "response", "responses", "latest", "reply"),
-    *("sends", "publishes", "answers", "skipped"),
-)
-_MESSAGE: Final = ("topic", "event", "payload", "payload_base64")
-_REQUEST: Final = ("method", "path", "headers", "body", "body_base64", "signed")
-_RESPONSE: Final = ("status", "reason", "headers", "body", "body_base64", "error")
-_SENT: Final = ("method", "url", "headers", "body", "body_base64")
-_PUBLISHED: Final = ("topic", "payload", "payload_base64", "retain", "failure")
-_ANSWER: Final = ("status", "headers", "body", "body_base64")
+Scalar = str | int | float | bool
+Headers = dict[str, Scalar]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One test; expectations that are None are not compared. Members are as written, but checked."""
+class _Member(Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping of a test file; a `body` or `payload` is text or JSON, other bytes are in its `_base64`."""
 
-    name: str
-    now: float
-    message: Mapping[str, Any] | None
-    request: Mapping[str, Any] | None
-    responses: Sequence[Mapping[str, Any]]
-    latest: Any
-    reply: Any
-    sends: Sequence[Mapping[str, Any]] | None
-    publishes: Sequence[Mapping[str, Any]] | None
-    answers: Mapping[str, Any] | None
-    skipped: bool | None
+
+class SourceMessage(_Member, frozen=True):
+    """The message that a case publishes, or the `event` that its schedule runs."""
+
+    topic: str | None = None
+    event: str | None = None
+    payload: Any = ""
+    payload_base64: bytes | None = None
+
+
+class _Content(_Member, frozen=True):
+    headers: Headers = {}
+    body: Any = ""
+    body_base64: bytes | None = None
+
+
+class CallerRequest(_Content, frozen=True):
+    """The request of server mode that a case sends."""
+
+    method: str = "POST"
+    path: str = "/"
+    signed: bool = False
+
+
+class ServerResponse(_Content, frozen=True):
+    """What the HTTP server answers, or how the call fails."""
+
+    status: int = 200
+    reason: str = ""
+    error: FailureCode | None = None
+
+
+class ExpectedRequest(_Content, frozen=True):
+    """A request that is sent; like all expectations, compared as far as its members are there."""
+
+    method: str | None = None
+    url: str | None = None
+    body: Any = UNSET
+
+
+class ExpectedMessage(_Member, frozen=True):
+    """A message that is published; `failure` is the code of a failure payload."""
+
+    topic: str | None = None
+    payload: Any = UNSET
+    payload_base64: bytes | None = None
+    retain: bool | None = None
+    failure: str | None = None
+
+
+class ExpectedAnswer(_Content, frozen=True):
+    """The answer to the request."""
+
+    status: int | None = None
+    body: Any = UNSET
+
+
+class Case(_Member, frozen=True):
+    """One test; expectations that are None are not compared."""
+
+    name: Scalar = ""
+    time: datetime | None = None
+    message: SourceMessage | None = None
+    request: CallerRequest | None = None
+    response: ServerResponse | None = None
+    responses: list[ServerResponse] = []
+    latest: Any = None
+    reply: Any = None
+    sends: list[ExpectedRequest] | None = None
+    publishes: list[ExpectedMessage] | None = None
+    answers: ExpectedAnswer | None = None
+    skipped: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a case without a beginning, or with two."""
+        if (self.message is None) == (self.request is None):
+            raise ValueError("needs either a message or a request")
+
+    @property
+    def now(self) -> float:
+        """Return when the message or request arrives, in Unix seconds."""
+        return NOW if self.time is None else self.time.timestamp()
+
+
+class _File(_Member, frozen=True):
+    tests: list[Case]
+    routes: str | list[str] = "."
+    environment: dict[str, Scalar] = {}
+    secrets: dict[str, Scalar] = {}
+
+    def __post_init__(self) -> None:
+        if not self.tests:
+            raise ValueError("tests holds no case")
+        for name in self.secrets:
+            if Path(name).name != name:
+                raise ValueError(f"{name!r} cannot be the name of a secret")
 
 
 @dataclass(frozen=True, slots=True)
 class CaseFile:
-    """A test file: the route files that it tests, what GET ENV and GET SECRET read in it, and its cases."""
+    """A test file: the route files that it tests, what GET ENV and GET SECRET read in it, and its cases by name."""
 
     path: Path
     routes: tuple[Path, ...]
     environment: Mapping[str, str]
     secrets: Mapping[str, str]
-    cases: tuple[Case, ...]
+    cases: tuple[tuple[str, Case], ...]
 
 
 def find(paths: Sequence[str]) -> list[Path]:
@@ -85,83 +165,45 @@ def read(path: Path) -> CaseFile:
         ConfigurationError: It cannot be read, or holds something that a test file does not have.
     """
     try:
-        whole = yaml.safe_load(path.read_text(encoding="utf-8"))
+        file = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), _File)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    where = str(path)
-    _check(where, whole, _FILE)
-    tests = whole.get("tests")
-    if not isinstance(tests, list) or not tests:
-        raise ConfigurationError(f"{where}: tests must be a list of cases")
-    for name in whole.get("secrets", {}):
-        if Path(str(name)).name != str(name):
-            raise ConfigurationError(f"{where}: {str(name)!r} cannot be the name of a secret")
-    routes = whole.get("routes", ".")
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}: {_explained(error)}") from error
+    routes = [file.routes] if isinstance(file.routes, str) else file.routes
     return CaseFile(
         path,
-        tuple(path.parent / one for one in ([routes] if isinstance(routes, str) else routes)),
-        {str(name): str(text) for name, text in whole.get("environment", {}).items()},
-        {str(name): str(text) for name, text in whole.get("secrets", {}).items()},
-        tuple(_case(f"{where}, test {number}", test) for number, test in enumerate(tests, 1)),
+        tuple(path.parent / one for one in routes),
+        {name: str(text) for name, text in file.environment.items()},
+        {name: str(text) for name, text in file.secrets.items()},
+        tuple((str(case.name or f"test {number}"), case) for number, case in enumerate(file.tests, 1)),
     )
 
 
-def octets(member: Mapping[str, Any], name: str) -> bytes:
-    """Return a payload or body: a text as UTF-8, anything else as JSON; NAME_base64 holds other bytes."""
-    if f"{name}_base64" in member:
-        return base64.b64decode(member[f"{name}_base64"])
-    value = member.get(name, "")
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode()
+def octets(value: Any, base64: bytes | None = None) -> bytes:
+    """Return a payload or body: `base64` if it is there, a text as UTF-8, anything else as JSON."""
+    if base64 is not None:
+        return base64
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
-def _case(where: str, test: Any) -> Case:
-    _check(where, test, _CASE)
-    name = str(test.get("name") or where.rpartition(", ")[2])
-    if ("message" in test) == ("request" in test):
-        raise ConfigurationError(f"{where} ({name}) needs either a message or a request")
-    responses = test.get("responses", [test["response"]] if "response" in test else [])
-    parts = {"message": _MESSAGE, "request": _REQUEST, "answers": _ANSWER}
-    for part, known in parts.items():
-        if part in test:
-            _check(f"{where}, {part}", test[part], known)
-    lists = {"responses": (responses, _RESPONSE), "sends": (test.get("sends"), _SENT)}
-    lists["publishes"] = (test.get("publishes"), _PUBLISHED)
-    for part, (items, known) in lists.items():
-        if items is not None and not isinstance(items, list):
-            raise ConfigurationError(f"{where}, {part} must be a list")
-        for item in items or ():
-            _check(f"{where}, {part}", item, known)
-    return Case(
-        name,
-        _time(where, test.get("time")),
-        test.get("message"),
-        test.get("request"),
-        responses,
-        test.get("latest"),
-        test.get("reply"),
-        test.get("sends"),
-        test.get("publishes"),
-        test.get("answers"),
-        test.get("skipped"),
-    )
+_UNKNOWN: Final = re.compile("Object contains unknown field `(.*)`")
+_EXPECTED: Final = re.compile("Expected `(.*)`, got `(.*)`")
+_WORDS: Final = {"array": "a list", "object": "a mapping", "str": "text", "int": "a whole number", "bool": "a boolean"}
+_KINDS: Final = (*_Member.__subclasses__(), *_Content.__subclasses__())
+_MEMBERS: Final = sorted({name for kind in _KINDS for name in kind.__struct_fields__})
 
 
-def _time(where: str, value: Any) -> float:
-    if value is None:
-        return NOW
-    try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        return moment.timestamp()
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: time is not as in 2026-01-31T12:00:00Z") from error
-
-
-def _check(where: str, part: Any, known: Sequence[str]) -> None:
-    if not isinstance(part, dict):
-        raise ConfigurationError(f"{where} must be a mapping with {', '.join(known)}")
-    unknown = [str(name) for name in part if name not in known]
-    if unknown:
-        raise ConfigurationError(f"{where}: {unknown[0]} is not known here; known are {', '.join(known)}")
+def _explained(error: msgspec.ValidationError) -> str:
+    """Write msgspec's message with the words of YAML, behind the place: `tests[0].sends: must be a list, not text`."""
+    what, _, place = str(error).partition(" - at ")
+    if unknown := _UNKNOWN.fullmatch(what):
+        hint = did_you_mean(unknown[1], _MEMBERS) or "the reference has a table of all members"
+        what = f"{unknown[1]} is not known here; {hint}"
+    elif wrong := _EXPECTED.fullmatch(what):
+        expected, got = ([_WORDS.get(one, one) for one in kinds.split(" | ")] for kinds in wrong.groups())
+        what = f"must be {' or '.join(one for one in expected if one != 'null')}, not {got[0]}"
+    place = place.replace("`", "").replace("$.", "").replace("$", "")
+    return f"{place}: {what}" if place else what

@@ -99,9 +99,9 @@ def run(
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
     tested = load(file)
-    for case in file.cases:
+    for name, case in file.cases:
         faults = tested.faults_of(partial(triggered, case))
-        outcome = _Outcome(file.path, case.name, faults=[str(fault) for fault in faults])
+        outcome = _Outcome(file.path, name, faults=[str(fault) for fault in faults])
         if outcome.passed:
             outcome.differences = [_masked(one, tested.routes) for one in run_case(case, tested.routes)]
         yield outcome

@@ -4,15 +4,30 @@ Main thread; no network: the case says what the server answers.
 """
 
 import base64
+import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+from msgspec import UNSET, Struct
+
 from amqtt_rest_bridge.bridge.server.signatures import sign
 from amqtt_rest_bridge.bridge.trial import REQUEST_ID, CallTrial, RequestTrial, try_call, try_request
-from amqtt_rest_bridge.cli.route_tests.cases import Case, octets
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.cli.route_tests.cases import (
+    CallerRequest,
+    Case,
+    ExpectedAnswer,
+    ExpectedMessage,
+    ExpectedRequest,
+    Headers,
+    Scalar,
+    ServerResponse,
+    SourceMessage,
+    octets,
+)
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -51,16 +66,15 @@ def triggered(case: Case, routes: Sequence[Route]) -> set[str]:
     return set() if event is None else {event.route}
 
 
-def _run_message(case: Case, given: Mapping[str, Any], routes: Sequence[Route]) -> Iterator[Difference]:
-    server = _Server(case.responses)
+def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:
+    server = _Server(case.responses if case.response is None else [case.response])
     trials: list[CallTrial] = []
     for route, event, topic in _triggered(given, routes):
-        message = Message(topic, octets(given, "payload"), case.now)
+        message = Message(topic, octets(given.payload, given.payload_base64), case.now)
         key = _KEY if route.route_config.overload_policy is OverloadPolicy.LOSSLESS else None
         trials.append(try_call(route, event, message, server.send, key=key))
     if not trials:
-        named = given.get("topic") or given.get("event")
-        yield Difference("message", "an event that it triggers", f"no event listens on {named}")
+        yield Difference("message", "an event that it triggers", f"no event listens on {given.topic or given.event}")
     publications = [trial.publication for trial in trials if trial.publication is not None]
     yield from _compare_lists("sends", case.sends, server.requests, _request_differs)
     yield from _compare_lists("publishes", case.publishes, publications, _publication_differs)
@@ -69,14 +83,13 @@ def _run_message(case: Case, given: Mapping[str, Any], routes: Sequence[Route]) 
         yield Difference("skipped", str(case.skipped).lower(), str(skipped).lower())
 
 
-def _triggered(given: Mapping[str, Any], routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
+def _triggered(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
     for route in routes:
         for event in route.client_events:
-            scheduled = schedule_topic(route.name, event.name)
-            if given.get("event") == event.name:  # as its schedule runs it
-                yield route, event, str(given.get("topic", scheduled))
-            elif "event" not in given and filter_matches(event.source_topic, str(given.get("topic"))):
-                yield route, event, str(given["topic"])
+            if given.event == event.name:  # as its schedule runs it
+                yield route, event, given.topic or schedule_topic(route.name, event.name)
+            elif given.event is None and given.topic is not None and filter_matches(event.source_topic, given.topic):
+                yield route, event, given.topic
 
 
 def _run_request(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
@@ -87,15 +100,14 @@ def _run_request(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
 
 
 def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
-    given = case.request or {}
-    method, path = str(given.get("method", "POST")), str(given.get("path", "/"))
-    body = octets(given, "body")
-    headers = {str(name).lower(): str(text) for name, text in given.get("headers", {}).items()}
-    if given.get("signed"):
-        headers |= _signature_headers(routes, method, path, body, case.now)
-    request = Request(REQUEST_ID, method, path, path.partition("?")[2], headers, body)
-    latest = None if case.latest is None else octets({"body": case.latest}, "body")
-    reply = None if case.reply is None else octets({"body": case.reply}, "body")
+    given = case.request or CallerRequest()
+    body = octets(given.body, given.body_base64)
+    headers = {name.lower(): str(text) for name, text in given.headers.items()}
+    if given.signed:
+        headers |= _signature_headers(routes, given.method, given.path, body, case.now)
+    request = Request(REQUEST_ID, given.method, given.path, given.path.partition("?")[2], headers, body)
+    latest = None if case.latest is None else octets(case.latest)
+    reply = None if case.reply is None else octets(case.reply)
     return try_request(routes, request, now=case.now, latest=latest, reply=reply)
 
 
@@ -113,88 +125,85 @@ def _signature_headers(
 class _Server:
     """Answers requests with the responses of a case, in their order; 200 without a body when there is none left."""
 
-    def __init__(self, responses: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, responses: Sequence[ServerResponse]) -> None:
         self.requests: list[HttpRequest] = []
         self._responses = list(responses)
 
     def send(self, request: HttpRequest) -> HttpResponse:
         self.requests.append(request)
-        given = self._responses.pop(0) if self._responses else {}
-        if "error" in given:
-            raise CallError(FailureCode(given["error"]), f"the test says {given['error']}", "This is a test.")
-        headers = tuple((str(name), str(text)) for name, text in given.get("headers", {}).items())
-        return HttpResponse(
-            int(given.get("status", 200)), str(given.get("reason", "")), headers, octets(given, "body"), 0.0
-        )
+        given = self._responses.pop(0) if self._responses else ServerResponse()
+        if given.error is not None:
+            raise CallError(given.error, f"the test says {given.error}", "This is a test.")
+        headers = tuple((name, str(text)) for name, text in given.headers.items())
+        return HttpResponse(given.status, given.reason, headers, octets(given.body, given.body_base64), 0.0)
 
 
 def _compare_lists(
-    name: str, expected: Sequence[Mapping[str, Any]] | None, actual: Sequence[Any], compare: Any
+    name: str, expected: Sequence[Any] | None, actual: Sequence[Any], compare: Any
 ) -> Iterator[Difference]:
     if expected is None:
         return
     for number in range(max(len(expected), len(actual))):
         where = f"{name}[{number}]"
         if number >= len(actual):
-            yield Difference(where, _pretty(expected[number]), "(nothing)")
+            yield Difference(where, _shown(octets(_written(expected[number]))), "(nothing)")
         elif number >= len(expected):
             yield Difference(where, "(nothing)", _told(actual[number]))
         else:
             yield from compare(where, expected[number], actual[number])
 
 
-def _request_differs(where: str, expected: Mapping[str, Any], actual: HttpRequest) -> Iterator[Difference]:
-    yield from _text_differs(f"{where}.method", expected.get("method"), actual.method.value)
-    yield from _text_differs(f"{where}.url", expected.get("url"), actual.url)
-    yield from _headers_differ(where, expected, actual.headers)
-    yield from _octets_differ(where, expected, "body", actual.body or b"")
+def _request_differs(where: str, expected: ExpectedRequest, actual: HttpRequest) -> Iterator[Difference]:
+    yield from _text_differs(f"{where}.method", expected.method, actual.method.value)
+    yield from _text_differs(f"{where}.url", expected.url, actual.url)
+    yield from _headers_differ(where, expected.headers, actual.headers)
+    yield from _octets_differ(f"{where}.body", expected.body, expected.body_base64, actual.body or b"")
 
 
-def _publication_differs(where: str, expected: Mapping[str, Any], actual: Publication) -> Iterator[Difference]:
-    yield from _text_differs(f"{where}.topic", expected.get("topic"), actual.topic)
-    if "retain" in expected:
-        yield from _text_differs(f"{where}.retain", str(expected["retain"]).lower(), str(actual.retain).lower())
-    if "failure" in expected:
+def _publication_differs(where: str, expected: ExpectedMessage, actual: Publication) -> Iterator[Difference]:
+    yield from _text_differs(f"{where}.topic", expected.topic, actual.topic)
+    if expected.retain is not None:
+        yield from _text_differs(f"{where}.retain", str(expected.retain).lower(), str(actual.retain).lower())
+    if expected.failure is not None:
         code = _failure_code(actual.payload)
-        yield from _text_differs(f"{where}.failure", expected["failure"], code or _shown(actual.payload))
-    yield from _octets_differ(where, expected, "payload", actual.payload)
+        yield from _text_differs(f"{where}.failure", expected.failure, code or _shown(actual.payload))
+    yield from _octets_differ(f"{where}.payload", expected.payload, expected.payload_base64, actual.payload)
 
 
-def _answer_differs(expected: Mapping[str, Any], actual: Response) -> Iterator[Difference]:
-    if "status" in expected:
-        yield from _text_differs("answers.status", str(expected["status"]), actual.status[:3])
-    yield from _headers_differ("answers", expected, actual.headers)
-    yield from _octets_differ("answers", expected, "body", actual.body)
+def _answer_differs(expected: ExpectedAnswer, actual: Response) -> Iterator[Difference]:
+    yield from _text_differs("answers.status", expected.status, actual.status[:3])
+    yield from _headers_differ("answers", expected.headers, actual.headers)
+    yield from _octets_differ("answers.body", expected.body, expected.body_base64, actual.body)
 
 
-def _headers_differ(
-    where: str, expected: Mapping[str, Any], actual: Sequence[tuple[str, str]]
-) -> Iterator[Difference]:
+def _headers_differ(where: str, expected: Headers, actual: Sequence[tuple[str, str]]) -> Iterator[Difference]:
     """Compare the headers that are named, and no others."""
-    for name, text in expected.get("headers", {}).items():
-        found = ", ".join([value for key, value in actual if key.lower() == str(name).lower()])
-        yield from _text_differs(f"{where}.headers.{name}", str(text), found or "(missing)")
+    for name, text in expected.items():
+        found = ", ".join([value for key, value in actual if key.lower() == name.lower()])
+        yield from _text_differs(f"{where}.headers.{name}", text, found or "(missing)")
 
 
-def _octets_differ(where: str, expected: Mapping[str, Any], name: str, actual: bytes) -> Iterator[Difference]:
+def _octets_differ(where: str, value: Any, base64: bytes | None, actual: bytes) -> Iterator[Difference]:
     """Compare a body or payload: as JSON where the test has it as such, else byte for byte."""
-    if name not in expected and f"{name}_base64" not in expected:
+    if value is UNSET and base64 is None:
         return
-    wanted = expected.get(name)
-    if f"{name}_base64" not in expected and not isinstance(wanted, str):
-        try:
-            if json.loads(actual) == wanted:
-                return
-        except ValueError:
-            pass
-        yield Difference(f"{where}.{name}", _pretty(wanted), _shown(actual))
-    elif octets(expected, name) != actual:
-        yield Difference(f"{where}.{name}", _shown(octets(expected, name)), _shown(actual))
+    wanted = octets(value, base64)
+    is_same = wanted == actual
+    if base64 is None and not isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            is_same = json.loads(wanted) == json.loads(actual)
+    if not is_same:
+        yield Difference(where, _shown(wanted), _shown(actual))
 
 
-def _text_differs(where: str, expected: Any, actual: str) -> Iterator[Difference]:
+def _text_differs(where: str, expected: Scalar | None, actual: str) -> Iterator[Difference]:
     if expected is not None and str(expected) != actual:
         yield Difference(where, str(expected), actual)
+
+
+def _written(expected: Struct) -> dict[str, Any]:
+    """Return the members of an expectation that the test file has."""
+    return {name: value for name, value in msgspec.structs.asdict(expected).items() if value not in (None, UNSET, {})}
 
 
 def _failure_code(payload: bytes) -> str | None:
@@ -211,15 +220,10 @@ def _told(actual: HttpRequest | Publication) -> str:
 
 
 def _shown(data: bytes) -> str:
-    try:
-        return _pretty(json.loads(data))
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        value = json.loads(data)
+        return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
     try:
         return data.decode()
     except UnicodeDecodeError:
         return f"base64: {base64.b64encode(data).decode()}"
-
-
-def _pretty(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
