@@ -87,10 +87,12 @@ def test_template_lists_exactly_its_notebooks_and_one_is_primary(folder: Path) -
 
 
 @each_folder
-def test_command_in_the_text_names_a_path_that_exists(folder: Path) -> None:
-    paths = re.findall(r"conf/library/[\w./-]+", (folder / "README.md").read_text(encoding="utf-8"))
-    assert paths
+def test_command_in_the_text_names_the_template_or_a_path_that_exists(folder: Path) -> None:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    paths, slugs = re.findall(r"conf/library/[\w./-]+", text), re.findall(r"rest-bridge install ([\w-]+)", text)
+    assert paths or slugs
     assert [path for path in paths if not (CONF.parent / path).exists()] == []
+    assert [slug for slug in slugs if slug != read_template(folder)["slug"]] == []
 
 
 def test_library_has_the_variety_that_a_search_needs() -> None:

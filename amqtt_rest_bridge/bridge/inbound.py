@@ -12,16 +12,18 @@ class Inbound:
 
     def __init__(self) -> None:
         self._latest: dict[str, TopicPayload | None] = {}  # by watched filter
+        self._watches = False  # what comes before the first routes, after a restart, is theirs
         self._lock = threading.Lock()
         self._awaited: dict[str, list[AwaitedReply]] = {}
 
     def watch(self, filters: Iterable[str]) -> None:
         """Store the latest payload of these topic filters from now on, and of no others."""
         self._latest = {topic_filter: self._latest.get(topic_filter) for topic_filter in filters}
+        self._watches = True
 
     def changed(self, topic_filter: str, payload: bytes) -> None:
         """Store the latest payload of a filter; drop that of one that is not watched any more."""
-        if topic_filter in self._latest:
+        if topic_filter in self._latest or not self._watches:
             self._latest[topic_filter] = TopicPayload(payload)
 
     def seen(self, topic: str, payload: bytes) -> None:

@@ -229,13 +229,15 @@ class BridgePool:
         )
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
-        for topic_filter, payload in self._server.watching.latest():
-            bridge.feed.newest(topic_filter, payload)
+        self._show_latest(bridge)
         held, self._held = self._held, deque()
         self._due.put_first(held)
-
         if self._oversight is not None:
             self._oversight.became_ready(bridge, self._bridges)
+
+    def _show_latest(self, bridge: BridgeProcess) -> None:
+        for topic_filter, payload in self._server.watching.latest():
+            bridge.feed.newest(topic_filter, payload)
 
     def _oversee(self, frame: ToBroker) -> None:
         if self._oversight is not None and isinstance(frame, FromAdmin):
@@ -280,6 +282,8 @@ class BridgePool:
             self.restarts += 1
             if self._admin is not None and bridge.index == 0:
                 bridge.link.send(ServeAdmin(), [self._admin])
+            self._show_latest(bridge)
+            bridge.feed.send_newest()  # before its ports open: a read event that has seen a message answers with it
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out
             bridge.disconnect()
