@@ -5,14 +5,13 @@
 
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from amqtt_rest_bridge.errors import on_one_line
 
 T = TypeVar("T")
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
 _LOGGED = 200  # characters of a topic in a log line
 MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
@@ -128,7 +127,7 @@ class TopicIndex(Generic[T]):
         wild = self._walk(self._root, topic) if self._root is not None else ()
         if not wild:
             return self._values.get(topic, ())
-        return tuple([value for _, value in sorted([*self._exact.get(topic, ()), *wild], key=_insertion_number)])
+        return tuple([value for _, value in sorted([*self._exact.get(topic, ()), *wild], key=itemgetter(0))])
 
     def _walk(self, root: _Node[T], topic: str) -> list[tuple[int, T]]:
         # Levels below the deepest filter cannot matter, so a topic of 65,000 slashes costs no more than a short one.
@@ -155,7 +154,3 @@ class TopicIndex(Generic[T]):
             found += node.here
             found += node.rest
         return found
-
-
-def _insertion_number(entry: tuple[int, object]) -> int:
-    return entry[0]

@@ -41,11 +41,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults instead of lines")] = False,
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
-    """Print the faults of all files, sorted.
-
-    Raises:
-        ConfigurationError: a path cannot be read.
-    """
+    """Print the faults of all files, sorted."""
     loaded = loader.load(sources.read(paths), Environment(os.environ, secrets_dir))
     faults = loaded.faults
     if not loaded.routes and not loaded.has_errors:
@@ -56,7 +52,9 @@ def run(
     else:
         for fault in faults:
             print(fault)
-        print(_summary(len(loaded.routes), faults))
+        counts = Counter(fault.severity for fault in faults)
+        found = [_count(counts[severity], severity) for severity in Severity if counts[severity]]
+        print(f"{_count(len(loaded.routes), 'usable route')}, {', '.join(found) or 'no faults'}")
     return 1 if loaded.has_errors else 0
 
 
@@ -69,12 +67,6 @@ def _as_object(fault: Fault) -> dict[str, str | int | None]:
         "message": fault.message,
         "hint": fault.hint,
     }
-
-
-def _summary(routes: int, faults: tuple[Fault, ...]) -> str:
-    counts = Counter(fault.severity for fault in faults)
-    found = [_count(counts[severity], severity) for severity in Severity if counts[severity]]
-    return f"{_count(routes, 'usable route')}, {', '.join(found) or 'no faults'}"
 
 
 def _count(number: int, noun: str) -> str:

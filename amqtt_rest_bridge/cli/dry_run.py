@@ -19,7 +19,7 @@ from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender
 from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, SkippedError
 from amqtt_rest_bridge.bridge.client.results import failure_of
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
-from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
+from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
 from amqtt_rest_bridge.failures import failure_topic
 from amqtt_rest_bridge.http_server import Request
@@ -77,32 +77,22 @@ def run(
     send: Annotated[bool, typer.Option("--send", help="send the requests and show the responses")] = False,
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
-    """Show, and with --send send, what a message triggers; faults of the route files go to standard error.
-
-    Raises:
-        ConfigurationError: A path cannot be read, or the topic is not a topic name.
-    """
+    """Show, and with --send send, what a message triggers; faults of the route files go to standard error."""
     if payload is not None and payload_file is not None:
         raise typer.BadParameter("--payload and --payload-file cannot be used together")
     if (topic is None) == (request is None):
         raise typer.BadParameter("give either --topic or --request")
     # The bytes as they were typed, in any encoding of the terminal.
-    body = os.fsencode(payload or "") if payload_file is None else _read(payload_file)
-    routes = _load(paths, secrets_dir)
-    if routes is None:
-        return 1
-    if topic is None:
-        return _show_request(routes, request_of(request or "", header or (), body))
-    return _show_message(routes, topic, body, send=send)
-
-
-def _load(paths: list[str], secrets_dir: Path) -> tuple[Route, ...] | None:
-    """Return the routes, None when the files have errors; faults go to standard error."""
+    body = os.fsencode(payload or "") if payload_file is None else read_bytes(payload_file)
     loaded = loader.load(sources.read(paths), Environment(os.environ, secrets_dir))
     for fault in loaded.faults:
         if fault.severity is not Severity.NOTICE:
             print(fault, file=sys.stderr)
-    return None if loaded.has_errors else loaded.routes
+    if loaded.has_errors:
+        return 1
+    if topic is None:
+        return _show_request(loaded.routes, request_of(request or "", header or (), body))
+    return _show_message(loaded.routes, topic, body, send=send)
 
 
 def _show_message(routes: tuple[Route, ...], topic: str, body: bytes, *, send: bool) -> int:
@@ -153,13 +143,6 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     if not tried.publications:
         print("# nothing would be published")
     return 0 if tried.response.status < "400" else 1
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:

@@ -4,12 +4,13 @@ import base64
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from amqtt_rest_bridge.cli import read_bytes
 from amqtt_rest_bridge.cli.status import DEFAULT_BROKER
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.language import forms
@@ -57,17 +58,13 @@ def run(
     seconds: Annotated[float, typer.Option(metavar="N", min=0.1, help="how long to listen on a topic filter")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
-    """Read the failures, ask, and publish their messages.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or it is neither a file nor a topic filter.
-    """
+    """Read the failures, ask, and publish their messages."""
     from amqtt_rest_bridge.broker import replay_client, status_client  # amqtt takes a second to import
 
     address = status_client.parse_address(broker)
     try:
         if Path(source).is_file():
-            payloads: Iterable[bytes] = _lines(Path(source))
+            payloads: Iterable[bytes] = filter(bytes.strip, read_bytes(Path(source)).splitlines())
         elif reason := check_topic_filter(source):
             raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
         else:
@@ -85,13 +82,6 @@ def run(
         return 1
     print(f"published {len(publications)} message(s)")
     return 0
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        yield from (line for line in path.read_bytes().splitlines() if line.strip())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def messages_of(payloads: Iterable[bytes]) -> tuple[list[Publication], int]:

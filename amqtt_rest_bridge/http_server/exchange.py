@@ -94,14 +94,12 @@ class Exchange:
             self._pending.cancel()
             self._end_waiting()
 
-    def _request(self, refusal: Refusal | None) -> Request:
+    def _ask(self, app: Application, refusal: Refusal | None) -> None:
         parser = self.parser
         headers = {name.lower().replace("_", "-"): value for name, value in parser.headers.items()}
         body = parser.get_body_stream().read() if refusal is None and parser.body_rcv is not None else b""
-        return Request(self.request_id, parser.command, parser.request_uri, parser.query, headers, body, refusal)
-
-    def _ask(self, app: Application, refusal: Refusal | None) -> None:
-        answer = app.answer(self._request(refusal), self.wake)
+        request = Request(self.request_id, parser.command, parser.request_uri, parser.query, headers, body, refusal)
+        answer = app.answer(request, self.wake)
         if isinstance(answer, Response):
             self.response = answer
         elif self._waiting.is_full:

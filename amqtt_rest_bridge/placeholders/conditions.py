@@ -128,7 +128,7 @@ def _compile(test: Test) -> Predicate:
         case Comparison(left, name, right):
             return _comparison(left, name, right)
         case Membership(operand, items):
-            return _membership(operand, items)
+            return _combination([_comparison(operand, "=", item) for item in items], every=False)
         case Likeness(operand, pattern):
             return _likeness(operand, pattern)
         case Existence(placeholder):
@@ -169,10 +169,6 @@ def _comparison(left: Operand, name: str, right: Operand) -> Predicate:
         return value is not _MISSING and other is not _MISSING and compare(value, other)
 
     return compare_values
-
-
-def _membership(operand: Operand, items: tuple[Operand, ...]) -> Predicate:
-    return _combination([_comparison(operand, "=", item) for item in items], every=False)
 
 
 def _likeness(operand: Operand, pattern: str) -> Predicate:

@@ -141,7 +141,8 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
                 ESCAPES[place](placeholder, default)
             continue
         if isinstance(piece, Fixed) and piece.escaped:
-            literal = _escaped(piece, place, quoted=strings.enter_value(piece.label))
+            value = Placeholder(piece.label.strip("{}"), "", quoted=strings.enter_value(piece.label))
+            literal = ESCAPES[place](value, piece.text)
         else:
             literal = piece.text if isinstance(piece, Fixed) else piece
             if place is Place.JSON:
@@ -193,10 +194,6 @@ class _JsonStrings:
             )
         self._backslash = ""
         return self._inside
-
-
-def _escaped(piece: Fixed, place: Place, *, quoted: bool) -> str:
-    return ESCAPES[place](Placeholder(piece.label.strip("{}"), "", quoted=quoted), piece.text)
 
 
 def constants(text: str) -> Iterator[tuple[int, int, Placeholder]]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -62,11 +62,7 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="replace files that exist")] = False,
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
-    """Fetch, check and write the route files of a template; return the exit status.
-
-    Raises:
-        ConfigurationError: the slug or address cannot be used, or the folder cannot be read or written.
-    """
+    """Fetch, check and write the route files of a template; return the exit status."""
     from amqtt_rest_bridge.cli.install.library import Library  # requests costs 60 ms, which the other commands save
 
     try:
@@ -103,7 +99,11 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     loaded = loader.load([*_present(into, files), *new], all_needs, parsed)
     paths = {source.path for source in new}
     # Decision: notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
-    routes = {name: names for name, texts in found.items() if (names := _routes(texts, parsed))}
+    routes = {
+        name: [each.name or "?" for source in texts for each in parsed.parse(source.text).definitions]
+        for name, texts in found.items()
+    }
+    routes = {name: names for name, names in routes.items() if names}
     written = {source.path for name in routes for source in found[name]}
     faults = [each for each in loaded.faults if each.path in paths and each.message not in all_needs.missing]
     return _Checked(
@@ -124,10 +124,6 @@ def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ..
     if unreadable:
         raise ConfigurationError(f"cannot read {into}: {reason(unreadable[0])}")
     return sources.read([path for path in paths if path.parent != into or path.name not in files])
-
-
-def _routes(texts: Iterable[sources.Source], parsed: ParsedTexts) -> list[str]:
-    return [each.name or "?" for source in texts for each in parsed.parse(source.text).definitions]
 
 
 def _refuse_faulty(checked: _Checked) -> None:

@@ -16,7 +16,6 @@ from amqtt_rest_bridge.cli.route_tests.running import Difference, triggered
 from amqtt_rest_bridge.cli.route_tests.running import run as run_case
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.masking import mask
-from amqtt_rest_bridge.model import Route
 
 DESCRIPTION = """\
 Run the *.test.yaml files beside route files, without broker and network, by the code that runs in the broker.
@@ -78,11 +77,7 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="also write the results as JUnit XML", show_default=False)
     ] = None,
 ) -> int:
-    """Run all tests and print those that fail.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or is not a test file.
-    """
+    """Run all tests and print those that fail."""
     files = [read(path) for path in find(paths)]
     outcomes = [outcome for file in files for outcome in _run_file(file)]
     shown: set[str] = set()
@@ -99,17 +94,16 @@ def run(
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
     tested = load(file)
+    secrets = frozenset(secret for route in tested.routes for secret in route.secrets)
     for name, case in file.cases:
         faults = tested.faults_of(partial(triggered, case))
         outcome = _Outcome(file.path, name, faults=[str(fault) for fault in faults])
         if outcome.passed:
-            outcome.differences = [_masked(one, tested.routes) for one in run_case(case, tested.routes)]
+            outcome.differences = [
+                Difference(one.where, mask(one.expected, secrets), mask(one.actual, secrets))
+                for one in run_case(case, tested.routes)
+            ]
         yield outcome
-
-
-def _masked(difference: Difference, routes: Sequence[Route]) -> Difference:
-    secrets = frozenset(secret for route in routes for secret in route.secrets)
-    return Difference(difference.where, mask(difference.expected, secrets), mask(difference.actual, secrets))
 
 
 def _write_junit(path: Path, outcomes: Sequence[_Outcome]) -> None:

@@ -1,6 +1,6 @@
 """The broker's configuration file: read it, and find what is wrong with it, plugins' settings included. Main thread."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +30,11 @@ class Configuration:
     values: dict[str, Any]
     root: yaml.MappingNode
 
-    def fault(self, keys: tuple[Any, ...], message: str, hint: str | None = None) -> Fault:
-        """Return an error at the value that these keys lead to, or as near to it as the file goes."""
-        return self._fault(Severity.ERROR, keys, message, hint)
-
-    def warning(self, keys: tuple[Any, ...], message: str, hint: str | None = None) -> Fault:
-        """Return a warning in the same way."""
-        return self._fault(Severity.WARNING, keys, message, hint)
+    def fault(
+        self, keys: tuple[Any, ...], message: str, hint: str | None = None, severity: Severity = Severity.ERROR
+    ) -> Fault:
+        """Return a fault at the value that these keys lead to, or as near to it as the file goes."""
+        return Fault(self.path, self._position(keys), severity, message, hint)
 
     def invalid(self, keys: tuple[Any, ...], found: InvalidValue) -> Fault:
         """Return an error for a value that does not fit the dataclass found under these keys."""
@@ -46,9 +44,6 @@ class Configuration:
         """Return `path:line:column` of what these keys lead to."""
         position = self._position(keys)
         return f"{self.path}:{position.line}:{position.column}"
-
-    def _fault(self, severity: Severity, keys: tuple[Any, ...], message: str, hint: str | None) -> Fault:
-        return Fault(self.path, self._position(keys), severity, message, hint)
 
     def _position(self, keys: tuple[Any, ...]) -> Position:
         node: yaml.Node | None = self.root
@@ -120,9 +115,8 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
     ]
     faults += _listener_shapes(configuration)
     if not faults:
-        faults += [
-            configuration.invalid((), found) for found in build(BrokerConfig, _plain(values), (ListenerType,))[1]
-        ]
+        plain = {"topic_check" if key == "topic-check" else key: value for key, value in values.items()}
+        faults += [configuration.invalid((), found) for found in build(BrokerConfig, plain, (ListenerType,))[1]]
     if not faults:
         faults += _listener_contents(configuration)
     return faults
@@ -131,10 +125,6 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
 def broker_config(configuration: Configuration) -> BrokerConfig:
     """Return what amqtt makes of a configuration without faults; a new object each time."""
     return BrokerConfig.from_dict(dict(configuration.values))
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {"topic_check" if key == "topic-check" else key: value for key, value in values.items()}
 
 
 def _listener_shapes(configuration: Configuration) -> Iterator[Fault]:
@@ -231,7 +221,7 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
     if are_listed and are_known and not any(map(authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
         hint = f"add {ANONYMOUS}, or one that checks passwords"
-        faults.append(configuration.warning(("plugins",), message, hint))
+        faults.append(configuration.fault(("plugins",), message, hint, Severity.WARNING))
     return plugins, faults
 
 
