@@ -55,25 +55,15 @@ examples:
 
 def run(
     paths: Paths,
-    topic: Annotated[
-        str | None, typer.Option(metavar="T", help="topic of the message", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="topic of the message")] = None,
     request: Annotated[
-        str | None,
-        typer.Option(metavar="'POST /PATH'", help="instead: a request of server mode", show_default=False),
+        str | None, typer.Option(metavar="'POST /PATH'", help="instead: a request of server mode")
     ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="header of the request", show_default=False)
-    ] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="header of the request")] = None,
     payload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P", help="payload of the message or body of the request (default: empty)", show_default=False
-        ),
+        str | None, typer.Option(metavar="P", help="payload of the message or body of the request (default: empty)")
     ] = None,
-    payload_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="file that holds the payload", show_default=False)
-    ] = None,
+    payload_file: Annotated[Path | None, typer.Option(metavar="FILE", help="file that holds the payload")] = None,
     send: Annotated[bool, typer.Option("--send", help="send the requests and show the responses")] = False,
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:

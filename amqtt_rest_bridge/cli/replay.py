@@ -47,10 +47,7 @@ def _pace(text: str) -> float:
 
 
 def run(
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="FILTER|FILE", help="file with failures, or topic filter", show_default=False),
-    ],
+    source: Annotated[str, typer.Option("--from", metavar="FILTER|FILE", help="file with failures, or topic filter")],
     broker: Annotated[
         str, typer.Option(metavar="URL", help="mqtt://, mqtts://, ws:// or wss://[USER:PASSWORD@]HOST[:PORT]")
     ] = DEFAULT_BROKER,

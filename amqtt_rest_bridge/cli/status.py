@@ -79,16 +79,13 @@ def run(
         ),
     ] = DEFAULT_BROKER,
     group: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", parser=_group, show_default=False, help="show the workers of this group"),
+        str | None, typer.Option(metavar="NAME", parser=_group, help="show the workers of this group")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print a JSON array of the status payloads, once")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of the status payloads, once")] = False,
     seconds: Annotated[
         float | None,
         typer.Option(
-            metavar="N", parser=_seconds, show_default=False,
+            metavar="N", parser=_seconds,
             help="end after N seconds (default: on a terminal never, otherwise when all that is retained has come)",
         ),
     ] = None,

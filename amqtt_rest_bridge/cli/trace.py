@@ -46,12 +46,8 @@ class TraceError(BridgeError):
 
 
 def run(
-    route: Annotated[
-        str | None, typer.Option(metavar="R", help="only messages and requests of this route", show_default=False)
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option(metavar="FILTER", help="only those with a topic that matches", show_default=False)
-    ] = None,
+    route: Annotated[str | None, typer.Option(metavar="R", help="only messages and requests of this route")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="FILTER", help="only those with a topic that matches")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON objects, one a line")] = False,
     admin: Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")] = DEFAULT_ADMIN,
 ) -> int:

@@ -45,36 +45,22 @@ examples:
 
 
 def run(
-    config: Annotated[
-        Path, typer.Option("-c", "--config", metavar="FILE", help="the worker's configuration", show_default=False)
-    ],
-    broker: Annotated[
-        str | None, typer.Option(metavar="URL", help="mqtt:// or mqtts://[USER@]HOST[:PORT]", show_default=False)
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="the group of the worker", show_default=False)] = None,
-    slots: Annotated[int | None, typer.Option(help="how many slots the group has", show_default=False)] = None,
-    slot: Annotated[int | None, typer.Option(help="which of them this worker is, from 0", show_default=False)] = None,
-    adopt_seconds: Annotated[
-        float | None, typer.Option(help="after how long a slot that is away is adopted", show_default=False)
-    ] = None,
-    session_expiry: Annotated[
-        int | None, typer.Option(help="seconds that the broker keeps a slot's session", show_default=False)
-    ] = None,
-    ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities", show_default=False)] = None,
-    cert_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="TLS: certificate of the worker", show_default=False)
-    ] = None,
-    key_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key", show_default=False)] = None,
-    routes: Annotated[
-        str | None, typer.Option(metavar="PATH", help="file or folder of routes", show_default=False)
-    ] = None,
+    config: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="the worker's configuration")],
+    broker: Annotated[str | None, typer.Option(metavar="URL", help="mqtt:// or mqtts://[USER@]HOST[:PORT]")] = None,
+    group: Annotated[str | None, typer.Option(help="the group of the worker")] = None,
+    slots: Annotated[int | None, typer.Option(help="how many slots the group has")] = None,
+    slot: Annotated[int | None, typer.Option(help="which of them this worker is, from 0")] = None,
+    adopt_seconds: Annotated[float | None, typer.Option(help="after how long a slot that is away is adopted")] = None,
+    session_expiry: Annotated[int | None, typer.Option(help="seconds that the broker keeps a slot's session")] = None,
+    ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities")] = None,
+    cert_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of the worker")] = None,
+    key_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key")] = None,
+    routes: Annotated[str | None, typer.Option(metavar="PATH", help="file or folder of routes")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="validate configuration and route files, connect to nothing, start nothing")
     ] = False,
     log_format: Annotated[LogFormat, typer.Option(help="how log records are written")] = LogFormat.TEXT,
-    log_level: Annotated[
-        LogLevel, typer.Option(case_sensitive=False, help="the least level written")
-    ] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(case_sensitive=False, help="the least level written")] = LogLevel.INFO,
 ) -> int:
     """Run until a signal, or validate; a failure is reported on one line."""
     given = {

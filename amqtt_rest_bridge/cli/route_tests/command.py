@@ -73,9 +73,7 @@ class _Outcome:
 
 def run(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="test file (*.test.yaml) or folder")],
-    junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="also write the results as JUnit XML", show_default=False)
-    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the results as JUnit XML")] = None,
 ) -> int:
     """Run all tests and print those that fail."""
     files = [read(path) for path in find(paths)]

@@ -47,9 +47,7 @@ examples:
 
 
 def run(
-    config: Annotated[
-        Path, typer.Option("-c", "--config", metavar="FILE", help="the broker's configuration", show_default=False)
-    ],
+    config: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="the broker's configuration")],
     check: Annotated[
         bool,
         typer.Option(
