@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,55 +14,66 @@ from amqtt_rest_bridge.link.frames import Served as ServedReport
 log = logging.getLogger(__name__)
 
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
-_COUNTED: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout", SKIPPED})
+_FAILURES: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout"})
+
+_Kind = tuple[Served, str, str | None]
+"""What answers are counted by: event, status line, and the code of an error."""
 
 
 class Answers:
-    """Count answers."""
+    """Count answers: one number for each kind, from which `take` makes what the broker wants to know."""
 
     def __init__(self) -> None:
         self.observed = False
-        """Whether requests are counted by status too, for the admin port."""
+        """Whether requests are reported by status too, for the admin port."""
         self._lock = threading.Lock()
-        self._counts: dict[str, RouteAnswers] = {}
-        self._lines: dict[Served, tuple[int, str, str | None]] = {}
-        self._requests: dict[tuple[Served, str], int] = {}
+        self._counts: dict[_Kind, int] = {}  # the kind of the last answer at the end
+        self._messages: dict[_Kind, str] = {}
         self._has_lines = log.isEnabledFor(logging.INFO)
 
     def count(self, served: Served, status: str, code: str | None, message: str | None) -> None:
         """Count one answer; a caller's mistake is not an error of the route, but is logged."""
+        kind = served, status, code
         with self._lock:
-            if self.observed:
-                self._requests[served, status] = self._requests.get((served, status), 0) + 1
-            if self._has_lines:
-                before = self._lines.get(served)
-                self._lines[served] = (1 if before is None else before[0] + 1, status, code)
-            if code is not None and code not in _COUNTED:
-                return
-            counts = self._counts.get(served.route, _NO_ANSWERS)
-            if code == SKIPPED:
-                counts = replace(counts, skipped=counts.skipped + 1)
-            elif code is None:
-                counts = replace(counts, answered=counts.answered + 1)
-            else:
-                counts = replace(counts, failed=counts.failed + 1, code=str(code), message=message or "")
-            self._counts[served.route] = counts
+            self._counts[kind] = self._counts.pop(kind, 0) + 1
+            if message is not None:
+                self._messages[kind] = message
 
     def take(self) -> ServedReport:
         """Return the counts by route and the log's lines by event, and begin anew."""
         with self._lock:
             counts, self._counts = self._counts, {}
-            lines, self._lines = self._lines, {}
-            requests, self._requests = self._requests, {}
+            messages, self._messages = self._messages, {}
         return ServedReport(
-            counts,
-            [
-                EventAnswers(one.route, one.event, count, f"answered {one.request} with {_reason(status, code)}")
-                for one, (count, status, code) in lines.items()
-            ],
-            [RequestCount(one.route, one.event, status[:3], count) for (one, status), count in requests.items()],
+            _routes(counts, messages),
+            _lines(counts) if self._has_lines else [],
+            _requests(counts) if self.observed else [],
         )
 
 
-def _reason(status: str, code: str | None) -> str:
-    return status[:3] if code is None else f"{status[:3]} {code}"
+def _routes(counts: Mapping[_Kind, int], messages: Mapping[_Kind, str]) -> dict[str, RouteAnswers]:
+    routes: dict[str, RouteAnswers] = {}
+    for kind, count in counts.items():
+        served, _, code = kind
+        answers = routes.get(served.route, _NO_ANSWERS)
+        if code is None:
+            routes[served.route] = replace(answers, answered=answers.answered + count)
+        elif code == SKIPPED:
+            routes[served.route] = replace(answers, skipped=answers.skipped + count)
+        elif code in _FAILURES:
+            message = messages.get(kind, "")
+            routes[served.route] = replace(answers, failed=answers.failed + count, code=str(code), message=message)
+    return routes
+
+
+def _lines(counts: Mapping[_Kind, int]) -> list[EventAnswers]:
+    totals: dict[Served, int] = {}
+    texts: dict[Served, str] = {}
+    for (served, status, code), count in counts.items():
+        totals[served] = totals.get(served, 0) + count
+        texts[served] = f"answered {served.request} with {status[:3]}" + ("" if code is None else f" {code}")
+    return [EventAnswers(one.route, one.event, total, texts[one]) for one, total in totals.items()]
+
+
+def _requests(counts: Mapping[_Kind, int]) -> list[RequestCount]:
+    return [RequestCount(one.route, one.event, status[:3], count) for (one, status, _), count in counts.items()]

@@ -1,6 +1,6 @@
 """The last calls and requests of each route, for the admin port; there is a recorder only where there is such a port.
 
-The workers and the ports' threads record, which has to be cheap: one tuple into a bounded queue, nothing formatted, no
+The workers and the ports' threads record, which has to be cheap: one value into a bounded queue, nothing formatted, no
 lock. Secrets are masked when they are read. Any thread.
 
 Decision: a route keeps its last 50 calls and requests, and its last 20 failures, which successes do not push out.
@@ -9,9 +9,12 @@ Decision: a route keeps its last 50 calls and requests, and its last 20 failures
 import time
 from collections import deque
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.link.admin_frames import FoundRecords, Observed, Record
 from amqtt_rest_bridge.masking import mask
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
@@ -22,21 +25,26 @@ _FAILURES: Final = 20
 _MOST_LIVE: Final = 1000  # records between two looks at them
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
 
+Failure = tuple[str, str, str]
+"""Code, message and hint."""
+Matched = tuple[Route, ServerEvent] | tuple[None, None]
+"""What a request led to: the same tuple for every request of an event, so that a record refers to what is in cache."""
 
-class _Raw(NamedTuple):
-    """A record before it is looked at; `seconds` None for a try that another one follows."""
+
+class _Raw(Struct, gc=False):
+    """A record before it is looked at; `status` of a request is its status line, `url` its target.
+
+    A Struct is made in a third of the time of a named tuple; without `gc` the collector never looks at one.
+    """
 
     time: float
     kind: str
-    route: Route | None
-    event: ClientEvent | ServerEvent | None
+    of: Matched | tuple[Route, ClientEvent]
     topic: str | None
     method: str
     url: str | None
-    status: int | None
-    code: str | None
-    message: str | None
-    hint: str | None
+    status: int | str | None
+    failure: Failure | None
     tries: int | None
     seconds: float
 
@@ -57,8 +65,7 @@ class Recorder:
 
     def call(
         self,
-        route: Route,
-        event: ClientEvent,
+        of: tuple[Route, ClientEvent],
         topic: str,
         url: str | None,
         status: int | None,
@@ -69,41 +76,28 @@ class Recorder:
     ) -> None:
         """Record the end of a call, or (`kind` "retry") a try that failed; `url` None when none could be built."""
         if url is not None and len(url) > _LONGEST:
-            url = mask(url, route.secrets)[:_LONGEST]
-        code = message = hint = None
-        if failure is not None:
-            code, message, hint = failure.code.value, failure.message, failure.hint
-        self._add(
-            _Raw(
-                time.time(), kind, route, event, topic[:_LONGEST], event.method, url,
-                status, code, message, hint, tries, seconds,
-            )
-        )  # fmt: skip
+            url = mask(url, of[0].secrets)[:_LONGEST]
+        if len(topic) > _LONGEST:
+            topic = topic[:_LONGEST]
+        told = None if failure is None else (failure.code.value, failure.message, failure.hint)
+        self._add(_Raw(time.time(), kind, of, topic, of[1].method, url, status, told, tries, seconds))
 
     def request(
         self,
-        route: Route | None,
-        event: ServerEvent | None,
-        method: str,
-        target: str,
+        of: Matched,
+        request: Request,
         topic: str | None,
-        status: int,
-        refused: tuple[str, str, str] | None,
-        seconds: float,
+        status: str,
+        failure: Failure | None,
+        began: float | None = None,
     ) -> None:
-        """Record an answered request of server mode; `refused` is the code, message and hint of an error.
-
-        The query is left out, as in the access log: callers put credentials there.
-        """
-        path = target.partition("?")[0]
-        if len(path) > _LONGEST:
-            path = mask(path, () if route is None else route.secrets)[:_LONGEST]
-        code, message, hint = refused or (None, None, None)
-        self._add(
-            _Raw(
-                time.time(), "request", route, event, topic, method, path, status, code, message, hint, None, seconds,
-            )
-        )  # fmt: skip
+        """Record an answered request of server mode: its status line, and the Unix time at which it began."""
+        now = time.time()
+        target = request.target
+        if len(target) > _LONGEST:
+            target = mask(_path(target), () if of[0] is None else of[0].secrets)[:_LONGEST]
+        seconds = 0.0 if began is None or began > now else now - began
+        self._add(_Raw(now, "request", of, topic, request.method, target, status, failure, None, seconds))
 
     def found(self, route: str) -> FoundRecords:
         """Return the last records and failures of a route, the oldest first."""
@@ -129,34 +123,45 @@ class Recorder:
         return Observed([_shown(raw) for raw in live], max(0, count - len(live)))
 
     def _add(self, raw: _Raw) -> None:
-        if raw.route is not None:
-            recent = self._recent.get(raw.route.name)
+        route = raw.of[0]
+        if route is not None:
+            recent = self._recent.get(route.name)
             if recent is None:  # a call of a route that is gone
                 return
             if raw.kind != "retry":
                 recent.append(raw)
-            if raw.code is not None:
-                self._failures[raw.route.name].append(raw)
+            if raw.failure is not None:
+                self._failures[route.name].append(raw)
         live = self._live
         if live is not None:
             live.append(raw)
             self._followed += 1
 
 
+def _path(target: str) -> str:
+    """Leave out the query, as the access log does: callers put credentials there."""
+    return target.partition("?")[0]
+
+
 def _shown(raw: _Raw) -> Record:
-    secrets = () if raw.route is None else raw.route.secrets
+    route, event = raw.of
+    secrets = () if route is None else route.secrets
+    url, status = raw.url, raw.status
+    if isinstance(status, str):
+        url, status = _path(url or ""), int(status[:3])
+    code, message, hint = raw.failure or (None, None, None)
     return Record(
         raw.time,
         raw.kind,
-        None if raw.route is None else raw.route.name,
-        None if raw.event is None else raw.event.name,
+        None if route is None else route.name,
+        None if event is None else event.name,
         None if raw.topic is None else loggable(raw.topic),
         str(raw.method),
-        None if raw.url is None else mask(raw.url, secrets),
-        raw.status,
-        raw.code,
-        None if raw.message is None else mask(raw.message, secrets),
-        raw.hint,
+        None if url is None else mask(url, secrets),
+        status,
+        code,
+        None if message is None else mask(message, secrets),
+        hint,
         raw.tries,
         round(1000 * raw.seconds, 1),
     )

@@ -61,8 +61,8 @@ class SkippedError(BridgeError):
 class PreparedEvent:
     """A client event of a route, with everything that no message changes computed once.
 
-    Immutable, so that any number of workers may call `build` at once. `label` names route and event in the log,
-    `result` makes the publication of a response.
+    Immutable, so that any number of workers may call `build` at once. `of` is its route and event, `label` names
+    them in the log, `result` makes the publication of a response.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
@@ -70,6 +70,7 @@ class PreparedEvent:
 
     def __init__(self, route: Route, event: ClientEvent, *, max_body_bytes: int) -> None:
         self.event = event
+        self.of = route, event
         self.label = f"route {route.name}, event {event.name}"
         origin, path = split_base_address(route.config.base_address or "")
         self._base = f"{origin}{path}/"

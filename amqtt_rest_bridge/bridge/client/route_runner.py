@@ -84,7 +84,7 @@ class RouteRunner:
         context: RouteContext,
         recorder: Recorder | None = None,
     ) -> None:
-        route = self._route = numbered.route
+        route = numbered.route
         self._recorder = recorder
         self.name = route.name
         self._policy = retries.policy_of(route)
@@ -205,8 +205,7 @@ class RouteRunner:
         self, recorder: Recorder, call: _OpenCall, status: int | None, failure: CallError | None, kind: str
     ) -> None:
         seconds = time.perf_counter() - call.started
-        event, topic = call.event.event, call.message.topic
-        recorder.call(self._route, event, topic, call.url, status, failure, call.tries, seconds, kind)
+        recorder.call(call.event.of, call.message.topic, call.url, status, failure, call.tries, seconds, kind)
 
     def _leave(self, call: _OpenCall) -> None:
         """Count a call as ended, and start the next one of the same ORDERED event and topic."""

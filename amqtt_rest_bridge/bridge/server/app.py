@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Served, Wake
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
 from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, error
@@ -30,6 +29,7 @@ from amqtt_rest_bridge.model import Route, ServerEvent
 log = logging.getLogger(__name__)
 
 _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
+_UNMATCHED: Final = None, None
 _IGNORED: Final = Response("200 OK", (("Content-Type", "application/json"),), b'{"status": "ignored"}')
 
 
@@ -76,9 +76,8 @@ class RouteApplication:
         except RefusedError as failure:  # by no endpoint
             if self._recorder is not None:
                 refusal = failure.refusal
-                told = (refusal.code, refusal.message, refusal.hint)
-                status = int(refusal.status[:3])
-                self._recorder.request(None, None, request.method, request.target, None, status, told, 0.0)
+                told = refusal.code, refusal.message, refusal.hint
+                self._recorder.request(_UNMATCHED, request, None, refusal.status, told)
             return refused(failure.refusal)
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
@@ -137,7 +136,7 @@ class _Endpoint:
         """Count a good answer; return it with the endpoint's headers."""
         self._broker.answered(self._served, answer.status, None, None)
         if self._recorder is not None:
-            self._record(self._recorder, request, answer.status, None)
+            self._recorder.request(self._of, request.http, request.topic, answer.status, None, request.timestamp)
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
 
     def failed(self, request: EventRequest, failure: Exception) -> Response:
@@ -156,15 +155,9 @@ class _Endpoint:
             refusal, message = internal_error(), str(failure)
         self._broker.answered(self._served, refusal.status, refusal.code, message)
         if self._recorder is not None:
-            self._record(self._recorder, request, refusal.status, (refusal.code, refusal.message, refusal.hint))
+            told = refusal.code, refusal.message, refusal.hint
+            self._recorder.request(self._of, request.http, request.topic, refusal.status, told, request.timestamp)
         return refused(refusal, request.answer_headers, self._labels)
-
-
-    def _record(
-        self, recorder: Recorder, request: EventRequest, status: str, told: tuple[str, str, str] | None
-    ) -> None:
-        http, seconds = request.http, max(0.0, time.time() - request.timestamp)
-        recorder.request(*self._of, http.method, http.target, request.topic, int(status[:3]), told, seconds)
 
 
 class _PendingAnswer:
