@@ -43,7 +43,8 @@ class Position:
 class Fault:
     """One fault or remark at one place of one file.
 
-    `path` is the file as the operator named it; a notebook's cell follows as `file.lotnb#3`.
+    `path` is the file as the operator named it, any character that the system allows; a notebook's cell follows as
+    `file.lotnb#3`.
     """
 
     path: str
@@ -54,7 +55,7 @@ class Fault:
 
     def __str__(self) -> str:
         """Return the fault as an operator reads it: `path:line:column: error: message`, then its hint."""
-        line = f"{self.path}:{self.position.line}:{self.position.column}: {self.severity}: {self.message}"
+        line = f"{visible(self.path)}:{self.position.line}:{self.position.column}: {self.severity}: {self.message}"
         return f"{line}\nhint: {self.hint}" if self.hint else line
 
 

@@ -96,6 +96,8 @@ class Recorder:
         target = request.target
         if len(target) > _LONGEST:
             target = mask(_path(target), () if of[0] is None else of[0].secrets)[:_LONGEST]
+        if topic is not None and len(topic) > _LONGEST:
+            topic = topic[:_LONGEST]
         seconds = 0.0 if began is None or began > now else now - began
         self._add(_Raw(now, "request", of, topic, request.method, target, status, failure, None, seconds))
 

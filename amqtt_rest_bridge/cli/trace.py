@@ -19,6 +19,7 @@ from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, vi
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _CONNECT_SECONDS: Final = 10.0
+_MOST_NAMES: Final = 10  # that an error lists
 _SILENCE_SECONDS: Final = 60.0  # the bridge writes a comment every 15 s
 
 DESCRIPTION = f"""\
@@ -30,7 +31,7 @@ The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_V
 """
 EPILOG = """\
 exit status:
-  1    the bridge cannot be reached, refuses the request, or closed the connection
+  1    the bridge cannot be reached, refuses the request, has no such route, or closed the connection
   2    the command is used wrongly
   130  ended by Ctrl-C
 
@@ -107,10 +108,12 @@ def _events(address: SplitResult, query: Mapping[str, str]) -> Iterator[tuple[st
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     connection = kind(address.hostname or "", address.port, timeout=_CONNECT_SECONDS)
     shown = f"{address.scheme}://{address.hostname}:{connection.port}"
-    token = os.environ.get(TOKEN_VARIABLE)
+    base = address.path.rstrip("/")
     try:
-        headers = {"Accept": "text/event-stream", **({} if token is None else {"Authorization": f"Bearer {token}"})}
-        connection.request("GET", f"{address.path.rstrip('/')}/api/live?{urlencode(query)}", headers=headers)
+        if "route" in query:
+            _ask(connection, f"{base}/api/routes")
+            _check_route(query["route"], connection.getresponse())
+        _ask(connection, f"{base}/api/live?{urlencode(query)}")
         if connection.sock is not None:
             connection.sock.settimeout(_SILENCE_SECONDS)
         response = connection.getresponse()
@@ -125,6 +128,32 @@ def _events(address: SplitResult, query: Mapping[str, str]) -> Iterator[tuple[st
     finally:
         connection.close()
     raise TraceError(f"{shown} closed the connection")
+
+
+def _ask(connection: http.client.HTTPConnection, target: str) -> None:
+    token = os.environ.get(TOKEN_VARIABLE)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    connection.request("GET", target, headers=headers)
+
+
+def _check_route(name: str, response: http.client.HTTPResponse) -> None:
+    """Raise `TraceError` for a route that the bridge does not have, of which nothing would ever be printed.
+
+    Where the bridge cannot list its routes, the stream is asked for all the same.
+    """
+    content = response.read()
+    if response.status != 200:
+        return
+    try:
+        names = [str(route["name"]) for route in json.loads(content)["routes"]]
+    except (ValueError, TypeError, KeyError):
+        return
+    if name not in names:
+        from amqtt_rest_bridge.language.hints import did_you_mean  # takes longer to import than all the rest
+
+        listed = f"routes: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+        hint = did_you_mean(name, names) or (listed if names else "it has no routes")
+        raise TraceError(visible(f"there is no route {name}; {hint}"))
 
 
 def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:

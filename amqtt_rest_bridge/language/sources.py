@@ -116,7 +116,7 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
         else:
             sources += of_content(str(path), content)
     if unreadable:
-        raise ConfigurationError("; ".join(f"cannot read {item}" for item in unreadable))
+        raise ConfigurationError("; ".join(f"cannot read {visible(item)}" for item in unreadable))
     return tuple(sources)
 
 

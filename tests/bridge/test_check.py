@@ -45,6 +45,16 @@ def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.C
     ]
 
 
+def test_the_name_of_a_file_cannot_forge_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a\nb.lot:1:1: error: \x1b[31mforged.lot").write_text(BASIC.replace("METHOD", "METOD"))
+    assert check(".") == 1
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("a\\nb.lot:1:1: error: \\x1b[31mforged.lot:7:14: error: ")
+    assert not [line for line in others if "forged" in line]
+    assert check("x\ny") == 2
+    assert "cannot read x\\ny: " in capsys.readouterr().err
+
+
 def test_warnings_and_notices_give_0(folder: Path) -> None:
     (folder / "a.lot").write_text("DEFINE MODEL X\n" + BASIC + "WITH PAYLOAD '{}'")
     assert check("a.lot") == 0

@@ -90,6 +90,18 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
         assert "closed the connection" in process.stderr.read()
 
 
+def test_a_route_that_is_not_there_ends_the_command_with_the_name_that_was_meant(
+    target: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin = f"http://127.0.0.1:{admin_of(host).port}"
+        assert main(["trace", "--admin", admin, "--route", "Ordres"]) == 1
+        assert capsys.readouterr().err == "rest-bridge trace: there is no route Ordres; did you mean Orders?\n"
+        assert main(["trace", "--admin", admin, "--route", "x\ny"]) == 1
+        assert capsys.readouterr().err == "rest-bridge trace: there is no route x\\ny; routes: Orders\n"
+
+
 def test_what_a_publisher_writes_cannot_forge_a_line() -> None:
     record = {"time": "2026-01-31T12:00:00.123Z", "kind": "message", "topic": "a\n12:00 forged\x1b[31m", "code": None}
     assert line(record) == "12:00:00.123  message   -  a\\n12:00 forged\\x1b[31m"
