@@ -159,6 +159,12 @@ def test_the_page_on_new_settings_names_files_that_are_there() -> None:
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
 
 
+def test_the_helpers_for_tests_are_there() -> None:
+    named = {code for code in codes(section(page("tests/README.md"), "Writing a test")) if code.endswith((".py", "/"))}
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
 def test_the_workers_settings_and_defaults_are_the_codes() -> None:
     table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Workers")) if codes(row[0])}
     shared = {field.name for field in dataclasses.fields(Settings)}

@@ -1,4 +1,4 @@
-"""What the tests of the client share: clients with given settings."""
+"""What the tests of the HTTP client share: clients with given settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

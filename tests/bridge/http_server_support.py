@@ -1,4 +1,4 @@
-"""What the tests of the listener share: a port that really listens, and a client that sends the bytes it is given."""
+"""What the tests of the HTTP server share: a listening port, and a client that sends given bytes."""
 
 import contextlib
 import json
@@ -117,7 +117,7 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 class Served:
-    """A listener at work."""
+    """An HTTP server at work."""
 
     def __init__(self, sock: socket.socket, server: HttpServer, broker: FakeBroker) -> None:
         self.sock = sock

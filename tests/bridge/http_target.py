@@ -1,4 +1,4 @@
-"""HTTP servers on loopback that do exactly what a test scripts, down to the byte: for the sender's tests."""
+"""HTTP servers on loopback that do exactly what a test scripts, down to the byte: for the tests of the HTTP client."""
 
 import contextlib
 import select

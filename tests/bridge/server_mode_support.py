@@ -1,4 +1,4 @@
-"""What the tests of server mode share: a fake engine, routes made by hand, and a client that shows everything."""
+"""What the tests of server mode share: a fake broker, routes made by hand, and a client that shows everything."""
 
 import json
 import queue

@@ -1,4 +1,4 @@
-"""The listener over real sockets: requests, answers, connections, and what has to wait."""
+"""The HTTP server over real sockets: requests, answers, connections, and what has to wait."""
 
 import json
 import re

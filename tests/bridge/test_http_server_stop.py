@@ -1,4 +1,4 @@
-"""How a listener stops, and how several share a socket."""
+"""How a server stops, and how several share a socket."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from tests.bridge.server_mode_support import FakeBroker
 from tests.waiting import eventually
 
 
-def listener_on(sock: object, broker: FakeBroker) -> HttpServer:
+def server_on(sock: object, broker: FakeBroker) -> HttpServer:
     return HttpServer(sock, RouteApplication([hook_route()], broker))  # type: ignore[arg-type]  # a socket
 
 
@@ -20,23 +20,23 @@ def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None
     with listening_socket() as sock:
         for turn in range(3):
             broker = FakeBroker()
-            listener = listener_on(sock, broker)
-            listener.start()
+            server = server_on(sock, broker)
+            server.start()
             with Raw(sock.getsockname()[1]) as raw:
                 assert raw.ask(post(body=b"%d" % turn)).status == 200
-                listener.stop(PATIENCE)
+                server.stop(PATIENCE)
                 assert raw.is_closed_by_peer()
             assert [publication.payload for publication in broker.published] == [b"%d" % turn]
 
 
 def test_a_connection_that_came_between_two_listeners_is_served_by_the_second() -> None:
     with listening_socket() as sock:
-        first = listener_on(sock, FakeBroker())
+        first = server_on(sock, FakeBroker())
         first.start()
         first.stop(PATIENCE)
         with Raw(sock.getsockname()[1]) as raw:
             raw.send(post())
-            second = listener_on(sock, FakeBroker())
+            second = server_on(sock, FakeBroker())
             second.start()
             assert raw.answer().status == 200
             second.stop(PATIENCE)
@@ -83,20 +83,20 @@ def test_a_half_sent_request_is_answered_that_the_bridge_closes() -> None:
 
 def test_a_listener_that_never_started_can_be_stopped() -> None:
     with listening_socket() as sock:
-        listener_on(sock, FakeBroker()).stop(0)
-        listener = listener_on(sock, FakeBroker())
-        listener.start()
-        listener.stop(0)
-        listener.stop(0)  # twice is once
+        server_on(sock, FakeBroker()).stop(0)
+        server = server_on(sock, FakeBroker())
+        server.start()
+        server.stop(0)
+        server.stop(0)  # twice is once
 
 
-@pytest.mark.parametrize("listeners", [2, 3])
-def test_listeners_share_a_socket_and_every_request_is_served_once(listeners: int) -> None:
-    brokers = [FakeBroker() for _ in range(listeners)]
+@pytest.mark.parametrize("servers", [2, 3])
+def test_servers_share_a_socket_and_every_request_is_served_once(servers: int) -> None:
+    brokers = [FakeBroker() for _ in range(servers)]
     with listening_socket() as sock:
-        running = [listener_on(sock, broker) for broker in brokers]
-        for listener in running:
-            listener.start()
+        running = [server_on(sock, broker) for broker in brokers]
+        for server in running:
+            server.start()
 
         def call(number: int) -> int:
             with Raw(sock.getsockname()[1]) as raw:
@@ -106,7 +106,7 @@ def test_listeners_share_a_socket_and_every_request_is_served_once(listeners: in
             assert list(threads.map(call, range(200))) == [200] * 200
         running[0].stop(PATIENCE)
         assert [call(number) for number in range(200, 220)] == [200] * 20
-        for listener in running[1:]:
-            listener.stop(PATIENCE)
+        for server in running[1:]:
+            server.stop(PATIENCE)
     bodies = sorted(publication.payload for broker in brokers for publication in broker.published)
     assert bodies == sorted(b"%d" % number for number in range(220))
