@@ -1,4 +1,4 @@
-"""Leaves out the tests of workers where mosquitto is not installed, and says so."""
+"""Leaves out the tests of workers where their broker is not installed, and says so."""
 
 import contextlib
 import subprocess
@@ -7,20 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.mosquitto import PROGRAM, Mosquitto
+import tests.worker.ejabberd
+import tests.worker.mosquitto
+from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import Group
+
+BROKERS = {"mosquitto": tests.worker.mosquitto.PROGRAM, "ejabberd": tests.worker.ejabberd.PROGRAM}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if PROGRAM is None:
-        for item in items:
-            if item.get_closest_marker("mosquitto"):
-                item.add_marker(pytest.mark.skip(reason="mosquitto is not installed"))
+    for item in items:
+        for name, program in BROKERS.items():
+            if program is None and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=f"{name} is not installed"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    where = PROGRAM or "not found, the tests of workers were skipped"
-    terminalreporter.write_line(f"mosquitto for the tests of workers: {where}")
+    for name, program in BROKERS.items():
+        terminalreporter.write_line(f"{name} for the tests of workers: {program or 'not found: skipped'}")
 
 
 @pytest.fixture

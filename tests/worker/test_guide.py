@@ -1,10 +1,15 @@
 """What the project ships for a broker of your own, and what conf/README.md tells to write, done as it is written."""
 
+import asyncio
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
+from amqtt_rest_bridge.worker.connection import MqttConnection
+from amqtt_rest_bridge.worker.values import Address, Session, Subscription
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess
 from tests.pages import ROOT, blocks, page, section
@@ -23,6 +28,28 @@ def test_the_shipped_configuration_of_a_worker_is_sound(
 def test_the_shipped_configuration_has_as_many_slots_as_the_guide_starts(capfd: pytest.CaptureFixture[str]) -> None:
     assert rest_bridge(["worker", "-c", str(ROOT / "conf/worker.yaml"), "--check", "--slot", "2"]) == 1
     assert "with slots: 2 it is 0 to 1" in capfd.readouterr().out
+
+
+@pytest.mark.mosquitto
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messages(mosquitto: Mosquitto) -> None:
+    (written,) = (
+        one for one in blocks(section(page("conf/README.md"), "A broker of your own"), "sh") if "mosquitto_sub" in one
+    )
+
+    async def present() -> bool:
+        """Connect with the session's client id, subscribe as its route does, and leave the session to the broker."""
+        where = Address("127.0.0.1", mosquitto.port, None, None, None, "mosquitto")
+        connection = MqttConnection(where, Session("plant-0:Orders", 3600, 1), lambda *_: None)
+        await connection.open()
+        await connection.subscribe([Subscription("$share/plant:Orders/in", 1)])
+        await connection.disconnect()
+        return connection.session_present
+
+    found = [asyncio.run(present()) for _ in range(2)]
+    mosquitto.client().publish("in", b"queued")
+    subprocess.run([*written.split(), "-p", str(mosquitto.port)], check=True, timeout=10)
+    assert [*found, asyncio.run(present())] == [False, True, False]
 
 
 @pytest.mark.mosquitto
