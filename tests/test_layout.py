@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("amqtt_rest_bridge", "template_api")
 SOURCES = [file for package in PACKAGES for file in sorted(ROOT.joinpath(package).rglob("*.py"))]
-COMMON = {"Answer", "Call", "Connection", "Dispatcher", "Place", "Publication", "Report", "Route", "_Reader"}
+COMMON = {"Answer", "Call", "Connection", "Dispatcher", "Place", "Report", "Route", "Served", "Worker", "_Reader"}
 """Names that would fit many classes."""
 
 

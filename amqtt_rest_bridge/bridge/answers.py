@@ -7,16 +7,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.bridge.broker_port import Served
-from amqtt_rest_bridge.link.frames import SKIPPED, EventAnswers, RequestCount, RouteAnswers
-from amqtt_rest_bridge.link.frames import Served as ServedReport
+from amqtt_rest_bridge.bridge.broker_port import ServedEvent
+from amqtt_rest_bridge.link.frames import SKIPPED, EventAnswers, RequestCount, RouteAnswers, Served
 
 log = logging.getLogger(__name__)
 
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
 _FAILURES: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout"})
 
-_Kind = tuple[Served, str, str | None]
+_Kind = tuple[ServedEvent, str, str | None]
 """What answers are counted by: event, status line, and the code of an error."""
 
 
@@ -31,7 +30,7 @@ class Answers:
         self._messages: dict[_Kind, str] = {}
         self._has_lines = log.isEnabledFor(logging.INFO)
 
-    def count(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+    def count(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
         """Count one answer; a caller's mistake is not an error of the route, but is logged."""
         kind = served, status, code
         with self._lock:
@@ -39,12 +38,12 @@ class Answers:
             if message is not None:
                 self._messages[kind] = message
 
-    def take(self) -> ServedReport:
+    def take(self) -> Served:
         """Return the counts by route and the log's lines by event, and begin anew."""
         with self._lock:
             counts, self._counts = self._counts, {}
             messages, self._messages = self._messages, {}
-        return ServedReport(
+        return Served(
             _routes(counts, messages),
             _lines(counts) if self._has_lines else [],
             _requests(counts) if self.observed else [],
@@ -67,8 +66,8 @@ def _routes(counts: Mapping[_Kind, int], messages: Mapping[_Kind, str]) -> dict[
 
 
 def _lines(counts: Mapping[_Kind, int]) -> list[EventAnswers]:
-    totals: dict[Served, int] = {}
-    texts: dict[Served, str] = {}
+    totals: dict[ServedEvent, int] = {}
+    texts: dict[ServedEvent, str] = {}
     for (served, status, code), count in counts.items():
         totals[served] = totals.get(served, 0) + count
         texts[served] = f"answered {served.request} with {status[:3]}" + ("" if code is None else f" {code}")

@@ -22,7 +22,7 @@ class ShuttingDownError(BridgeError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Served:
+class ServedEvent:
     """The server event that a request led to; `request` is its METHOD and ENDPOINT as the log shows them."""
 
     route: str
@@ -96,7 +96,7 @@ class BrokerPort(Protocol):
         """Wait for the first message on `topic` from entering on, until leaving; it or a dismissal calls `wake`."""
         ...
 
-    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
         """Count an answer: its status line, and for an error the code with its message (else None).
 
         Called once for every request that led to an event.

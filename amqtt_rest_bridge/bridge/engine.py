@@ -47,7 +47,7 @@ from amqtt_rest_bridge.link.frames import (
     ToBridge,
     UseRoutes,
 )
-from amqtt_rest_bridge.link.readers import LinkReaders, Worker
+from amqtt_rest_bridge.link.readers import LinkReaders, Runnable
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
@@ -99,7 +99,7 @@ class Engine:
         self._confirms = False
         self._ending = False
         self._stopping = False
-        self._idle: list[Worker] = []  # with calls that no thread runs yet
+        self._idle: list[Runnable] = []  # with calls that no thread runs yet
         # Of `BrokerPort`, what other parts do alone.
         self.latest = self._inbound.latest
         self.expect = self._inbound.expect
@@ -116,7 +116,7 @@ class Engine:
         finally:
             self._close()
 
-    def _handle_all(self, frames: Sequence[ToBridge]) -> Sequence[Worker]:
+    def _handle_all(self, frames: Sequence[ToBridge]) -> Sequence[Runnable]:
         self._idle = []
         for frame in frames:
             self._handle(frame)

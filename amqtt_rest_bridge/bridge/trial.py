@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from amqtt_rest_bridge.bridge.broker_port import Served, Wake
+from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
 from amqtt_rest_bridge.bridge.client import results
 from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, SkippedError
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
@@ -69,7 +69,7 @@ class RequestTrial:
     """A request of server mode, with its answer and what it published; `event` is None when no endpoint took it."""
 
     response: Response
-    event: Served | None
+    event: ServedEvent | None
     publications: tuple[Publication, ...]
 
 
@@ -119,7 +119,7 @@ class _Broker:
     _latest: bytes | None
     _reply: bytes | None
     published: list[Publication] = field(default_factory=list)
-    served: Served | None = None
+    served: ServedEvent | None = None
     _expected: list[_Reply] = field(default_factory=list)
     recorder = None
 
@@ -142,5 +142,5 @@ class _Broker:
         self._expected.append(reply := _Reply())
         yield reply
 
-    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:  # noqa: ARG002
+    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:  # noqa: ARG002
         self.served = served

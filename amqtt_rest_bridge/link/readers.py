@@ -11,7 +11,7 @@ from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import ToBridge
 
 
-class Worker(Protocol):
+class Runnable(Protocol):
     """Work that a thread has to begin."""
 
     def wake(self) -> None:
@@ -101,7 +101,7 @@ class LinkReaders:
     """
 
     def __init__(
-        self, link: BridgeEnd, handle: Callable[[Sequence[ToBridge]], Sequence[Worker]], turn: Turn | None = None
+        self, link: BridgeEnd, handle: Callable[[Sequence[ToBridge]], Sequence[Runnable]], turn: Turn | None = None
     ) -> None:
         self._link = link
         self._handle = handle
@@ -131,7 +131,7 @@ class LinkReaders:
         self._turn.end()
         self._ended.set()
 
-    def _next(self) -> Worker | None:
+    def _next(self) -> Runnable | None:
         """Read until there is a lone piece of work for this thread; None at the end."""
         try:
             while not self._over and (frames := self._link.receive(None)) is not None:

@@ -21,7 +21,7 @@ from typing import Any
 import falcon
 import waitress
 
-from amqtt_rest_bridge.bridge.broker_port import Queued, Served, Wake
+from amqtt_rest_bridge.bridge.broker_port import Queued, ServedEvent, Wake
 from amqtt_rest_bridge.bridge.inbound import AwaitedReply
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
@@ -73,7 +73,7 @@ class Engine:
         self._timers.after(1.0, lambda: reply.arrive(b"reply"))
         yield reply
 
-    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
         """Count nothing."""
 
 

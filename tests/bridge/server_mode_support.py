@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from amqtt_rest_bridge.bridge.broker_port import Served, Wake
+from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
@@ -128,7 +128,7 @@ class FakeBroker:
         finally:
             self.log.append(f"done {topic}")
 
-    def answered(self, served: Served, status: str, code: str | None, message: str | None) -> None:
+    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
         self.counted.append((served.route, code))
         self.lines.append(f"answered {served.request} with {status}")
 

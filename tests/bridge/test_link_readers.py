@@ -10,7 +10,7 @@ import pytest
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import Ping, ToBridge
-from amqtt_rest_bridge.link.readers import LinkReaders, LockTurn, SocketTurn, Turn, Worker
+from amqtt_rest_bridge.link.readers import LinkReaders, LockTurn, Runnable, SocketTurn, Turn
 
 SECONDS = 10.0
 
@@ -34,7 +34,7 @@ class Script:
     """Readers of what the test puts in; each is a frame on the link."""
 
     def __init__(self, make_turn: Callable[[int], Turn]) -> None:
-        self._given: queue.SimpleQueue[list[Worker] | Exception] = queue.SimpleQueue()
+        self._given: queue.SimpleQueue[list[Runnable] | Exception] = queue.SimpleQueue()
         self.errors: list[Exception] = []
         ours, theirs = socket.socketpair()
         self._broker, self._bridge = BrokerEnd(ours), BridgeEnd(theirs)
@@ -48,14 +48,14 @@ class Script:
         except ValueError as error:
             self.errors.append(error)
 
-    def _handle(self, frames: Sequence[ToBridge]) -> list[Worker]:
+    def _handle(self, frames: Sequence[ToBridge]) -> list[Runnable]:
         assert frames == [Ping()]
         given = self._given.get(timeout=SECONDS)
         if isinstance(given, Exception):
             raise given
         return given
 
-    def feed(self, given: list[Worker] | Exception) -> None:
+    def feed(self, given: list[Runnable] | Exception) -> None:
         self._given.put(given)
         self._broker.send_now(Ping())
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Served, Wake
+from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ServedEvent, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
 from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, error
@@ -112,7 +112,7 @@ class _Endpoint:
         self._broker = broker
         self._recorder = broker.recorder
         self._of = route, event
-        self._served = Served(route.name, event.name, f"{event.method} {mask(event.endpoint, route.secrets)}")
+        self._served = ServedEvent(route.name, event.name, f"{event.method} {mask(event.endpoint, route.secrets)}")
         self._labels = (("route", route.name), ("event", event.name))
 
     def answer(self, request: EventRequest) -> Response | Pending:
