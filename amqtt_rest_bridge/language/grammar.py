@@ -222,26 +222,26 @@ class _Nodes:
         return _joined("AND", ast)
 
     def negation(self, ast: Any) -> Operation:
-        return Operation("NOT", (ast["of"],), _offset(ast))
+        return Operation("NOT", _offset(ast), (ast["of"],))
 
     def group(self, ast: Any) -> Operation:
         inner: Operation = ast["of"]
-        return inner if ast["end"] else Operation("(", (inner,), _offset(ast))
+        return inner if ast["end"] else Operation("(", _offset(ast), (inner,))
 
     def existence(self, ast: Any) -> Operation:
-        return Operation("EXISTS", (ast["of"],), _offset(ast))
+        return Operation("EXISTS", _offset(ast), terms=(ast["of"],))
 
     def membership(self, ast: Any) -> Operation:
-        return _negated(ast, Operation("IN", (ast["of"], *ast["items"]), _offset(ast)))
+        return _negated(ast, Operation("IN", _offset(ast), terms=(ast["of"], *ast["items"])))
 
     def likeness(self, ast: Any) -> Operation:
-        return _negated(ast, Operation("LIKE", (ast["of"], ast["pattern"]), _offset(ast)))
+        return _negated(ast, Operation("LIKE", _offset(ast), terms=(ast["of"], ast["pattern"])))
 
     def comparison(self, ast: Any) -> Operation:
-        return Operation(ast["operator"], (ast["left"], ast["right"]), _offset(ast))
+        return Operation(ast["operator"], _offset(ast), terms=(ast["left"], ast["right"]))
 
     def lone(self, ast: Any) -> Operation:
-        return Operation("lone", (ast["of"],), _offset(ast))
+        return Operation("lone", _offset(ast), terms=(ast["of"],))
 
     def placeholder(self, ast: Any) -> Term:
         return Term(ast.parseinfo.rule, ast["text"], _offset(ast))
@@ -251,11 +251,11 @@ class _Nodes:
 
 def _joined(name: str, operations: Any) -> Operation:
     first: Operation = operations[0]
-    return first if len(operations) == 1 else Operation(name, tuple(operations), first.offset)
+    return first if len(operations) == 1 else Operation(name, first.offset, tuple(operations))
 
 
 def _negated(ast: Any, operation: Operation) -> Operation:
-    return Operation("NOT", (operation,), operation.offset) if ast["negated"] else operation
+    return Operation("NOT", operation.offset, (operation,)) if ast["negated"] else operation
 
 
 def _offset(ast: Any) -> int:

@@ -111,11 +111,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a condition: AND, OR, NOT, EXISTS, IN, LIKE, =, ..., "lone" (one term), "(" (never closed)."""
+    """An operation of a condition, on others: AND, OR, NOT, "(" (never closed); or on terms: EXISTS, IN, LIKE, =, ...
+
+    "lone" is a term without an operation.
+    """
 
     name: str
-    operands: "tuple[Operation | Term, ...]"
     offset: int
+    operations: "tuple[Operation, ...]" = ()
+    terms: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

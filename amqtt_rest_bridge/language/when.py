@@ -127,29 +127,27 @@ class _ConditionReader:
         around = (one for one in _SIGNS.finditer(self._source) if one.start() <= offset < one.end())
         return next(((one.start(), one[0]) for one in around), (offset, ""))
 
-    def _test(self, node: Operation | Term) -> Test:
-        if isinstance(node, Term):
-            raise self._fault(node, f"{_shown(node.text)} is not a condition")
+    def _test(self, node: Operation) -> Test:
         match node.name:
             case "AND" | "OR":
-                return Combination(node.name == "AND", tuple(self._test(one) for one in node.operands))
+                return Combination(node.name == "AND", tuple(self._test(one) for one in node.operations))
             case "NOT":
-                return Negation(self._test(node.operands[0]))
+                return Negation(self._test(node.operations[0]))
             case "(":
                 raise self._fault(node, "this ( is never closed", "write ) where it ends")
             case "lone":
-                operand = self._operand(node.operands[0])
+                operand = self._operand(node.terms[0])
                 text = operand.term.text
                 hint = f"write {text} = true, or EXISTS {text}" if isinstance(operand.operand, Placeholder) else None
-                raise self._fault(node.operands[0], f"{_shown(text)} alone is not a condition", hint)
+                raise self._fault(operand.term, f"{_shown(text)} alone is not a condition", hint)
             case "EXISTS":
-                return self._existence(node.operands[0])
+                return self._existence(node.terms[0])
             case "LIKE":
                 return self._likeness(node)
         return self._comparison(node)
 
     def _comparison(self, node: Operation) -> Test:
-        left, *others = [self._operand(one) for one in node.operands]
+        left, *others = [self._operand(one) for one in node.terms]
         is_membership = node.name == "IN"
         for other in others:
             self._check_types(left, "=" if is_membership else node.name, other)
@@ -157,7 +155,7 @@ class _ConditionReader:
             return Membership(left.operand, tuple(other.operand for other in others))
         return Comparison(left.operand, node.name, others[0].operand)
 
-    def _existence(self, node: Operation | Term) -> Existence:
+    def _existence(self, node: Term) -> Existence:
         operand = self._operand(node).operand
         if not isinstance(operand, Placeholder):
             raise self._fault(node, "EXISTS asks for a placeholder of the message", "as in EXISTS {value.json.test}")
@@ -166,17 +164,15 @@ class _ConditionReader:
         return Existence(operand)
 
     def _likeness(self, node: Operation) -> Likeness:
-        operand, pattern = self._operand(node.operands[0]), self._operand(node.operands[1])
+        operand, pattern = map(self._operand, node.terms)
         if not isinstance(pattern.operand, Literal) or pattern.type != "text":
-            raise self._fault(node.operands[1], "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
+            raise self._fault(pattern.term, "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
         if operand.type not in (None, "text"):
             message = f"{operand.term.text} is {_article(operand.type)}, and LIKE compares texts"
-            raise self._fault(node.operands[0], message)
+            raise self._fault(operand.term, message)
         return Likeness(operand.operand, str(pattern.operand.value))
 
-    def _operand(self, node: Operation | Term) -> _Typed:
-        if isinstance(node, Operation):
-            raise self._fault(node, "a value is needed here, not a condition")
+    def _operand(self, node: Term) -> _Typed:
         match node.kind:
             case "placeholder":
                 return self._placeholder(node)
@@ -225,9 +221,9 @@ class _ConditionReader:
 
 def _is_unfinished(node: Operation) -> bool:
     """Return whether what follows is the rest of a term that could not be read as a whole."""
-    last = node.operands[-1]
-    if isinstance(last, Operation):
-        return _is_unfinished(last)
+    if node.operations:
+        return _is_unfinished(node.operations[-1])
+    last = node.terms[-1]
     return node.name == "lone" or (last.kind == "missing" and not last.text)
 
 

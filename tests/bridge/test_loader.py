@@ -119,6 +119,23 @@ def test_a_route_with_an_error_is_left_out_and_the_others_are_not() -> None:
     assert loaded.has_errors
 
 
+@pytest.mark.parametrize(
+    ("source", "destination", "is_loop"),
+    [
+        ("#", "{topic}x", True),
+        ("#", "x{topic}", True),
+        ("a/#", "{topic}x", True),
+        ("a/#", "x{topic}", False),
+        ("a/#", "a/x{topic}x", True),
+    ],
+)
+def test_text_around_the_whole_topic_is_a_loop_where_a_filter_of_many_levels_takes_it(
+    source: str, destination: str, *, is_loop: bool
+) -> None:
+    text = BASIC.replace('SOURCE_TOPIC "in"', f'SOURCE_TOPIC "{source}" WITH DESTINATION_TOPIC "{destination}"')
+    assert any("matches SOURCE_TOPIC" in fault.message for fault in load_text(text).faults) == is_loop
+
+
 def test_warnings_leave_the_route_in() -> None:
     loaded = load_text(BASIC.replace("POST", "GET") + "WITH BODY '{}'")
     assert [fault.severity for fault in loaded.faults] == [Severity.WARNING]

@@ -16,17 +16,11 @@ SHUTDOWN_SECONDS: Final = 10.0
 
 
 class Signals:
-    """The stop signals of this process.
+    """The stop signals of this process; `last_words` writes the line that ends it."""
 
-    Args:
-        last_words: Writes the line that ends the process.
-        seconds: How long a shutdown may take.
-    """
-
-    def __init__(self, last_words: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:
+    def __init__(self, last_words: Callable[[str], None]) -> None:
         self.received: signal.Signals | None = None
         self._last_words = last_words
-        self._seconds = seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
 
@@ -52,7 +46,7 @@ class Signals:
 
     def begin_shutdown(self) -> None:
         """Start the time limit of the shutdown; when it is over the process ends at once."""
-        watchdog = threading.Timer(self._seconds, self._overdue)
+        watchdog = threading.Timer(SHUTDOWN_SECONDS, self._overdue)
         watchdog.daemon = True
         watchdog.start()
 
@@ -67,5 +61,5 @@ class Signals:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def _overdue(self) -> None:
-        self._last_words(f"rest-bridge: error: not shut down within {self._seconds:.0f} s: ended at once")
+        self._last_words(f"rest-bridge: error: not shut down within {SHUTDOWN_SECONDS:.0f} s: ended at once")
         os._exit(1)
