@@ -63,6 +63,15 @@ class BridgeError(Exception):
     """Base of every error that this package raises on purpose."""
 
 
+class HintedError(BridgeError):
+    """An error whose `hint`, if there is one, is what to do next."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
 class ConfigurationError(BridgeError):
     """A setting of the plugin or command line cannot be used; the message says which, why and what is allowed."""
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 
-from amqtt_rest_bridge.errors import BridgeError, reason
+from amqtt_rest_bridge.errors import HintedError, reason
 from amqtt_rest_bridge.language.hints import did_you_mean
 
 ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"
@@ -21,12 +21,8 @@ _OFTEN_USED: Final = (
 )
 
 
-class UnusablePluginError(BridgeError):
+class UnusablePluginError(HintedError):
     """A plugin's class cannot be used; the message says why, `hint` what was meant."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def import_plugin(path: str) -> type[Any]:

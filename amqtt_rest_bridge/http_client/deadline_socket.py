@@ -67,13 +67,6 @@ class DeadlineSocket:
         self.cut_off: ConnectionError | None = None
         self.kept = True
 
-    def remaining(self) -> float:
-        """Return the seconds until the deadline; raises TimeoutError when there are none."""
-        remaining = self._deadline - self._clock()
-        if remaining <= 0:
-            raise TimeoutError
-        return remaining
-
     def is_clean(self) -> bool:
         """Return, after an exchange, whether nothing follows the response, which would be taken for the next one."""
         self._ended = True
@@ -150,8 +143,10 @@ class DeadlineSocket:
         return count
 
     def _limit(self) -> None:
+        remaining = self._deadline - self._clock()
+        if remaining <= 0:
+            raise TimeoutError
         # settimeout is a system call. The usual exchange needs none, because the one before it left the same timeout.
-        remaining = self.remaining()
         if not remaining <= self._timeout <= remaining + _SLACK:
             self._sock.settimeout(remaining)
             self._timeout = remaining

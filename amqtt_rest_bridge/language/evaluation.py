@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
 
-from amqtt_rest_bridge.errors import BridgeError, on_one_line
+from amqtt_rest_bridge.errors import HintedError, on_one_line
 from amqtt_rest_bridge.files import regular_file
 from amqtt_rest_bridge.language.nodes import Piece
 from amqtt_rest_bridge.language.sources import Report
@@ -20,12 +20,8 @@ MAX_SECRET_BYTES = 65_536
 _ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
 
 
-class NotAvailableError(BridgeError):
-    """A variable or secret is not available; the message is the reason, without a value, `hint` what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
+class NotAvailableError(HintedError):
+    """A variable or secret is not available; the message is the reason, without a value."""
 
 
 @dataclass(frozen=True, slots=True)

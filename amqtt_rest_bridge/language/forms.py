@@ -7,16 +7,11 @@ import ipaddress
 import re
 from urllib.parse import quote
 
-from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.errors import HintedError
 
 
-class FormError(BridgeError):
-    """A text does not have the form it needs; `hint` is what to do."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+class FormError(HintedError):
+    """A text does not have the form it needs."""
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
