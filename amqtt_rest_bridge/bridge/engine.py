@@ -77,11 +77,12 @@ class Makers(Protocol):
 
 
 class Engine:
-    """Handles the frames of one link until it closes."""
+    """Handles the frames of one link until it closes; `on_routes` is called once other routes are in use."""
 
-    def __init__(self, link: BridgeEnd, makers: Makers) -> None:
+    def __init__(self, link: BridgeEnd, makers: Makers, on_routes: Callable[[], None] = lambda: None) -> None:
         self._link = link
         self._makers = makers
+        self._on_routes = on_routes
         self._outbox = Outbox(link)
         self._timers = Timers()
         self._threads = ThreadBudget()
@@ -208,6 +209,7 @@ class Engine:
         self._retired.extend(gone)
         self._inbound.watch(read_filters(numbered.route for numbered in routes))
         self._ports.serve(routes_by_port((numbered.route for numbered in routes), ports), settings)
+        self._on_routes()
         self._link.send(Ready())
 
     def _observe(self, routes: tuple[NumberedRoute, ...], settings: BridgeSettings) -> None:

@@ -3,6 +3,7 @@
 The link is its only tie to the broker: when it closes, the process ends, so a killed broker leaves none behind.
 """
 
+import gc
 import logging
 import os
 import resource
@@ -133,7 +134,18 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection of server mode needs a descriptor
     link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
     logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")
-    Engine(link, Network()).run()
+    Engine(link, Network(), settle).run()
+
+
+def settle() -> None:
+    """Keep modules and routes, which live until the next reload, out of the garbage collector's rounds; blocks.
+
+    With 1,000 routes a full round stops every thread for 40 ms (8 without them), and /metrics, which makes 15,000
+    samples, starts one at every third request. What the last reload left in cycles is collected first.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 if __name__ == "__main__":

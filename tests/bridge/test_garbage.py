@@ -1,0 +1,34 @@
+"""What the garbage collector of a bridge process looks at."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from amqtt_rest_bridge.bridge.main import settle
+
+
+class Node:
+    """Refers to itself, so that the collector alone can free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_what_lives_until_the_next_reload_is_not_looked_at_and_what_the_last_one_left_is_freed() -> None:
+    node = Node()
+    settle()
+    assert not any(one is node for one in gc.get_objects())
+    left = weakref.ref(node)
+    del node
+    gc.collect()
+    assert left() is not None
+    settle()
+    assert left() is None
