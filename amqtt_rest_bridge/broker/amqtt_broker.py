@@ -200,6 +200,21 @@ async def stop_handler(broker: Any, handler: Any) -> None:
     await broker._stop_handler(handler)
 
 
+def replace_stop_handler(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step that stops the handler of a connection: handler."""
+    broker._stop_handler = make(broker._stop_handler)
+
+
+def end_reading(handler: Any) -> None:
+    """Cut off the connection of a handler that is being stopped and still reads packets."""
+    if handler._reader_task is None or handler._reader_stopped.is_set():
+        return
+    stream = getattr(handler.writer, "_writer", None)  # none for WebSockets
+    if stream is not None:
+        stream.transport.abort()
+    handler._reader_task.cancel()
+
+
 # Listeners, and the broker as a service.
 
 

@@ -5,6 +5,10 @@ file descriptor for ever. From Python 3.12.1 on (seen in 3.12.1 and 3.13.0) asyn
 every connection is gone, where it returned at once before. One such connection, or a client that reads nothing, then
 keeps `Broker.shutdown` from ending. uvloop 0.23 does not wait.
 
+amqtt cancels once the task that reads a connection, and waits for its end. Before Python 3.12 `asyncio.wait_for`, in
+which that task waits, drops a cancellation that comes together with a packet: a client that sends all the time then
+keeps the broker from shutting down until it ends by itself.
+
 amqtt also logs a stack trace at its end for each message that such a client has not read. The broker's loop alone.
 """
 
@@ -20,6 +24,7 @@ from amqtt_rest_bridge.broker import amqtt_broker
 log = logging.getLogger(__name__)
 
 _END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
+_STOP_SECONDS: Final = 0.05  # what the reading of a connection that was cancelled gets to end before it is cut off
 
 
 def close_leftover_connections(broker: Any) -> None:
@@ -35,6 +40,7 @@ class _Transports:
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
         amqtt_broker.replace_serve_stream(broker, self._serving)
         amqtt_broker.replace_listen(broker, self._listening)
+        amqtt_broker.replace_stop_handler(broker, _stopping)
         amqtt_broker.replace_end_of_forwarding(broker, partial(_dropping_unread, amqtt_broker.deliveries(broker)))
 
     def _serving(self, serve: amqtt_broker.Step) -> amqtt_broker.Step:
@@ -70,6 +76,21 @@ class _Transports:
 
             server.wait_closed = cut_off  # type: ignore[method-assign]
         return server
+
+
+def _stopping(stop: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Return the step that stops a connection's handler; one that reads on is cut off."""
+
+    async def stop_reading(handler: Any) -> None:
+        stopping = asyncio.ensure_future(stop(handler))
+        try:
+            while not (await asyncio.wait((stopping,), timeout=_STOP_SECONDS))[0]:
+                amqtt_broker.end_reading(handler)
+        finally:
+            stopping.cancel()
+        await stopping
+
+    return stop_reading
 
 
 def _dropping_unread(deliveries: "deque[asyncio.Task[Any]]", end: amqtt_broker.Step) -> amqtt_broker.Step:
