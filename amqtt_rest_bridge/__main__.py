@@ -73,7 +73,8 @@ def _add(application: typer.Typer, name: str) -> None:
             exit_status = 2
         raise typer.Exit(exit_status)
 
-    application.command(name, help=_as_written(module.DESCRIPTION), epilog=_as_written(module.EPILOG))(command)
+    description, epilog = _as_written(module.DESCRIPTION), _as_written(module.EPILOG)
+    application.command(name, help=description, short_help=_COMMANDS[name][1], epilog=epilog)(command)
 
 
 def _as_written(text: str) -> str:

@@ -138,6 +138,15 @@ def test_wrong_usage_gives_2(arguments: list[str], capsys: pytest.CaptureFixture
     assert "Usage: rest-bridge" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["serve", "try"])
+def test_the_list_of_commands_is_the_same_whichever_command_follows_help(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert (main(["--help", name]), capsys.readouterr().out) == (0, listed)
+
+
 def test_secrets_dir_and_environment_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_secrets(folder / "secrets")
     (folder / "a.lot").write_text(BASIC.replace('"in"', 'GET ENV "CHECKED_TOPIC" + GET SECRET "api-key"'))
