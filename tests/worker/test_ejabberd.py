@@ -79,9 +79,22 @@ async def next_second() -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ejabberd]:
+    """Two nodes, which no test ends."""
+    with Ejabberd(tmp_path_factory.mktemp("cluster"), 2) as nodes:
+        yield nodes
+
+
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ejabberd]:
-    """Two nodes, which connections take although shared subscriptions are lacking: plain ones are tried here."""
+def mortal_cluster(tmp_path: Path) -> Iterator[Ejabberd]:
+    with Ejabberd(tmp_path, 2) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def _plain_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have connections of this process take a broker without shared subscriptions: plain ones are tried here."""
     lacking = connection._lacking
 
     def _lacking(properties: Any) -> str | None:
@@ -89,8 +102,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ejabber
         return lacking(properties)
 
     monkeypatch.setattr(connection, "_lacking", _lacking)
-    with Ejabberd(tmp_path, 2) as nodes:
-        yield nodes
 
 
 def address(cluster: Ejabberd, host: str) -> Address:
@@ -152,13 +163,13 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
 
 
 def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_session_held_is_lost(
-    cluster: Ejabberd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mortal_cluster: Ejabberd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A name has the addresses of both nodes: a connection tries them in their order."""
     resolve = socket.getaddrinfo
 
     def both(host: Any, *more: Any, **options: Any) -> Any:
-        hosts = cluster.hosts if host == "nodes.example" else [host]
+        hosts = mortal_cluster.hosts if host == "nodes.example" else [host]
         return [found for one in hosts for found in resolve(one, *more, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
@@ -168,9 +179,9 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         await connection.subscribe([Subscription("in", 7)])
 
     async def use() -> None:
-        b = address(cluster, cluster.hosts[1])
+        b = address(mortal_cluster, mortal_cluster.hosts[1])
         at_killed = Taker()
-        client = Client(address(cluster, "nodes.example"), SESSION, at_killed, subscribe)
+        client = Client(address(mortal_cluster, "nodes.example"), SESSION, at_killed, subscribe)
         await client.open()
         async with (
             connected(b, Session("publisher", 0, 10)) as (publisher, _),
@@ -181,7 +192,7 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
             await at_killed.next()
             running = asyncio.ensure_future(client.run())
             await next_second()
-            cluster.kill(0)
+            mortal_cluster.kill(0)
             while "plant-0 is connected again" not in caplog.messages:
                 await asyncio.sleep(0.01)
             await publish(publisher, b"after")
