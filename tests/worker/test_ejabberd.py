@@ -94,7 +94,7 @@ def mortal_cluster(tmp_path: Path) -> Iterator[Ejabberd]:
 
 @pytest.fixture(autouse=True)
 def _plain_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have connections of this process take a broker without shared subscriptions: plain ones are tried here."""
+    """Accept a broker without shared subscriptions in this process: plain ones are tried here."""
     lacking = connection._lacking
 
     def _lacking(properties: Any) -> str | None:
