@@ -27,6 +27,10 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 _KEYS = {"Tab": 9, "Enter": 13}
 
 
+class _NavigatedError(Exception):
+    """The page went away while it was asked."""
+
+
 class Page:
     """One page; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
 
@@ -54,8 +58,15 @@ class Page:
         return outcome["result"].get("value")
 
     def wait(self, script: str) -> None:
-        """Wait until an expression is true."""
-        eventually(lambda: bool(self.evaluate(script)))
+        """Wait until an expression is true; the page may load itself anew meanwhile."""
+
+        def holds() -> bool:
+            try:
+                return bool(self.evaluate(script))
+            except _NavigatedError:
+                return False
+
+        eventually(holds)
 
     def text(self, selector: str) -> str:
         """Return the text of an element as it is shown."""
@@ -100,6 +111,8 @@ class Page:
         while True:
             answer: dict[str, Any] = json.loads(self._connection.recv(timeout=PATIENCE))
             if answer.get("id") == number:
+                if "navigated" in str(answer.get("error")):
+                    raise _NavigatedError
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]
                 return result

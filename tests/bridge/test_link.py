@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from amqtt_rest_bridge.link import broker_end
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.codec import CHUNK, encode
@@ -213,6 +214,13 @@ async def received(bridge: BridgeEnd, count: int) -> list[ToBridge]:
     return await asyncio.to_thread(receive, bridge, count)
 
 
+@pytest.fixture
+def _gathers_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gather for as long as a busy machine may take from one line of a test to the next."""
+    monkeypatch.setattr(broker_end, "_COALESCE_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("_gathers_for_long")
 def test_a_lone_item_leaves_before_the_loop_goes_on_and_a_burst_after_it_in_one_frame(
     ends: tuple[BrokerEnd, BridgeEnd],
 ) -> None:
@@ -228,6 +236,7 @@ def test_a_lone_item_leaves_before_the_loop_goes_on_and_a_burst_after_it_in_one_
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("_gathers_for_long")
 def test_items_of_another_kind_and_other_frames_leave_behind_what_is_gathered(
     ends: tuple[BrokerEnd, BridgeEnd],
 ) -> None:
@@ -246,6 +255,7 @@ def test_items_of_another_kind_and_other_frames_leave_behind_what_is_gathered(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("_gathers_for_long")
 def test_items_of_several_kinds_that_come_in_turns_leave_in_one_frame_of_each(
     ends: tuple[BrokerEnd, BridgeEnd],
 ) -> None:
@@ -288,6 +298,7 @@ def test_a_large_message_of_many_events_leaves_in_a_frame_for_each() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("_gathers_for_long")
 def test_large_items_leave_in_a_frame_each(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
     async def scenario() -> None:
         broker, bridge = ends
