@@ -97,8 +97,9 @@ class FindRecords(Struct, frozen=True, array_like=True, tag=11):
 
 
 class Insight(Struct, frozen=True, array_like=True, tag=12):
-    """A part of the answer to `WantInsight`; the last one, and it alone, has `broker`."""
+    """A part of the answer to the `WantInsight` of this number; the last one, and it alone, has `broker`."""
 
+    number: int
     routes: list[RouteInsight]
     broker: BrokerInsight | None
 
@@ -126,8 +127,12 @@ class FoundRecords(Struct, frozen=True, array_like=True, tag=14):
 
 
 class WantInsight(Struct, frozen=True, array_like=True, tag=33):
-    """Send the numbers of all routes as `Insight`, with `statuses` their status too. From the admin port's process."""
+    """Send the numbers of all routes as `Insight`, with `statuses` their status too. From the admin port's process.
 
+    A question that is asked again has the same `number`.
+    """
+
+    number: int
     statuses: bool
 
 

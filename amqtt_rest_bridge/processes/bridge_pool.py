@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
 LONGEST_DELAY: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
+_MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 _MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it gets more of what waited for it
 
 
@@ -87,6 +88,7 @@ class BridgePool:
         self._loop = loop
         self._delays = [0.0] * count
         self._stopping = False
+        self._asked: list[FromAdmin] | None = []  # before `attach`; then None
 
     @property
     def processes(self) -> Sequence[BridgeProcess]:
@@ -126,6 +128,9 @@ class BridgePool:
         """Attach to the loop, which runs."""
         for bridge in self._bridges:
             bridge.attach()
+        asked, self._asked = self._asked or (), None
+        for frame in asked:
+            self._oversee(frame)
 
     def replace_routes(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         """Send a new set of routes; new ports open before old ones close.
@@ -240,8 +245,13 @@ class BridgePool:
             bridge.feed.newest(topic_filter, payload)
 
     def _oversee(self, frame: ToBroker) -> None:
-        if self._oversight is not None and isinstance(frame, FromAdmin):
+        """Answer what callers of the admin port ask; before `attach`, when nothing can be sent, the answer waits."""
+        if self._oversight is None or not isinstance(frame, FromAdmin):
+            return
+        if self._asked is None:
             self._oversight.take(frame, self._bridges, self.restarts)
+        elif len(self._asked) < _MOST_ASKED:
+            self._asked.append(frame)
 
     def _flush(self) -> None:
         for bridge in self._bridges:

@@ -5,6 +5,7 @@ The numbers of a thousand routes are gathered in parts, so that they delay no cl
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import (
@@ -21,6 +22,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantInsight,
     WantRecords,
 )
+from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.model import OverloadPolicy
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.routing.calls import Store
@@ -36,6 +38,16 @@ _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read befor
 
 Processes = Sequence[BridgeProcess]
 """All bridge processes, by their numbers, as they are now and as they become; the first one serves the admin port."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """An answer that is gathered: `link` is that of the process which has asked, not that of its successor."""
+
+    question: WantInsight
+    link: BrokerEnd
+    counts: Mapping[str, dict[str, EventCounts]]
+    restarts: int
 
 
 class Oversight:
@@ -69,14 +81,16 @@ class Oversight:
         self._loop = loop
         self._troubles = troubles
         self._timer: asyncio.TimerHandle | None = None
+        self._answering: tuple[BrokerEnd, int] | None = None  # the question whose answer is gathered
 
     def take(self, frame: FromAdmin, processes: Processes, restarts: int) -> None:
         """Handle a frame of a bridge process; `restarts` is how many of them had to be started again."""
         first, *others = processes
         match frame:
-            case WantInsight(statuses):
-                counts = self._observer.counts()
-                self._gather(list(self._statistics), counts, processes, restarts, statuses)
+            case WantInsight():
+                if (first.link, frame.number) != self._answering:  # else it is asked again
+                    gathered = _Gathered(frame, first.link, self._observer.counts(), restarts)
+                    self._gather(list(self._statistics), gathered, processes)
             case WantRecords(route):
                 asked = [bridge for bridge in others if bridge.ready]
                 first.link.send(self._observer.found(route, len(asked)))
@@ -96,23 +110,20 @@ class Oversight:
         elif self._observer.following:
             bridge.link.send(Follow(on=True))
 
-    def _gather(
-        self,
-        routes: list[str],
-        counts: Mapping[str, dict[str, EventCounts]],
-        processes: Processes,
-        restarts: int,
-        statuses: bool,
-    ) -> None:
+    def _gather(self, routes: list[str], gathered: "_Gathered", processes: Processes) -> None:
+        """Send the next part of an answer."""
+        self._answering = None
         part, left = routes[:_ROUTES_AT_ONCE], routes[_ROUTES_AT_ONCE:]
         insights = [
-            self._insight(statistics, counts.get(name, {}), statuses)
+            self._insight(statistics, gathered.counts.get(name, {}), gathered.question.statuses)
             for name in part
             if (statistics := self._statistics.get(name)) is not None
         ]
-        processes[0].link.send(Insight(insights, None if left else self._broker(processes, restarts)))
+        broker = None if left else self._broker(processes, gathered.restarts)
+        gathered.link.send(Insight(gathered.question.number, insights, broker))
         if left:
-            self._loop.call_soon(self._gather, left, counts, processes, restarts, statuses)
+            self._answering = gathered.link, gathered.question.number
+            self._loop.call_soon(self._gather, left, gathered, processes)
 
     def _insight(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteInsight:
         return RouteInsight(

@@ -9,20 +9,22 @@ BROKER = BrokerInsight(0, 0, [])
 class Asked:
     def __init__(self) -> None:
         self.sent: list[bool] = []
+        self.number = 0
         self.woken: list[str] = []
         self.now = 100.0
         self.insights = Insights(self._send, lambda: self.now)
 
     def _send(self, frame: WantInsight) -> None:
         self.sent.append(frame.statuses)
+        self.number = frame.number
 
     def ask(self, name: str, *, statuses: bool) -> None:
         self.insights.ask(lambda: self.woken.append(name), statuses=statuses)
 
-    def answer(self, *names: str, broker: BrokerInsight | None = BROKER) -> None:
+    def answer(self, *names: str, broker: BrokerInsight | None = BROKER, number: int | None = None) -> None:
         self.now += 1
         routes = [RouteInsight(name, "Green", {}, 0, 0, 0, 0, 0, 0, None, None) for name in names]
-        self.insights.take(Insight(routes, broker))
+        self.insights.take(Insight(self.number if number is None else number, routes, broker))
 
 
 def test_those_that_ask_while_a_question_is_on_its_way_share_the_answer() -> None:
@@ -67,3 +69,30 @@ def test_a_question_that_is_not_answered_is_asked_again_after_a_while() -> None:
     asked.now += 2 * REMIND_SECONDS
     asked.insights.remind()
     assert asked.sent == [True, True]
+
+
+def test_the_parts_of_two_answers_to_one_question_make_a_whole_one() -> None:
+    asked = Asked()
+    asked.ask("one", statuses=True)
+    asked.answer("a", "b", broker=None)
+    asked.now += 2 * REMIND_SECONDS
+    asked.insights.remind()
+    asked.answer("a", "b", broker=None)
+    asked.answer("c")
+    numbers = asked.insights.newest
+    assert numbers is not None
+    assert list(numbers.routes) == ["a", "b", "c"]
+
+
+def test_what_is_left_of_an_answer_is_no_part_of_the_next_one() -> None:
+    asked = Asked()
+    asked.ask("one", statuses=True)
+    asked.answer("a", "b")
+    first = asked.number
+    asked.answer("b", number=first)
+    asked.ask("two", statuses=True)
+    asked.answer("b", number=first)
+    assert asked.woken == ["one"]
+    asked.answer("c")
+    numbers = asked.insights.newest
+    assert (asked.woken, numbers and list(numbers.routes)) == (["one", "two"], ["c"])

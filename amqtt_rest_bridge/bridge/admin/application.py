@@ -20,8 +20,7 @@ from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.topics import check_topic_filter
 
-WAIT_SECONDS: Final = 2.0  # for the broker
-FIND_SECONDS: Final = 1.0  # for the other bridge processes
+WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
 _SAFE: Final[Headers] = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -155,8 +154,8 @@ class AdminApplication:
         finding = self._findings.begin(name, wake)
         return _Waiting(
             lambda: finish(finding) if finding.is_complete else None,
-            lambda: finish(finding) or _no_answer(),
-            self._monotonic() + FIND_SECONDS,
+            _no_answer,
+            self._monotonic() + WAIT_SECONDS,
             self._monotonic,
             lambda: self._findings.end(name, finding),
         )

@@ -1,7 +1,8 @@
 """The broker's numbers, asked for when a caller wants them. Any thread.
 
 One question is on its way at a time; callers meanwhile share its answer, so that many who look cost the broker no
-more than one.
+more than one. An answer comes in parts. They have the number of their question: a question that is asked again may be
+answered twice, and parts of two answers must never pass for a whole one.
 """
 
 import threading
@@ -34,7 +35,8 @@ class Insights:
         self._asked: bool | None = None  # what is on its way: with statuses, without, or nothing
         self._asked_at = 0.0
         self._next: bool | None = None  # to be asked for after that
-        self._parts: list[RouteInsight] = []
+        self._number = 0  # of the question
+        self._parts: dict[str, RouteInsight] = {}
         self._wakes: list[tuple[Callable[[], None], bool]] = []  # and whether with statuses
         self._latest: Numbers | None = None
         self._latest_with_statuses: Numbers | None = None
@@ -59,24 +61,26 @@ class Insights:
                 self._next = True
 
     def remind(self) -> None:
-        """Ask again when the answer takes long: a broker that has not begun to read yet has lost the question."""
+        """Ask again when the answer takes long: the question, or a part of the answer, may be lost."""
         with self._lock:
             if self._asked is not None and self._monotonic() - self._asked_at > REMIND_SECONDS:
-                self._send_question(self._asked)
+                self._asked_at = self._monotonic()
+                self._send(WantInsight(self._number, self._asked))
 
     def take(self, part: Insight) -> None:
         """Take a part of the answer."""
         with self._lock:
-            self._parts.extend(part.routes)
+            if part.number != self._number or self._asked is None:  # it has been answered
+                return
+            self._parts.update((route.name, route) for route in part.routes)
             if part.broker is None:
                 return
-            routes = {route.name: route for route in sorted(self._parts, key=lambda route: route.name.lower())}
+            routes = dict(sorted(self._parts.items(), key=lambda item: item[0].lower()))
             self._latest = Numbers(self._monotonic(), routes, part.broker)
             if self._asked:
                 self._latest_with_statuses = self._latest
             answered = [wake for wake, statuses in self._wakes if self._asked or not statuses]
             self._wakes = [] if self._asked else [entry for entry in self._wakes if entry[1]]
-            self._parts = []
             self._asked, self._next = self._next, None
             if self._asked is not None:
                 self._send_question(self._asked)
@@ -84,5 +88,6 @@ class Insights:
             wake()
 
     def _send_question(self, statuses: bool) -> None:
-        self._asked, self._asked_at, self._parts = statuses, self._monotonic(), []
-        self._send(WantInsight(statuses))
+        self._asked, self._asked_at, self._parts = statuses, self._monotonic(), {}
+        self._number += 1
+        self._send(WantInsight(self._number, statuses))
