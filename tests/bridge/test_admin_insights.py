@@ -84,7 +84,7 @@ def test_the_parts_of_two_answers_to_one_question_make_a_whole_one() -> None:
     assert list(numbers.routes) == ["a", "b", "c"]
 
 
-def test_what_is_left_of_an_answer_is_no_part_of_the_next_one() -> None:
+def test_what_is_left_of_an_answer_belongs_not_to_the_next_one() -> None:
     asked = Asked()
     asked.ask("one", statuses=True)
     asked.answer("a", "b")
