@@ -3,6 +3,7 @@
 The link is its only tie to the broker: when it closes, the process ends, so a killed broker leaves none behind.
 """
 
+import functools
 import gc
 import logging
 import os
@@ -16,6 +17,7 @@ from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.http_options import sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.refusals import port_closed
@@ -46,6 +48,7 @@ class Network:
 
     def __init__(self) -> None:
         self._turns = ReplyTurns()
+        self._guesses = Guesses()
         self._contexts = TlsContexts()
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
@@ -57,14 +60,14 @@ class Network:
         self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
     ) -> "Port":
         """Serve routes on a listening socket."""
-        return Port(sock, routes, broker, settings, self._turns)
+        return Port(sock, routes, broker, settings, self._turns, self._guesses)
 
     @property
     def admin(self) -> OpenAdmin:
         """Return what starts the admin port; imported only where there is one."""
         from amqtt_rest_bridge.bridge.admin.port import AdminServer
 
-        return AdminServer
+        return functools.partial(AdminServer, guesses=self._guesses)
 
 
 class Port(HttpServer):
@@ -77,9 +80,12 @@ class Port(HttpServer):
         broker: BrokerPort,
         settings: BridgeSettings,
         turns: ReplyTurns,
+        guesses: Guesses,
     ) -> None:
         self._broker = broker
         self._turns = turns
+        self._guesses = guesses
+        self._bound: int = sock.getsockname()[1]
         self._settings = settings
         tls = None
         if settings.server_certfile is not None and settings.server_keyfile is not None:
@@ -110,7 +116,9 @@ class Port(HttpServer):
 
     def _app(self, routes: tuple[Route, ...]) -> RouteApplication:
         limit = self._settings.max_body_bytes
-        return RouteApplication(routes, self._broker, max_body_bytes=limit, turns=self._turns)
+        return RouteApplication(
+            routes, self._broker, max_body_bytes=limit, turns=self._turns, guesses=self._guesses, port=self._bound
+        )
 
 
 class LinkHandler(logging.Handler):

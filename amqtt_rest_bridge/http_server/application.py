@@ -15,8 +15,8 @@ class Request:
 
     Texts hold the octets that were sent as Latin-1, since HTTP leaves their encoding open (RFC 9110 section 5.5).
     `target` and `query` are as in the request line; names of `headers` are in lower case, values of repeated ones
-    joined by commas. With a `refusal` the server did not read the request to its end or does not admit it: the
-    application only adds the endpoint's own headers, such as CORS headers.
+    joined by commas; `remote` is the address of the peer. With a `refusal` the server did not read the request to its
+    end or does not admit it: the application only adds the endpoint's own headers, such as CORS headers.
     """
 
     id: str
@@ -26,6 +26,7 @@ class Request:
     headers: Mapping[str, str]
     body: bytes = b""
     refusal: Refusal | None = None
+    remote: str = ""
 
 
 class Stream(Protocol):

@@ -261,7 +261,7 @@ class ServerConnection:
     def _serve(self, request: Any) -> None:
         """Answer a request, now or when its pending answer is complete."""
         on_answer: Callable[[Exchange], None] = lambda done: self._step(partial(self._answer, done))  # noqa: E731
-        exchange = self._serving = Exchange(request, self.server.waiting, on_answer)
+        exchange = self._serving = Exchange(request, self.server.waiting, on_answer, self.addr[0])
         exchange.ask(self.server.app, request.error or self.server.closing)
         if exchange.response is not None:
             self._answer(exchange)

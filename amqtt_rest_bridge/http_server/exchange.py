@@ -51,9 +51,12 @@ class Exchange:
         parser: the request; see `RequestParser`.
         waiting: where it may wait.
         on_answer: called when a pending answer is complete.
+        remote: the address of the peer.
     """
 
-    def __init__(self, parser: Any, waiting: Waiting, on_answer: "Callable[[Exchange], None]") -> None:
+    def __init__(
+        self, parser: Any, waiting: Waiting, on_answer: "Callable[[Exchange], None]", remote: str = ""
+    ) -> None:
         self.parser = parser
         self.request_id = str(uuid.uuid4())
         self.began = time.monotonic()
@@ -62,6 +65,7 @@ class Exchange:
         """What a wake does once the answer is a stream."""
         self._waiting = waiting
         self._on_answer = on_answer
+        self._remote = remote
         self._pending: Pending | None = None
         self._timer: Timer | None = None
 
@@ -98,8 +102,20 @@ class Exchange:
         parser = self.parser
         headers = {name.lower().replace("_", "-"): value for name, value in parser.headers.items()}
         body = parser.get_body_stream().read() if refusal is None and parser.body_rcv is not None else b""
-        request = Request(self.request_id, parser.command, parser.request_uri, parser.query, headers, body, refusal)
-        answer = app.answer(request, self.wake)
+        parser.close()  # so that an answer that waits does not hold the body twice
+        answer = app.answer(
+            Request(
+                self.request_id,
+                parser.command,
+                parser.request_uri,
+                parser.query,
+                headers,
+                body,
+                refusal,
+                self._remote,
+            ),
+            self.wake,
+        )
         if isinstance(answer, Response):
             self.response = answer
         elif self._waiting.is_full:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import socket
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Limits, TlsFiles
 from amqtt_rest_bridge.model import Route, ServerEvent
@@ -69,6 +71,10 @@ class Raw:
 
     def ask(self, data: bytes, method: str = "POST") -> Answer:
         return self.send(data).answer(method)
+
+    def is_readable(self) -> bool:
+        """Return whether an answer has come."""
+        return bool(select.select([self.sock], [], [], 0)[0])
 
     def is_closed_by_peer(self) -> bool:
         """Wait for the end of what the peer sends; true when nothing more came."""
@@ -184,11 +190,12 @@ def served(
     limits: Limits | None = None,
     max_body_bytes: int = 1000,
     access_log: AccessLog | None = None,
+    guesses: Guesses | None = None,
 ) -> Iterator[Served]:
     """Serve routes (`hook_route()` without any) on a free port."""
     broker = FakeBroker()
     broker.payloads["last"] = b"21.5"
-    app = RouteApplication(routes or [hook_route()], broker, max_body_bytes=max_body_bytes)
+    app = RouteApplication(routes or [hook_route()], broker, max_body_bytes=max_body_bytes, guesses=guesses)
     with listening_socket() as sock:
         server = HttpServer(
             sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
+from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
@@ -200,24 +201,35 @@ class Port:
     def __init__(self, *routes: Route, max_body_bytes: int = 1000) -> None:
         self.broker = FakeBroker()
         self.waited: list[float] = []
-        self.app = RouteApplication(
+        self._guesses = Guesses(lambda: sum(self.waited))
+        self.app = self.application(*routes, max_body_bytes=max_body_bytes)
+
+    def application(self, *routes: Route, max_body_bytes: int = 1000, port: int = 8080) -> RouteApplication:
+        """Make an application for other routes or another port of the same bridge process."""
+        return RouteApplication(
             routes,
             self.broker,
             max_body_bytes=max_body_bytes,
             clock=lambda: NOW,
             monotonic=lambda: sum(self.waited),
+            guesses=self._guesses,
+            port=port,
         )
 
-    def begin(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> Response | Pending:
+    def begin(
+        self, method: str, path: str, body: bytes | str | None = None, *, remote: str = "192.0.2.1", **headers: str
+    ) -> Response | Pending:
         """Send a request with `path` as its target; `X_Y="z"` is the header X-Y."""
         data = body.encode() if isinstance(body, str) else body or b""
         fields = {name.lower().replace("_", "-"): value for name, value in headers.items()}
-        request = Request(REQUEST_ID, method, path, path.partition("?")[2], fields, data)
+        request = Request(REQUEST_ID, method, path, path.partition("?")[2], fields, data, None, remote)
         return self.app.answer(request, lambda: None)
 
-    def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> Result:
+    def ask(
+        self, method: str, path: str, body: bytes | str | None = None, *, remote: str = "192.0.2.1", **headers: str
+    ) -> Result:
         """Send a request and wait for its answer as long as it likes to be waited for."""
-        answer = self.begin(method, path, body, **headers)
+        answer = self.begin(method, path, body, remote=remote, **headers)
         return result_of(answer if isinstance(answer, Response) else self.finish(answer))
 
     def finish(self, pending: Pending) -> Response:

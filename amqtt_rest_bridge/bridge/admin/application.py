@@ -15,6 +15,7 @@ from amqtt_rest_bridge.bridge.admin.findings import Finding, Findings
 from amqtt_rest_bridge.bridge.admin.guard import Guard
 from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights, Numbers
 from amqtt_rest_bridge.bridge.admin.live import Live, shown
+from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.model import Route
@@ -63,6 +64,8 @@ class AdminApplication:
 
     Args:
         guard: Admits requests.
+        guesses: Answers wrong tokens.
+        port: That callers connect to.
         insights: The broker's numbers.
         findings: The last records of each route.
         live: Everything as it happens.
@@ -73,6 +76,8 @@ class AdminApplication:
     def __init__(
         self,
         guard: Guard,
+        guesses: Guesses,
+        port: int,
         insights: Insights,
         findings: Findings,
         live: Live,
@@ -82,6 +87,8 @@ class AdminApplication:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
         self._guard = guard
+        self._guesses = guesses
+        self._port = port
         self._insights = insights
         self._findings = findings
         self._live = live
@@ -94,9 +101,11 @@ class AdminApplication:
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
             return _text("200 OK", "ok\n")
         refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
-        if refusal is not None:
-            return refused(refusal, _SAFE)
-        return self._find(path, request, wake)
+        if refusal is None:
+            return self._find(path, request, wake)
+        if refusal.code == "unauthorized" and request.headers.get("authorization"):
+            return self._guesses.refuse(request.remote, self._port, lambda other: refused(other or refusal, _SAFE))
+        return refused(refusal, _SAFE)
 
     def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:
         match path.split("/")[1:]:

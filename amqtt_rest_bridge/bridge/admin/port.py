@@ -11,6 +11,7 @@ from amqtt_rest_bridge.bridge.admin.history import SAMPLE_SECONDS, History
 from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights
 from amqtt_rest_bridge.bridge.admin.live import Live
 from amqtt_rest_bridge.bridge.admin.pages import StatusPages
+from amqtt_rest_bridge.bridge.guesses import MOST_WAITING, Guesses
 from amqtt_rest_bridge.bridge.observation import Send
 from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
@@ -18,7 +19,7 @@ from amqtt_rest_bridge.http_server import HttpServer, Limits
 from amqtt_rest_bridge.link.admin_frames import FoundRecords, Insight, Observed
 from amqtt_rest_bridge.model import BridgeSettings, Route
 
-_LIMITS: Final = Limits(waiting=64, connections=64)
+_LIMITS: Final = Limits(waiting=64 + 2 * MOST_WAITING, connections=64 + 2 * MOST_WAITING)
 _BODY_BYTES: Final = 1024  # no request has one that counts
 
 
@@ -26,7 +27,14 @@ class AdminServer:
     """Serve the admin port; see `observation.AdminPort`."""
 
     def __init__(
-        self, sock: socket.socket, settings: BridgeSettings, recorder: Recorder, timers: Timers, send: Send
+        self,
+        sock: socket.socket,
+        settings: BridgeSettings,
+        recorder: Recorder,
+        timers: Timers,
+        send: Send,
+        *,
+        guesses: Guesses,
     ) -> None:
         self._sock = sock
         self._timers = timers
@@ -36,7 +44,10 @@ class AdminServer:
         self._history = History()
         self._pages = StatusPages(self._insights, self._history)
         guard = Guard(settings.admin_token)
-        self._app = AdminApplication(guard, self._insights, self._findings, self._live, self._pages)
+        port: int = sock.getsockname()[1]
+        self._app = AdminApplication(
+            guard, guesses, port, self._insights, self._findings, self._live, self._pages
+        )
         self._server = HttpServer(sock, self._app, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
         self._server.start()
         self._timers.after(REMIND_SECONDS, self._sample)

@@ -10,12 +10,15 @@ a thread or be asked for twice, and of Falcon one sink for all paths was used. A
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ServedEvent, Wake
+from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
-from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, error
+from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, WrongCredentialError, error
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.bridge.server.responders import Steps, responder_for
@@ -43,6 +46,8 @@ class RouteApplication:
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
         turns: the turns on reply topics; shared by the applications of all ports, and by those before a reload.
+        guesses: answers wrong credentials; shared likewise.
+        port: that callers connect to.
 
     Raises:
         ConfigurationError: two events have the same method and path; the loader refuses such routes before.
@@ -57,13 +62,15 @@ class RouteApplication:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turns: ReplyTurns | None = None,
+        guesses: Guesses | None = None,
+        port: int = 0,
     ) -> None:
-        turns = turns or ReplyTurns()
+        turns, guesses = turns or ReplyTurns(), guesses or Guesses(monotonic)
         self._clock = clock
         self._monotonic = monotonic
         self._recorder = broker.recorder
         self._table = EndpointTable(
-            (event.endpoint, event.method.value, _Endpoint(route, event, broker, turns, max_body_bytes))
+            (event.endpoint, event.method.value, _Endpoint(route, event, broker, turns, guesses, port, max_body_bytes))
             for route in routes
             if route.config.enable_server
             for event in route.server_events
@@ -104,12 +111,21 @@ class _Endpoint:
     """One server event with everything about it that does not change from request to request."""
 
     def __init__(
-        self, route: Route, event: ServerEvent, broker: BrokerPort, turns: ReplyTurns, max_body_bytes: int
+        self,
+        route: Route,
+        event: ServerEvent,
+        broker: BrokerPort,
+        turns: ReplyTurns,
+        guesses: Guesses,
+        port: int,
+        max_body_bytes: int,
     ) -> None:
         self.cors = cors_for(route.config)
         self._credentials = credentials_for(route.name, route.config)
         self._respond = responder_for(route, event, broker, turns, max_body_bytes)
         self._broker = broker
+        self._guesses = guesses
+        self._port = port
         self._recorder = broker.recorder
         self._of = route, event
         self._served = ServedEvent(route.name, event.name, f"{event.method} {mask(event.endpoint, route.secrets)}")
@@ -120,6 +136,8 @@ class _Endpoint:
         try:
             self._admit(request)
             answer = self._respond(request)
+        except WrongCredentialError as failure:
+            return self._refuse_guess(request, failure)
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
         return self.done(request, answer) if isinstance(answer, Response) else _PendingAnswer(self, request, answer)
@@ -132,6 +150,11 @@ class _Endpoint:
         if request.http.refusal is not None:
             raise RefusedError(request.http.refusal)
 
+    def _refuse_guess(self, request: EventRequest, failure: WrongCredentialError) -> Response | Pending:
+        request.http = replace(request.http, body=b"")  # not held while the answer waits
+        answer = partial(self.failed, request, failure.with_traceback(None))  # whose frames hold it too
+        return self._guesses.refuse(request.http.remote, self._port, answer)
+
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
         self._broker.answered(self._served, answer.status, None, None)
@@ -139,10 +162,11 @@ class _Endpoint:
             self._recorder.request(self._of, request.http, request.topic, answer.status, None, request.timestamp)
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
 
-    def failed(self, request: EventRequest, failure: Exception) -> Response:
+    def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Count and return the answer to a request that was refused or ignored, or on which our own code failed.
 
-        The log has the cause of the latter, the response has not.
+        The log has the cause of the latter, the response has not. `instead` is answered, and the failure counted, where
+        there is no room to answer with that.
         """
         if isinstance(failure, IgnoredError):
             self._broker.answered(self._served, _IGNORED.status, SKIPPED, None)
@@ -153,11 +177,12 @@ class _Endpoint:
         else:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
             refusal, message = internal_error(), str(failure)
-        self._broker.answered(self._served, refusal.status, refusal.code, message)
+        sent = instead or refusal
+        self._broker.answered(self._served, sent.status, refusal.code, message)
         if self._recorder is not None:
             told = refusal.code, refusal.message, refusal.hint
-            self._recorder.request(self._of, request.http, request.topic, refusal.status, told, request.timestamp)
-        return refused(refusal, request.answer_headers, self._labels)
+            self._recorder.request(self._of, request.http, request.topic, sent.status, told, request.timestamp)
+        return refused(sent, request.answer_headers, self._labels)
 
 
 class _PendingAnswer:

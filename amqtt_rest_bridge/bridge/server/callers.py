@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.refusals import error
+from amqtt_rest_bridge.bridge.server.refusals import WrongCredentialError, error
 from amqtt_rest_bridge.http_server import Headers
 from amqtt_rest_bridge.model import RestApiConfig
 
@@ -19,6 +19,8 @@ _PREFLIGHT_SECONDS: Final = "600"
 
 class _Password:
     """One name and password, as Basic credentials (RFC 7617)."""
+
+    header: Final = "authorization"
 
     def __init__(self, username: str, password: str) -> None:
         self._expected = _hashed(f"{username}:{password}".encode())
@@ -33,14 +35,14 @@ class _Tokens:
 
     def __init__(self, tokens: Iterable[str], header: str | None) -> None:
         self._expected = [_hashed(token.encode()) for token in tokens]
-        self._header = None if header is None else header.lower()
+        self.header = None if header is None else header.lower()
 
     def admits(self, headers: Mapping[str, str]) -> bool:
         """Return whether the caller sent one: all are compared, whichever is right."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         sent = [_hashed(bearer.strip().encode() if scheme.lower() == "bearer" else b"")]
-        if self._header is not None:
-            sent.append(_hashed(headers.get(self._header, "").encode()))
+        if self.header is not None:
+            sent.append(_hashed(headers.get(self.header, "").encode()))
         found = [hmac.compare_digest(one, expected) for one in sent for expected in self._expected]
         return any(found)
 
@@ -58,9 +60,16 @@ class Credentials:
         self._hint = hint
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise `RefusedError` (401) unless the caller sent what the route asks for."""
-        if not sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
-            raise error("unauthorized", self._message, self._hint, self._challenges)
+        """Raise `RefusedError` (401) unless the caller sent what the route asks for.
+
+        It is a `WrongCredentialError` where a header that may hold a credential came.
+        """
+        if sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
+            return
+        failure = error("unauthorized", self._message, self._hint, self._challenges)
+        if headers.get("authorization") or any(one.header and headers.get(one.header) for one in self._checks):
+            raise WrongCredentialError(failure.refusal)
+        raise failure
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:

@@ -28,6 +28,10 @@ class RefusedError(BridgeError):
         self.refusal = refusal
 
 
+class WrongCredentialError(RefusedError):
+    """A request is refused for a password, token or signature that it holds; one that holds none was no guess."""
+
+
 class IgnoredError(BridgeError):
     """WHEN is false for a request: it is answered, and publishes nothing."""
 

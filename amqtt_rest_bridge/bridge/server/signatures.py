@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError, error
+from amqtt_rest_bridge.bridge.server.refusals import RefusedError, WrongCredentialError, error
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 
 TOLERANCE_SECONDS: Final = 300
@@ -66,7 +66,7 @@ def _hmac(key: bytes, header: str) -> Verify:
         if not hmac.compare_digest(_digest(headers.get(name, "")), expected):
             message = f"The {header} header does not hold the HMAC-SHA256 of the request's body"
             hint = "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds"
-            raise _refused(header, message, hint)
+            raise _refused(headers, header, message, hint)
 
     return verify
 
@@ -76,9 +76,9 @@ def _slack(key: bytes) -> Verify:
 
     def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
         time = headers.get("x-slack-request-timestamp", "")
-        _check_time(header, time, now)
+        _check_time(headers, header, time, now)
         expected = hmac.digest(key, f"v0:{time}:".encode() + body, "sha256")
-        _check_any(header, [_hexadecimal(headers.get("x-slack-signature", "").removeprefix("v0="))], expected)
+        _check_any(headers, header, [_hexadecimal(headers.get("x-slack-signature", "").removeprefix("v0="))], expected)
 
     return verify
 
@@ -89,9 +89,9 @@ def _stripe(key: bytes) -> Verify:
     def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
         items = [item.strip().partition("=") for item in headers.get("stripe-signature", "").split(",")]
         time = next((value for name, _, value in items if name == "t"), "")
-        _check_time(header, time, now)
+        _check_time(headers, header, time, now)
         expected = hmac.digest(key, f"{time}.".encode() + body, "sha256")
-        _check_any(header, [_hexadecimal(value) for name, _, value in items if name == "v1"], expected)
+        _check_any(headers, header, [_hexadecimal(value) for name, _, value in items if name == "v1"], expected)
 
     return verify
 
@@ -101,31 +101,33 @@ def _standard_webhooks(key: bytes) -> Verify:
 
     def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
         number, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-        _check_time(header, time, now)
+        _check_time(headers, header, time, now)
         expected = hmac.digest(key, f"{number}.{time}.".encode("latin-1") + body, "sha256")
         sent = headers.get(header, "").replace(",v1,", " v1,").split(" ")  # repeated headers come joined by commas
-        _check_any(header, [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")], expected)
+        digests = [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")]
+        _check_any(headers, header, digests, expected)
 
     return verify
 
 
-def _check_time(header: str, time: str, now: float) -> None:
+def _check_time(headers: Mapping[str, str], header: str, time: str, now: float) -> None:
     if not (time.isascii() and time.isdigit() and len(time) <= 12):
-        raise _refused(header, "The request has no timestamp that was signed", _SCHEME_HINT)
+        raise _refused(headers, header, "The request has no timestamp that was signed", _SCHEME_HINT)
     if abs(now - int(time)) > TOLERANCE_SECONDS:
         message = "The request was signed more than five minutes ago or ahead"
-        raise _refused(header, message, "Set both clocks right; sign a request that is sent again anew")
+        raise _refused(headers, header, message, "Set both clocks right; sign a request that is sent again anew")
 
 
-def _check_any(header: str, sent: Iterable[bytes], expected: bytes) -> None:
+def _check_any(headers: Mapping[str, str], header: str, sent: Iterable[bytes], expected: bytes) -> None:
     """Compare all signatures that were sent, of which there are two while a secret is rotated."""
     if not sum(hmac.compare_digest(one, expected) for one in sent):
-        raise _refused(header, f"The {header} header does not hold the signature of the request", _SCHEME_HINT)
+        raise _refused(headers, header, f"The {header} header does not hold the signature of the request", _SCHEME_HINT)
 
 
-def _refused(header: str, message: str, hint: str) -> RefusedError:
+def _refused(headers: Mapping[str, str], header: str, message: str, hint: str) -> RefusedError:
     # A 401 names a scheme, RFC 9110 section 15.5.2.
-    return error("invalid_signature", message, hint, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+    failure = error("invalid_signature", message, hint, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+    return WrongCredentialError(failure.refusal) if headers.get(header.lower()) else failure
 
 
 def _digest(header: str) -> bytes:
