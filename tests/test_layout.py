@@ -24,16 +24,16 @@ def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - first.lineno + 1
 
 
-def test_a_folder_has_at_most_14_modules() -> None:
+def test_a_folder_has_at_most_16_modules() -> None:
     sizes = Counter(file.parent.relative_to(ROOT) for file in SOURCES if file.name != "__init__.py")
-    assert {str(folder): size for folder, size in sizes.items() if size > 14} == {}
+    assert {str(folder): size for folder, size in sizes.items() if size > 16} == {}
 
 
-def test_a_file_has_at_most_320_lines_and_a_function_40() -> None:
+def test_a_file_has_at_most_450_lines_and_a_function_60() -> None:
     lengths = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in SOURCES}
-    assert {name: length for name, length in lengths.items() if length > 320} == {}
+    assert {name: length for name, length in lengths.items() if length > 450} == {}
     long = {(file.name, one.name): statements(one) for file in SOURCES for one in functions(file)}
-    assert {name: length for name, length in long.items() if length > 40} == {}
+    assert {name: length for name, length in long.items() if length > 60} == {}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

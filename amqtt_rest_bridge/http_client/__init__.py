@@ -18,7 +18,7 @@ Read `client` (the way of a request), `connecting`, `connection`, `response`; th
 and `failures` as needed. Other packages import from here alone.
 """
 
-from amqtt_rest_bridge.http_client.client import ClientOptions, HttpClient
+from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Stopwatch, finish
 from amqtt_rest_bridge.http_client.connecting import Resolver
 from amqtt_rest_bridge.http_client.failures import describe_status, redirect_refused
 from amqtt_rest_bridge.http_client.origin import Origin, origin_of, printable
@@ -26,13 +26,16 @@ from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions, check_fil
 
 __all__ = [
     "ClientOptions",
+    "Exchange",
     "HttpClient",
     "Origin",
     "Resolver",
+    "Stopwatch",
     "TlsContexts",
     "TlsOptions",
     "check_files",
     "describe_status",
+    "finish",
     "origin_of",
     "printable",
     "redirect_refused",

@@ -1,10 +1,11 @@
 """The door: `HttpClient.send`. A request goes over a kept connection or a new one, and follows redirects.
 
+One request may lead to others, so `exchange` is a generator that stops before each: there they can be counted.
 Client workers run it, several at once. What a request meets on its way is raised as one `CallError`.
 """
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
@@ -48,6 +49,27 @@ class ClientOptions:
     max_response_bytes: int = 262_144
     tls: TlsOptions = field(default_factory=TlsOptions)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """How long the server has taken so far, in seconds; what passes between requests is not counted."""
+
+    seconds: float = 0.0
+
+
+Exchange = Generator[None, None, HttpResponse]
+"""Yields before each request that it sends, and returns the last response."""
+
+
+def finish(exchange: Exchange) -> HttpResponse:
+    """Send the requests of an exchange one after the other, and return the last response; blocks."""
+    while True:
+        try:
+            next(exchange)
+        except StopIteration as end:
+            response: HttpResponse = end.value
+            return response
 
 
 class _Outgoing(NamedTuple):
@@ -101,13 +123,36 @@ class HttpClient:
             CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
             ValueError: the URL is not of this client's server, or a header would change the shape of the request.
         """
-        started = self._clock()
-        target, headers = self._target(request.url), _complete(request, self._options.origin)
-        outgoing = _Outgoing(request, target, headers, started + self._options.timeout)
-        received = self._attempt(self._server, outgoing)
-        if received.status in REDIRECTS and request.method is Method.GET:
-            received = self._follow(outgoing, received)
-        return HttpResponse(received.status, received.reason, received.headers, received.body, self._clock() - started)
+        return finish(self.exchange(request, Stopwatch()))
+
+    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        """Send a request as `send` does; stop before it, and before each redirect and repetition that follows it.
+
+        The timeout bounds what `stopwatch` measures, with what it shows already; so pauses between requests are not
+        counted, and two exchanges can share one timeout. `HttpResponse.elapsed` is what it shows at the end.
+        """
+        server, url, repeats = self._server, request.url, False
+        target, headers = self._target(url), _complete(request, self._options.origin)
+        redirects = MOST_REDIRECTS if request.method is Method.GET else 0
+        while True:
+            yield
+            started = self._clock()
+            deadline = started + self._options.timeout - stopwatch.seconds
+            try:
+                received = self._attempt(server, _Outgoing(request, target, headers, deadline), repeats=repeats)
+            finally:
+                stopwatch.seconds += self._clock() - started
+            repeats = received is None
+            if received is None:
+                continue
+            following = self._following(url, received) if redirects and received.status in REDIRECTS else None
+            if following is None:
+                return HttpResponse(
+                    received.status, received.reason, received.headers, received.body, stopwatch.seconds
+                )
+            origin, target = following
+            url, redirects = f"{origin}{target}", redirects - 1
+            server = self._server if origin == self._server.origin else self._upgrade(origin)
 
     def expire(self) -> None:
         """Close connections that have been idle for too long."""
@@ -135,19 +180,11 @@ class HttpClient:
             raise ValueError(f"this client only sends to {prefix}")
         return printable((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
-    def _follow(self, outgoing: _Outgoing, received: Received) -> Received:
-        """Follow redirects to the same server; return the first response that is none, or may not be followed."""
-        url = outgoing.request.url
-        for _ in range(MOST_REDIRECTS):
-            location = next((value for name, value in received.headers if name.lower() == "location"), None)
-            resolved = None if location is None else resolve(url, location)
-            if received.status not in REDIRECTS or resolved is None or not may_follow(self._server.origin, resolved[0]):
-                break
-            origin, target = resolved
-            url = f"{origin}{target}"
-            server = self._server if origin == self._server.origin else self._upgrade(origin)
-            received = self._attempt(server, outgoing._replace(target=target))
-        return received
+    def _following(self, url: str, received: Received) -> tuple[Origin, str] | None:
+        """Return where a redirect leads, None when it may not be followed."""
+        location = next((value for name, value in received.headers if name.lower() == "location"), None)
+        resolved = None if location is None else resolve(url, location)
+        return resolved if resolved is not None and may_follow(self._server.origin, resolved[0]) else None
 
     def _upgrade(self, origin: Origin) -> Server:
         with self._lock:
@@ -155,18 +192,24 @@ class HttpClient:
                 self._upgraded = self._server_of(origin)
             return self._upgraded
 
-    def _attempt(self, server: Server, outgoing: _Outgoing) -> Received:
-        """Send a request over a kept connection; over a new one when none is kept or its server has closed it."""
+    def _attempt(self, server: Server, outgoing: _Outgoing, *, repeats: bool) -> Received | None:
+        """Send a request over a kept connection; over a new one when none is kept, or it is repeated.
+
+        Return None when the server has closed the kept connection and may have seen the request, which is to be
+        repeated; one that it cannot have seen goes over a new connection at once.
+        """
         if server.forwarded:
             target = server.prefix + outgoing.target  # RFC 9112 section 3.2.2
             outgoing = outgoing._replace(target=target, headers=(*outgoing.headers, *server.proxy_headers))
-        kept = server.pool.take()
+        kept = None if repeats else server.pool.take()
         if kept is not None:
             try:
                 return self._exchange(server, kept, outgoing)
             except EXCHANGE_ERRORS as error:
                 if not _was_closed_before(error, kept.wire, outgoing.request):
                     raise self._failed(server, error, kept.wire) from error
+                if kept.wire.sent:
+                    return None
         connection = self._connector.connect(server, outgoing.deadline)
         try:
             return self._exchange(server, connection, outgoing)

@@ -13,6 +13,7 @@ from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.ports import Server
+from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import (
@@ -67,6 +68,10 @@ class Network:
     def send(self, request: HttpRequest) -> HttpResponse:
         self.requests.put(request)
         return self.answer(request)
+
+    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        yield
+        return self.send(request)
 
     def expire(self) -> None:
         """Nothing is kept here."""

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.bridge.client.http_options import sender_of
 from amqtt_rest_bridge.bridge.client.oauth2 import TokenSource
 from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.bridge.host import hosting
 from tests.bridge.http_target import AUTHORITY, ConnectProxy, Seen, Target, answering, reply, server_tls
@@ -171,6 +172,10 @@ class Issuer:
         answer = {"access_token": f"t{self.asked}", "token_type": "bearer"}
         body = json.dumps(answer if self.life is None else {**answer, "expires_in": self.life})
         return HttpResponse(200, "OK", (), body.encode(), 0.0)
+
+    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        yield
+        return self.send(request)
 
     def expire(self) -> None:
         """Keeps no connection."""

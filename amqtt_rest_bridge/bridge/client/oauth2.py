@@ -19,7 +19,7 @@ from urllib.parse import quote_plus, urlencode
 
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.http_client import describe_status
+from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, finish
 from amqtt_rest_bridge.masking import MASK, mask
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
@@ -152,14 +152,18 @@ class AuthorizedSender:
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request; after a 401 once more, with a new token, as the server has not processed it."""
+        return finish(self.exchange(request, Stopwatch()))
+
+    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        """Do what `send` does, stopping before each request but those for a token, which go to another server."""
         if any(name.lower() == "authorization" for name, _ in request.headers):
-            return self._sender.send(request)
+            return (yield from self._sender.exchange(request, stopwatch))
         token = self._tokens.token()
-        response = self._sender.send(_authorized(request, token))
+        response = yield from self._sender.exchange(_authorized(request, token), stopwatch)
         if response.status != 401:
             return response
         self._tokens.refuse(token)
-        return self._sender.send(_authorized(request, self._tokens.token()))
+        return (yield from self._sender.exchange(_authorized(request, self._tokens.token()), stopwatch))
 
     def without_token(self, response: HttpResponse) -> HttpResponse:
         """Return a response with the token masked, which a server may send back."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.bridge.client.results import result_of
 from amqtt_rest_bridge.errors import BridgeError, CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.http_client import Origin, origin_of, printable
+from amqtt_rest_bridge.http_client import Exchange, Origin, Stopwatch, origin_of, printable
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,
@@ -33,8 +33,11 @@ Headers = tuple[tuple[str, str], ...]
 class Sender(Protocol):
     """What sends the requests of a route; see `http_client.HttpClient`."""
 
+    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        """Send a request and what has to follow it, stopping before each; raises `CallError`."""
+
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and read its response; raises `CallError`."""
+        """Do the same without a stop."""
 
     def expire(self) -> None:
         """Close connections that have been idle for too long; must not block."""

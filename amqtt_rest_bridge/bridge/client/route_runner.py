@@ -3,6 +3,9 @@
 `RouteRunner` reads as the journey of a call: `take` queues it, `_run` builds and sends its request; then `_succeed`,
 `_retry` or `_fail`, as `retries.RetryPolicy` decides. `take` runs on the link's readers, `_run` on the route's workers
 or, for a lone call, on the reader that took it; a retry comes back by the timer thread.
+
+A try is a generator that stops before each of its requests. With a RATE_LIMIT a call gives its worker back there and
+waits for its turn; `_check` has built its request before, so that what is skipped or cannot be filled takes none.
 """
 
 import functools
@@ -10,7 +13,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +27,7 @@ from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http_client import Stopwatch
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute, Publication
 from amqtt_rest_bridge.topics import loggable
@@ -31,6 +35,10 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _SLOW_SECONDS: Final = 0.05
+_ENDED: Final = object()
+
+Try = Generator[None, None, None]
+"""Stops before each request that it sends; the call has ended, or waits for its next try, when it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,10 @@ class RouteContext:
 
 @dataclass(slots=True, eq=False)
 class _OpenCall:
-    """A call that has not ended; `tries` counts the requests sent, `order_key` is set for an ORDERED event."""
+    """A call that has not ended; `order_key` is set for an ORDERED event.
+
+    With a RATE_LIMIT `current` is the try that waits for its turn to send another request, `has_turn` that it has come.
+    """
 
     id: int
     event: PreparedEvent
@@ -60,6 +71,8 @@ class _OpenCall:
     tries: int = 0
     order_key: tuple[str, str, str] | None = None  # route, event, topic
     url: str | None = None  # of the last try
+    current: Try | None = None
+    has_turn: bool = False
 
 
 class RouteRunner:
@@ -100,6 +113,15 @@ class RouteRunner:
         self._pool: WorkerPool[_OpenCall] = WorkerPool(
             f"route-{route.name}", self._run, settings.workers, context.timers, context.outbox.flush, context.threads
         )
+        self._pools = [self._pool]
+        self._checks: WorkerPool[_OpenCall] | None = None
+        if self._pace is not None:
+            # One thread, so that calls begin to wait for their turn in order of arrival; and of its own: what is
+            # skipped leaves at once, though all workers wait for a slow server.
+            self._checks = WorkerPool(
+                f"check-{route.name}", self._check, 1, context.timers, context.outbox.flush, context.threads
+            )
+            self._pools.append(self._checks)
         self._stopping = False
         self._retired = False
         self._open = 0  # calls that have not ended
@@ -121,34 +143,66 @@ class RouteRunner:
                 if not self._context.ordered.enter(call.order_key, functools.partial(self._start, call)):
                     continue
             ready.append(call)
-        if self._pace is not None:
-            for call in ready:
-                self._start(call)
-            return None
-        return self._pool if ready and self._pool.queue(ready) else None
+        first = self._checks or self._pool
+        return first if ready and first.queue(ready) else None
+
+    def _check(self, call: _OpenCall) -> None:
+        """End a call at once that would send nothing; any other one waits for its turn."""
+        try:
+            call.event.build(call.message, idempotency_key=call.idempotency_key)
+        except SkippedError:
+            self._skip(call)
+        except CallError as error:
+            call.tries += 1
+            self._fail(call, error, None)
+        except Exception:
+            log.exception("%s: unexpected error", call.event.label)
+            self._fail(call, results.unexpected(), None)
+        else:
+            self._await_turn(call)
 
     def _run(self, call: _OpenCall) -> None:
         try:
-            self._send(call)
+            if self._pace is None:
+                for _ in self._try(call):
+                    pass
+            else:
+                self._run_turn(call, self._pace)
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             self._fail(call, results.unexpected(), None)
 
-    def _send(self, call: _OpenCall) -> None:
+    def _run_turn(self, call: _OpenCall, pace: Pace) -> None:
+        """Send one request of a call whose turn it is."""
+        try:
+            current, call.current = call.current, None
+            if current is None:
+                current = self._try(call)
+                if next(current, _ENDED) is _ENDED:
+                    return
+            call.has_turn = False
+            pace.sending()
+            if next(current, _ENDED) is not _ENDED:
+                call.current = current
+                self._await_turn(call, first=True)
+        finally:
+            if call.has_turn:
+                call.has_turn = False
+                pace.decline()
+
+    def _try(self, call: _OpenCall) -> Try:
         call.tries += 1
         event, response = call.event, None
         try:
             built = event.build(call.message, idempotency_key=call.idempotency_key)
             call.url = built.request.url
-            response = self._sender.send(built.request)
+            response = yield from self._sender.exchange(built.request, Stopwatch())
             failure = results.failure_of(built.request, response)
             if failure is None:
                 self._succeed(call, response, event.result(call.message, built.destination, response))
                 return
         except SkippedError:
-            if self._recorder is not None:
-                self._record(self._recorder, call, None, None, SKIPPED)
-            self._end(call, None, SKIPPED, "", None)
+            self._skip(call)
             return
         except CallError as error:
             failure = error
@@ -156,6 +210,11 @@ class RouteRunner:
             self._retry(call, failure, response)
         else:
             self._fail(call, failure, response)
+
+    def _skip(self, call: _OpenCall) -> None:
+        if self._recorder is not None:
+            self._record(self._recorder, call, None, None, SKIPPED)
+        self._end(call, None, SKIPPED, "", None)
 
     def _succeed(self, call: _OpenCall, response: HttpResponse, publication: Publication | None) -> None:
         log.debug("%s: %d on %s", call.event.label, response.status, loggable(call.message.topic))
@@ -216,17 +275,19 @@ class RouteRunner:
             self._open -= 1
 
     def _start(self, call: _OpenCall) -> None:
-        """Queue a call; first let it wait for its turn where its route has a RATE_LIMIT."""
-        if self._stopping:
-            return
-        if self._pace is None:
-            self._pool.submit((call,))
-        else:
+        """Queue a call."""
+        if not self._stopping:
+            (self._checks or self._pool).submit((call,))
+
+    def _await_turn(self, call: _OpenCall, *, first: bool = False) -> None:
+        """Queue a call for its turn; with `first` before those that have sent nothing yet."""
+        if self._pace is not None and not self._stopping:
             self._outbox.send(Waiting(call.id, 1, for_try=False))
-            self._pace.enter(functools.partial(self._take_turn, call))
+            self._pace.enter(functools.partial(self._take_turn, call), first=first)
 
     def _take_turn(self, call: _OpenCall) -> None:
         if not self._stopping:
+            call.has_turn = True
             self._outbox.send(Waiting(call.id, -1))
             self._pool.submit((call,))
 
@@ -267,7 +328,7 @@ class RouteRunner:
     @property
     def busy(self) -> bool:
         """Return whether a worker runs a call."""
-        return self._pool.running > 0
+        return any(pool.running for pool in self._pools)
 
     def retire(self) -> None:
         """End the present calls by this definition of the route, which a reload has replaced.
@@ -279,7 +340,8 @@ class RouteRunner:
     def stop(self) -> None:
         """Start no more requests; those that run finish, the other calls stay with the broker."""
         self._stopping = True
-        self._pool.drain()
+        for pool in self._pools:
+            pool.drain()
 
     def expire(self) -> None:
         """Close connections that have been idle for too long."""
@@ -287,5 +349,6 @@ class RouteRunner:
 
     def close(self) -> None:
         """End each worker after the call it runs, and close idle connections; does not wait."""
-        self._pool.close()
+        for pool in self._pools:
+            pool.close()
         self._sender.close()
