@@ -26,7 +26,6 @@ _IMPORTED: Final = [
     REST_BRIDGE, "amqtt_rest_bridge.plugin", "amqtt_rest_bridge.broker.service",
     "amqtt_rest_bridge.cli.serve.bridge_check", "amqtt_rest_bridge.cli.serve.configuration",
     "amqtt_rest_bridge.worker.service", AMQTT, TEMPLATE_API, "template_api.app", "template_api.plugin",
-    "tests.compiled_grammar",
 ]  # fmt: skip
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_IMPORTED)

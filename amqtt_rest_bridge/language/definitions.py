@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.language.blocks import Blocks, is_name, read_blocks, report_open_strings
-from amqtt_rest_bridge.language.grammar import compiled_grammar, parse, parse_condition
+from amqtt_rest_bridge.language.grammar import parse, parse_condition
 from amqtt_rest_bridge.language.hints import COMMENT_HINT, closest, did_you_mean
 from amqtt_rest_bridge.language.nodes import ConditionTree, Junk, OtherNode, RouteNode, Tree
 from amqtt_rest_bridge.language.sources import Report
@@ -48,10 +48,10 @@ class ParsedText:
     without_define: tuple[tuple[Position, str], ...]
 
 
-def parse_text(text: str, compiled: bytes = b"") -> ParsedText:
-    """Parse a text of the route language: 0.4 ms a line; `compiled` as for `grammar.parse`."""
+def parse_text(text: str) -> ParsedText:
+    """Parse a text of the route language: 0.4 ms a line."""
     report = Report("", text)
-    definitions = tuple(_read_definitions(parse(text, compiled), report))
+    definitions = tuple(_read_definitions(parse(text), report))
     without_define = tuple((report.position(offset), name) for offset, name in report.without_define)
     return ParsedText(definitions, tuple(report.faults), without_define)
 
@@ -59,12 +59,11 @@ def parse_text(text: str, compiled: bytes = b"") -> ParsedText:
 class ParsedTexts:
     """Texts that were parsed before, by their content, so that a reload parses changed files alone.
 
-    Values of variables and secrets are not part of it. `dump` keeps the texts that `parse` was asked for, and the
-    compiled grammar once there was one.
+    Values of variables and secrets are not part of it. `dump` keeps the texts that `parse` was asked for.
     """
 
     def __init__(self, dumped: bytes = b"") -> None:
-        self._grammar, self._known, self._known_conditions = _undumped(dumped)
+        self._known, self._known_conditions = _undumped(dumped)
         self._used: dict[bytes, ParsedText] = {}
         self._conditions: dict[str, ConditionTree] = {}
 
@@ -73,8 +72,7 @@ class ParsedTexts:
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         found = self._used.get(key) or self._known.get(key)
         if found is None:
-            found = parse_text(text, self._grammar)
-            self._grammar = self._grammar or compiled_grammar()
+            found = parse_text(text)
         self._used[key] = found
         return found
 
@@ -82,23 +80,23 @@ class ParsedTexts:
         """Parse a condition, or return the result of the last time; raises `RecursionError` as the grammar does."""
         found = self._conditions.get(text) or self._known_conditions.get(text)
         if found is None:
-            found = parse_condition(text, self._grammar)
+            found = parse_condition(text)
         self._conditions[text] = found
         return found
 
     def dump(self) -> bytes:
         """Return the texts in use, for another process of the same version."""
-        return pickle.dumps((self._grammar, self._used, self._conditions))
+        return pickle.dumps((self._used, self._conditions))
 
 
-def _undumped(dumped: bytes) -> tuple[bytes, dict[bytes, ParsedText], dict[str, ConditionTree]]:
+def _undumped(dumped: bytes) -> tuple[dict[bytes, ParsedText], dict[str, ConditionTree]]:
     if not dumped:
-        return b"", {}, {}
+        return {}, {}
     try:
-        grammar, known, conditions = pickle.loads(dumped)  # noqa: S301  # our own process
+        known, conditions = pickle.loads(dumped)  # noqa: S301  # our own process
     except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
-        return b"", {}, {}  # the package was upgraded while the broker runs
-    return grammar, known, conditions
+        return {}, {}  # the package was upgraded while the broker runs
+    return known, conditions
 
 
 def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:

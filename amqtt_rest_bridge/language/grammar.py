@@ -1,22 +1,12 @@
 """Text of the route language to its tree, by `route.tatsu`; the only use of TatSu. For any thread.
 
-The text is scanned once. Parsing never fails: what is wrong comes back as a node of its own. A compiled
-grammar is kept in a file for later processes, as compiling it takes some 0.6 s of CPU.
+The text is scanned once. Parsing never fails: what is wrong comes back as a node of its own. `route_parser` is
+generated from the grammar, which takes TatSu 0.6 s of CPU.
 """
 
-import contextlib
-import hashlib
-import importlib.util
-import pickle
 import re
-import stat
-import sys
-import tempfile
-from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
-import tatsu
 from tatsu.buffering import Buffer
 
 from amqtt_rest_bridge.language.nodes import (
@@ -33,88 +23,26 @@ from amqtt_rest_bridge.language.nodes import (
     Term,
     Tree,
 )
+from amqtt_rest_bridge.language.route_parser import COMMENTS, DIRECTIVES, WHITESPACE, RouteParser
 
-_GRAMMAR = Path(__file__).with_name("route.tatsu")
-_FILE = Path(importlib.util.cache_from_source(str(_GRAMMAR))).with_suffix(".pickle")
 _COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
 
 
-def parse_condition(text: str, compiled: bytes = b"") -> ConditionTree:
+def parse_condition(text: str) -> ConditionTree:
     """Parse a condition; raises `RecursionError` for hundreds of parentheses in each other."""
-    return cast(ConditionTree, _parse(text, compiled, start="condition"))
+    return cast(ConditionTree, _parse(text, "condition"))
 
 
-def parse(text: str, compiled: bytes = b"") -> Tree:
-    """Parse a text of the route language; `compiled` is what `compiled_grammar` returned in another process, if any."""
-    return cast(Tree, _parse(text, compiled))
+def parse(text: str) -> Tree:
+    """Parse a text of the route language."""
+    return cast(Tree, _parse(text, "file"))
 
 
-def _parse(text: str, compiled: bytes, **settings: Any) -> Any:
+def _parse(text: str, start: str) -> Any:
     # The line break: the grammar's DEFINE begins with one. TatSu's memory of what it tried costs a fifth of the time,
     # and no rule of ours is tried twice in one place but at a fault.
-    nodes = _Nodes()
-    return _model(compiled).parse("\n" + text, tokenizercls=_Text, semantics=nodes, memoization=False, **settings)
-
-
-@cache
-def compiled_grammar() -> bytes:
-    """Return the compiled grammar for another process, which loads it in 20 ms."""
-    return _seal(pickle.dumps(_model(b"")), _version())
-
-
-@cache
-def _model(compiled: bytes) -> Any:
-    """Load or compile the grammar, once and only when there is something to parse."""
-    version = _version()  # another one: grammar or TatSu was upgraded since, perhaps while the broker runs
-    pickled = _unseal(compiled, version) or _unseal(_kept(), version)
-    if pickled:
-        return pickle.loads(pickled)  # noqa: S301  # written by this package, see _kept
-    model = tatsu.compile(_GRAMMAR.read_text(encoding="utf-8"), colorize=False)
-    _keep(_seal(pickle.dumps(model), version))
-    return model
-
-
-def _version() -> str:
-    return f"{tatsu.__version__} {_GRAMMAR.read_text(encoding='utf-8')}"
-
-
-def _seal(content: bytes, version: str) -> bytes:
-    """Return the content behind a digest of it and of the version of what it is made from."""
-    return hashlib.sha256(version.encode() + content).digest() + content
-
-
-def _unseal(sealed: bytes, version: str) -> bytes:
-    """Return the content, or b"" if it is damaged or of another version."""
-    content = sealed[hashlib.sha256().digest_size :]
-    return content if _seal(content, version) == sealed else b""
-
-
-def _kept() -> bytes:
-    """Return what `_keep` wrote in an earlier process, or b"": nothing yet, or a place that every user may write to.
-
-    The file is in `__pycache__` beside this module, or below `PYTHONPYCACHEPREFIX`, and follows Python's rules for
-    compiled modules: what can be written there could also be put in the place of this module, so that unpickling it
-    adds no risk.
-    """
-    try:
-        if any(path.stat().st_mode & stat.S_IWOTH for path in (_FILE, _FILE.parent)):
-            return b""
-        return _FILE.read_bytes()
-    except OSError:
-        return b""
-
-
-def _keep(sealed: bytes) -> None:
-    """Replace the file atomically; no error where it cannot be written, as in a read-only or a root's installation."""
-    if sys.dont_write_bytecode:
-        return
-    with contextlib.suppress(OSError):
-        _FILE.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_FILE.parent) as folder:  # removed whatever happens: a full disk, say
-            new = Path(folder, _FILE.name)
-            new.write_bytes(sealed)
-            new.chmod(0o644)
-            new.replace(_FILE)
+    parser = RouteParser(tokenizercls=_Text, memoization=False, **DIRECTIVES)
+    return parser.parse("\n" + text, start=start, semantics=_Nodes())
 
 
 class _Text(Buffer):  # type: ignore[misc]
@@ -123,11 +51,11 @@ class _Text(Buffer):  # type: ignore[misc]
     Lines are counted in the report, of faults alone; TatSu's table has an entry for each character.
     """
 
+    _skipped = re.compile(f"(?:{WHITESPACE}|{COMMENTS})++")
+
     def __init__(self, text: str, **settings: Any) -> None:
         self._pos: int
         super().__init__(text, **settings)
-        skipped = (self.config.whitespace, self.config.comments, self.config.eol_comments)
-        self._skipped = re.compile(f"(?:{'|'.join(skipped)})++")
 
     def next_token(self) -> None:
         found = self._skipped.match(self.text, self._pos)
@@ -210,7 +138,7 @@ class _Nodes:
     def word(self, ast: Any) -> Piece:
         return Piece(ast["text"], _offset(ast))
 
-    bare_name = junk = route_name = title = string
+    bare_name = junk = route_name = title = closed_string = string
 
     def condition(self, ast: Any) -> ConditionTree:
         return ConditionTree(ast["test"], ast["leftover"])

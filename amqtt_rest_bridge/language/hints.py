@@ -1,13 +1,10 @@
 """What a writer may have meant: names that come close, text that is not a statement, words that look like placeholders.
 
-Only faults come here. Pure; the bridge's only use of rapidfuzz.
+Only faults come here. Pure; the bridge's only use of rapidfuzz, which is imported for the first name that is not known.
 """
 
 import re
 from collections.abc import Iterable
-
-from rapidfuzz import process
-from rapidfuzz.distance import OSA, JaroWinkler
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.nodes import BlockNode, Piece, SettingNode
@@ -21,6 +18,9 @@ def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | No
 
     With `parts`, the end of a name counts when only one ends so (CLIENT means ENABLE_CLIENT), then any part of one.
     """
+    from rapidfuzz import process
+    from rapidfuzz.distance import OSA, JaroWinkler
+
     names = list(names)
     slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
     slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)

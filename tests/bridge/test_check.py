@@ -28,6 +28,24 @@ def test_good_files_give_0_and_a_summary(folder: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "1 usable route, no faults\n"
 
 
+def test_files_without_faults_load_nothing_that_only_faults_or_other_commands_need(folder: Path) -> None:
+    (folder / "a.lot").write_text(BASIC + """WITH WHEN '{value.json.a} > 1' WITH BODY '{"b": {value.json.b}}'""")
+    (folder / "b.lot").write_text(BASIC.replace("ROUTE R", "ROUTE S"))
+    program = (
+        "import sys, amqtt_rest_bridge.__main__ as command, tatsu\n"
+        "tatsu.compile = tatsu.tool.compile = None  # the parser is part of the package\n"
+        "assert command.main(['check', 'a.lot', 'b.lot']) == 0\n"
+        "print(*sorted(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    loaded = set(run.stdout.splitlines()[-1].split())
+    needless = {"amqtt", "asyncio", "falcon", "jinja2", "jsonschema", "multiprocessing", "paho", "prometheus_client"}
+    needless |= {"rapidfuzz", "requests", "rich", "sqlite3", "sqlmodel", "ssl", "urllib3", "waitress", "yaml"}
+    assert loaded & needless == set()
+    ours = {name.split(".")[1] for name in loaded if name.startswith("amqtt_rest_bridge.")}
+    assert ours - {"errors", "files", "masking", "times", "topics"} == {"__main__", "cli", "language", "model", "placeholders"}
+
+
 def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
     text = BASIC.replace("POST", "GET").replace("ROUTE R", "ROUTE S")

@@ -1,13 +1,9 @@
 """The grammar: which text becomes which node, as `route.tatsu` describes it."""
 
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 
 import pytest
 
@@ -17,10 +13,10 @@ from amqtt_rest_bridge.language.grammar import parse
 from amqtt_rest_bridge.language.nodes import BlockNode, HeadersNode, Junk, OpenComment, Piece, RouteNode, SettingNode
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 
+from .generated_parser import GRAMMAR, PARSER, generated
 from .language_support import CASES
 
 FILES = sorted(path for kind in ("valid", "invalid") for path in (CASES / kind).iterdir() if path.suffix in SUFFIXES)
-GRAMMAR = Path(__file__).parents[2] / "amqtt_rest_bridge" / "language" / "route.tatsu"
 README = GRAMMAR.parents[1] / "README.md"
 HEAD = "DEFINE ROUTE R WITH TYPE REST_API "
 
@@ -119,68 +115,11 @@ def test_text_in_a_message_is_short_and_visible(text: str, shown: str) -> None:
     assert on_one_line(text) == shown
 
 
-ROUTE = "DEFINE ROUTE {} WITH TYPE REST_API ADD EVENT E WITH METHOD GET"
-LATER_PROCESS = f"""
-import sys, tatsu
-compile = tatsu.compile
-tatsu.compile = lambda *arguments, **options: print("compiled", end=" ") or compile(*arguments, **options)
-from amqtt_rest_bridge.language.definitions import ParsedTexts
-print(ParsedTexts(sys.stdin.buffer.read()).parse({ROUTE.format("Changed")!r}).definitions[0].name)
-"""
+def test_the_parser_is_the_one_of_the_grammar() -> None:
+    assert PARSER.read_text(encoding="utf-8") == generated(), "run python -m tests.bridge.generated_parser"
 
 
-def later_process(cache: Path, dumped: bytes = b"", **environment: str) -> str:
-    """Parse a text in another process and its folder of compiled files; "compiled" before its name: the grammar was."""
-    cached = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache), "PYTHONDONTWRITEBYTECODE": "", **environment}
-    command = [sys.executable, "-c", LATER_PROCESS]
-    return subprocess.run(command, input=dumped, env=cached, stdout=subprocess.PIPE, check=True).stdout.decode()
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = tmp_path_factory.mktemp("cache")
-    assert later_process(cache) == "compiled Changed\n"
-    return cache
-
-
-@pytest.fixture
-def grammar(compiled: Path) -> Path:
-    """The file of the compiled grammar, as a start has written it."""
-    (file,) = compiled.rglob("*.pickle")
-    return file
-
-
-def test_a_later_process_parses_a_changed_text_without_compiling_the_grammar(compiled: Path, grammar: Path) -> None:
-    parsed = ParsedTexts()
-    parsed.parse(ROUTE.format("First"))
-    grammar.unlink()
-    assert later_process(compiled, parsed.dump()) == "Changed\n"
-    assert later_process(compiled, PYTHONDONTWRITEBYTECODE="1") == "compiled Changed\n"
-    assert not grammar.exists()  # as with compiled modules
-    assert later_process(compiled) == "compiled Changed\n"
-
-
-def test_a_later_start_loads_the_grammar_from_beside_the_compiled_modules(compiled: Path, grammar: Path) -> None:
-    assert later_process(compiled) == "Changed\n"
-    grammar.write_bytes(grammar.read_bytes()[:-1])
-    assert later_process(compiled) == "compiled Changed\n"
-    assert later_process(compiled) == "Changed\n"
-    assert [path for path in grammar.parent.iterdir() if path.suffix != ".pyc"] == [grammar]
-
-
-@pytest.mark.parametrize("writable", ["file", "folder"])
-def test_a_compiled_grammar_that_every_user_can_write_is_not_loaded(
-    compiled: Path, grammar: Path, writable: str
-) -> None:
-    path = grammar if writable == "file" else grammar.parent
-    mode = path.stat().st_mode
-    path.chmod(0o777)
-    assert later_process(compiled) == "compiled Changed\n"
-    path.chmod(mode)
-    assert later_process(compiled) == "Changed\n"
-
-
-@pytest.mark.parametrize("dumped", [b"", b"damaged", pickle.dumps((b"the grammar of another version", {}))])
+@pytest.mark.parametrize("dumped", [b"", b"damaged", pickle.dumps((b"the grammar of another version", {}, {}))])
 def test_a_text_is_parsed_whatever_another_version_has_left(dumped: bytes) -> None:
-    (definition,) = ParsedTexts(dumped).parse(ROUTE.format("R")).definitions
+    (definition,) = ParsedTexts(dumped).parse(HEAD).definitions
     assert definition.name == "R"

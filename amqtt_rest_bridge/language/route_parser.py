@@ -1,0 +1,851 @@
+# ruff: noqa
+# mypy: ignore-errors
+"""The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.bridge.generated_parser`."""
+
+from tatsu.parsing import Parser, tatsumasu
+
+WHITESPACE = '(?:[^\\S\\n]|\\n(?![^\\S\\n]*(?i:DEFINE)(?![\\w-])))+'
+COMMENTS = '\\/\\*[\\s\\S]*?\\*\\/|(?:\\/\\/|--)[^\\n]*'
+DIRECTIVES = {
+    "whitespace": WHITESPACE,
+    "ignorecase": True,
+    "namechars": '!#$%&()*+,-.:;<=>?@[]^_`{|}~\\',
+    "nameguard": True,
+    "left_recursion": False,
+    "parseinfo": True,
+}
+
+
+class RouteParser(Parser):
+    @tatsumasu()
+    def _file_(self):
+        self._outside_()
+        self.name_last_node('outside')
+
+        def block0():
+            with self._choice():
+                with self._option():
+                    self._route_()
+                with self._option():
+                    self._headless_route_()
+                with self._option():
+                    self._other_()
+                self._error(
+                    'expecting one of: '
+                    '<headless_route> <other> <route>'
+                )
+        self._closure(block0)
+        self.name_last_node('definitions')
+        self._check_eof()
+        self._define(['definitions', 'outside'], [])
+
+    @tatsumasu()
+    def _route_(self):
+        self._DEFINE_()
+        self.name_last_node('define')
+        self._token('ROUTE')
+        self._route_name_()
+        self.name_last_node('name')
+        self._token('WITH')
+        self._token('TYPE')
+        self._rest_api_()
+
+        def block0():
+            with self._choice():
+                with self._option():
+                    self._block_()
+                with self._option():
+                    self._setting_()
+                with self._option():
+                    self._fault_()
+                self._error(
+                    'expecting one of: '
+                    '<block> <fault> <setting>'
+                )
+        self._closure(block0)
+        self.name_last_node('body')
+        self._define(['body', 'define', 'name'], [])
+
+    @tatsumasu()
+    def _other_(self):
+        self._DEFINE_()
+        self.name_last_node('define')
+        with self._optional():
+            self._kind_()
+            self.name_last_node('kind')
+        with self._optional():
+            self._title_()
+            self.name_last_node('name')
+        with self._optional():
+            self._type_()
+            self.name_last_node('type')
+        self._SKIPPED_()
+        self._define(['define', 'kind', 'name', 'type'], [])
+
+    @tatsumasu()
+    def _outside_(self):
+        self._SKIPPED_()
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _rest_api_(self):
+        self._pattern('(?i:"REST_API"|\'REST_API\'|REST_API)(?=[\\s"\']|\\Z|\\/[\\/*]|--)')
+
+    @tatsumasu()
+    def _route_name_(self):
+        self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[A-Za-z0-9_.-]+(?=\\s|\\/[\\/*])')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _type_(self):
+        self._token('WITH')
+        self._token('TYPE')
+        self._title_()
+        self.name_last_node('@')
+
+    @tatsumasu()
+    def _block_(self):
+        with self._choice():
+            with self._option():
+                self._event_()
+            with self._option():
+                self._config_()
+            with self._option():
+                self._unknown_block_()
+            self._error(
+                'expecting one of: '
+                "'ADD' <config> <event> <unknown_block>"
+            )
+
+    @tatsumasu()
+    def _event_(self):
+        self._token('ADD')
+        self._token('EVENT')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                    self.name_last_node('pieces')
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+
+        def block0():
+            with self._choice():
+                with self._option():
+                    self._headers_()
+                with self._option():
+                    self._setting_()
+                with self._option():
+                    self._fault_()
+                self._error(
+                    'expecting one of: '
+                    '<fault> <headers> <setting>'
+                )
+        self._closure(block0)
+        self.name_last_node('lines')
+        self._define(['lines', 'pieces'], [])
+
+    @tatsumasu()
+    def _config_(self):
+        self._token('ADD')
+        self._config_name_()
+        self.name_last_node('kind')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                    self.name_last_node('pieces')
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+
+        def block0():
+            with self._choice():
+                with self._option():
+                    self._setting_()
+                with self._option():
+                    self._fault_()
+                self._error(
+                    'expecting one of: '
+                    '<fault> <setting>'
+                )
+        self._closure(block0)
+        self.name_last_node('lines')
+        self._define(['kind', 'lines', 'pieces'], [])
+
+    @tatsumasu()
+    def _config_name_(self):
+        with self._choice():
+            with self._option():
+                self._token('REST_API_CONFIG')
+            with self._option():
+                self._token('ROUTE_CONFIG')
+            with self._option():
+                self._token('MQTT_CONFIG')
+            self._error(
+                'expecting one of: '
+                "'MQTT_CONFIG' 'REST_API_CONFIG'"
+                "'ROUTE_CONFIG'"
+            )
+
+    @tatsumasu()
+    def _setting_(self):
+        self._token('WITH')
+        self._name_()
+        self.name_last_node('name')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                    self.name_last_node('pieces')
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+        self._define(['name', 'pieces'], [])
+
+    @tatsumasu()
+    def _headers_(self):
+        self._token('WITH')
+        self._token('HEADERS')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                    self.name_last_node('pieces')
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+
+        def block0():
+            with self._choice():
+                with self._option():
+                    self._header_()
+                with self._option():
+                    self._fault_()
+                self._error(
+                    'expecting one of: '
+                    '<fault> <header>'
+                )
+        self._closure(block0)
+        self.name_last_node('lines')
+        self._define(['lines', 'pieces'], [])
+
+    @tatsumasu()
+    def _header_(self):
+        self._token('ADD')
+        with self._ifnot():
+            self._block_name_()
+        self._name_()
+        self.name_last_node('name')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                    self.name_last_node('pieces')
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+        self._define(['name', 'pieces'], [])
+
+    @tatsumasu()
+    def _block_name_(self):
+        with self._choice():
+            with self._option():
+                self._token('EVENT')
+            with self._option():
+                self._config_name_()
+            self._error(
+                'expecting one of: '
+                "'EVENT' 'MQTT_CONFIG' 'REST_API_CONFIG'"
+                "'ROUTE_CONFIG' <config_name>"
+            )
+
+    @tatsumasu()
+    def _name_(self):
+        with self._choice():
+            with self._option():
+                self._word_()
+            with self._option():
+                self._string_()
+            self._error(
+                'expecting one of: '
+                '(?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\'
+                '/\\/|\\/\\*|--)[^\\s"\'])+ <closed_string>'
+                '<open_string> <string> <word>'
+            )
+
+    @tatsumasu()
+    def _value_(self):
+
+        def sep0():
+            self._token('+')
+
+        def block1():
+            self._part_()
+        self._positive_gather(block1, sep0)
+
+    @tatsumasu()
+    def _no_value_(self):
+        with self._ifnot():
+            self._part_()
+        with self._ifnot():
+            self._token('+')
+
+    @tatsumasu()
+    def _part_(self):
+        with self._choice():
+            with self._option():
+                self._string_()
+            with self._option():
+                self._get_()
+            with self._option():
+                self._word_()
+            self._error(
+                'expecting one of: '
+                '\'GET\' (?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))('
+                '?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+'
+                '<closed_string> <get> <open_string>'
+                '<string> <word>'
+            )
+
+    @tatsumasu()
+    def _string_(self):
+        with self._choice():
+            with self._option():
+                self._closed_string_()
+            with self._option():
+                self._open_string_()
+            self._error(
+                'expecting one of: '
+                '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
+                "])*+' <LONG_STRING> <closed_string>"
+                '<open_string> ["\'][^\\n]*'
+            )
+
+    @tatsumasu()
+    def _closed_string_(self):
+        with self._choice():
+            with self._option():
+                self._pattern('"(?:[^"\\\\\\n]|\\\\[^\\n])*+"|\'(?:[^\'\\\\\\n]|\\\\[^\\n])*+\'')
+                self.name_last_node('text')
+            with self._option():
+                self._LONG_STRING_()
+                self.name_last_node('text')
+            self._error(
+                'expecting one of: '
+                '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
+                "])*+' <DOUBLE_QUOTED> <LONG_STRING>"
+                '<SINGLE_QUOTED>'
+            )
+
+    @tatsumasu()
+    def _word_(self):
+        self._pattern('(?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _get_(self):
+        self._token('GET')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._token('ENV')
+                with self._option():
+                    self._token('SECRET')
+                self._error(
+                    'expecting one of: '
+                    "'ENV' 'SECRET'"
+                )
+        self.name_last_node('source')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._string_()
+                with self._option():
+                    self._bare_name_()
+                self._error(
+                    'expecting one of: '
+                    '<bare_name> <string>'
+                )
+        self.name_last_node('name')
+        self._define(['name', 'source'], [])
+
+    @tatsumasu()
+    def _condition_(self):
+        self._either_()
+        self.name_last_node('test')
+        self._leftover_()
+        self.name_last_node('leftover')
+        self._check_eof()
+        self._define(['leftover', 'test'], [])
+
+    @tatsumasu()
+    def _either_(self):
+
+        def sep0():
+            with self._group():
+                self._or_()
+
+        def block1():
+            self._both_()
+        self._positive_gather(block1, sep0)
+
+    @tatsumasu()
+    def _both_(self):
+
+        def sep0():
+            with self._group():
+                self._and_()
+
+        def block1():
+            self._test_()
+        self._positive_gather(block1, sep0)
+
+    @tatsumasu()
+    def _test_(self):
+        with self._choice():
+            with self._option():
+                self._negation_()
+            with self._option():
+                self._group_()
+            with self._option():
+                self._existence_()
+            with self._option():
+                self._membership_()
+            with self._option():
+                self._likeness_()
+            with self._option():
+                self._comparison_()
+            with self._option():
+                self._lone_()
+            self._error(
+                'expecting one of: '
+                '<comparison> <existence> <exists>'
+                '<group> <likeness> <lone> <membership>'
+                '<negation> <not> <open> <operand>'
+            )
+
+    @tatsumasu()
+    def _negation_(self):
+        self._not_()
+        self._test_()
+        self.name_last_node('of')
+        self._define(['of'], [])
+
+    @tatsumasu()
+    def _group_(self):
+        self._open_()
+        self._either_()
+        self.name_last_node('of')
+        with self._optional():
+            self._close_()
+            self.name_last_node('end')
+        self._define(['end', 'of'], [])
+
+    @tatsumasu()
+    def _existence_(self):
+        self._exists_()
+        self._operand_()
+        self.name_last_node('of')
+        self._define(['of'], [])
+
+    @tatsumasu()
+    def _membership_(self):
+        self._operand_()
+        self.name_last_node('of')
+        with self._optional():
+            self._not_()
+            self.name_last_node('negated')
+        self._in_()
+        self._open_()
+
+        def sep0():
+            self._token(',')
+
+        def block1():
+            self._operand_()
+        self._positive_gather(block1, sep0)
+        self.name_last_node('items')
+        self._close_()
+        self._define(['items', 'negated', 'of'], [])
+
+    @tatsumasu()
+    def _likeness_(self):
+        self._operand_()
+        self.name_last_node('of')
+        with self._optional():
+            self._not_()
+            self.name_last_node('negated')
+        self._like_()
+        self._operand_()
+        self.name_last_node('pattern')
+        self._define(['negated', 'of', 'pattern'], [])
+
+    @tatsumasu()
+    def _comparison_(self):
+        self._operand_()
+        self.name_last_node('left')
+        self._operator_()
+        self.name_last_node('operator')
+        self._operand_()
+        self.name_last_node('right')
+        self._define(['left', 'operator', 'right'], [])
+
+    @tatsumasu()
+    def _lone_(self):
+        self._operand_()
+        self.name_last_node('of')
+
+    @tatsumasu()
+    def _operator_(self):
+        self._pattern('<=|>=|!=|=|<|>')
+
+    @tatsumasu()
+    def _operand_(self):
+        with self._choice():
+            with self._option():
+                self._placeholder_()
+            with self._option():
+                self._number_()
+            with self._option():
+                self._quoted_()
+            with self._option():
+                self._constant_()
+            with self._option():
+                self._missing_()
+            self._error(
+                'expecting one of: '
+                '"[^"]*"|\'[^\']*\' (?!(?i:AND|OR|NOT|IN|LIK'
+                'E|EXISTS)(?![\\w-]))[^\\s(),=<>!]+|'
+                '(?i:true|false|null)(?![\\w-]) -?(?:0|[1-'
+                '9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-'
+                '9]+)?(?![\\w.]) <constant> <missing>'
+                '<number> <placeholder> <quoted>'
+                '\\{[^{}"\\x00-\\x1f]{1,256}\\}'
+            )
+
+    @tatsumasu()
+    def _title_(self):
+        with self._choice():
+            with self._option():
+                self._pattern('"[^"\\n]*"|\'[^\'\\n]*\'')
+                self.name_last_node('text')
+            with self._option():
+                self._word_()
+            self._error(
+                'expecting one of: '
+                '"[^"\\n]*"|\'[^\'\\n]*\' (?!\\+|(?i:WITH|ADD)('
+                '?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--'
+                ')[^\\s"\'])+ <word>'
+            )
+
+    @tatsumasu()
+    def _kind_(self):
+        self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[^\\s"\'\\/]+')
+
+    @tatsumasu()
+    def _bare_name_(self):
+        self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[A-Za-z0-9_.-]+')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _LONG_STRING_(self):
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._DOUBLE_QUOTED_()
+                with self._option():
+                    self._SINGLE_QUOTED_()
+                self._error(
+                    'expecting one of: '
+                    '<DOUBLE_QUOTED> <SINGLE_QUOTED>'
+                )
+        self.name_last_node('@')
+        self._BEHIND_STRING_()
+
+    @tatsumasu()
+    def _DOUBLE_QUOTED_(self):
+        self._pattern('"(?:[^"\\\\\\n]|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*")))*+"')
+
+    @tatsumasu()
+    def _SINGLE_QUOTED_(self):
+        self._pattern("'(?:[^'\\\\\\n]|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*')))*+'")
+
+    @tatsumasu()
+    def _BEHIND_STRING_(self):
+        self._pattern('(?=[\\s+]|\\Z|\\/[\\/*]|--)')
+
+    @tatsumasu()
+    def _DEFINE_(self):
+        self._pattern('\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-])')
+
+    @tatsumasu()
+    def _SKIPPED_(self):
+        self._pattern('(?:"[^"\\n]*"|\'[^\'\\n]*\'|(?<!\\S)\\/\\*[\\s\\S]*?\\*\\/|(?!\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-]))[\\s\\S])*+')
+
+    @tatsumasu()
+    def _placeholder_(self):
+        self._pattern('\\{[^{}"\\x00-\\x1f]{1,256}\\}')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _number_(self):
+        self._pattern('-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\\w.])')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _quoted_(self):
+        self._pattern('"[^"]*"|\'[^\']*\'')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _constant_(self):
+        self._pattern('(?i:true|false|null)(?![\\w-])')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _missing_(self):
+        self._pattern('(?!(?i:AND|OR|NOT|IN|LIKE|EXISTS)(?![\\w-]))[^\\s(),=<>!]+|')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _leftover_(self):
+        self._pattern('[\\s\\S]*')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _or_(self):
+        self._pattern('(?i:OR)(?![\\w-])')
+
+    @tatsumasu()
+    def _and_(self):
+        self._pattern('(?i:AND)(?![\\w-])')
+
+    @tatsumasu()
+    def _not_(self):
+        self._pattern('(?i:NOT)(?![\\w-])')
+
+    @tatsumasu()
+    def _in_(self):
+        self._pattern('(?i:IN)(?![\\w-])')
+
+    @tatsumasu()
+    def _like_(self):
+        self._pattern('(?i:LIKE)(?![\\w-])')
+
+    @tatsumasu()
+    def _exists_(self):
+        self._pattern('(?i:EXISTS)(?![\\w-])')
+
+    @tatsumasu()
+    def _open_(self):
+        self._pattern('\\(')
+
+    @tatsumasu()
+    def _close_(self):
+        self._pattern('\\)')
+
+    @tatsumasu()
+    def _headless_route_(self):
+        self._DEFINE_()
+        self.name_last_node('define')
+        self._token('ROUTE')
+        with self._optional():
+            self._title_()
+            self.name_last_node('name')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._our_type_()
+                    self.name_last_node('type')
+                with self._option():
+                    with self._ifnot():
+                        self._type_()
+                self._error(
+                    'expecting one of: '
+                    '<our_type> <type>'
+                )
+
+        def block0():
+            self._unread_()
+        self._closure(block0)
+        self.name_last_node('unread')
+
+        def block1():
+            with self._choice():
+                with self._option():
+                    self._block_()
+                with self._option():
+                    self._setting_()
+                with self._option():
+                    self._fault_()
+                self._error(
+                    'expecting one of: '
+                    '<block> <fault> <setting>'
+                )
+        self._closure(block1)
+        self.name_last_node('body')
+        self._define(['body', 'define', 'name', 'type', 'unread'], [])
+
+    @tatsumasu()
+    def _our_type_(self):
+        self._token('WITH')
+        self._token('TYPE')
+        self._rest_api_()
+        self.name_last_node('@')
+
+    @tatsumasu()
+    def _unread_(self):
+        with self._ifnot():
+            self._token('ADD')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._string_()
+                with self._option():
+                    self._junk_()
+                with self._option():
+                    self._token('WITH')
+                self._error(
+                    'expecting one of: '
+                    "'WITH' <junk> <string>"
+                )
+        self.name_last_node('@')
+
+    @tatsumasu()
+    def _unknown_block_(self):
+        self._token('ADD')
+        self._name_()
+        self.name_last_node('name')
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                    self.name_last_node('pieces')
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+
+        def block0():
+            with self._choice():
+                with self._option():
+                    self._setting_()
+                with self._option():
+                    self._fault_()
+                self._error(
+                    'expecting one of: '
+                    '<fault> <setting>'
+                )
+        self._closure(block0)
+        self.name_last_node('lines')
+        self._define(['lines', 'name', 'pieces'], [])
+
+    @tatsumasu()
+    def _fault_(self):
+        with self._choice():
+            with self._option():
+
+                def block0():
+                    self._junk_()
+                self._positive_closure(block0)
+                self.name_last_node('words')
+            with self._option():
+                with self._ifnot():
+                    self._statement_()
+                with self._group():
+                    with self._choice():
+                        with self._option():
+                            self._token('WITH')
+                        with self._option():
+                            self._token('ADD')
+                        self._error(
+                            'expecting one of: '
+                            "'ADD' 'WITH'"
+                        )
+                self.name_last_node('verb')
+
+                def block1():
+                    self._junk_()
+                self._closure(block1)
+                self.name_last_node('words')
+                self._define(['verb', 'words'], [])
+            with self._option():
+                self._open_comment_()
+            self._error(
+                'expecting one of: '
+                '\'ADD\' \'WITH\' (?!(?i:WITH|ADD)(?![^\\s"\'\\/'
+                ']))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+'
+                '<closed_string> <junk> <open_comment>'
+                '<open_string> <statement> <string>'
+                '\\/\\*[^\\n]*'
+            )
+
+    @tatsumasu()
+    def _statement_(self):
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._token('WITH')
+                with self._option():
+                    self._token('ADD')
+                self._error(
+                    'expecting one of: '
+                    "'ADD' 'WITH'"
+                )
+        self._name_()
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._value_()
+                with self._option():
+                    self._no_value_()
+                self._error(
+                    'expecting one of: '
+                    '<no_value> <value>'
+                )
+
+    @tatsumasu()
+    def _junk_(self):
+        with self._choice():
+            with self._option():
+                self._string_()
+            with self._option():
+                self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+')
+                self.name_last_node('text')
+            self._error(
+                'expecting one of: '
+                '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
+                '])*+\' (?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:('
+                '?!\\/\\/|\\/\\*|--)[^\\s"\'])+ <LONG_STRING>'
+                '<closed_string> <open_string> <string>'
+                '["\'][^\\n]*'
+            )
+
+    @tatsumasu()
+    def _open_string_(self):
+        self._pattern('["\'][^\\n]*')
+        self.name_last_node('open')
+
+    @tatsumasu()
+    def _open_comment_(self):
+        self._pattern('\\/\\*[^\\n]*')
+        self.name_last_node('comment')
