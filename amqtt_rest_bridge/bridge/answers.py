@@ -1,22 +1,51 @@
-"""How many requests each route and event answered since the last report, and how the last one ended. Any thread."""
+"""How many requests each route and event answered since the last report, how they ended and how long they took.
+
+The ports' threads count, the timers' thread reports. Any thread.
+"""
 
 import logging
 import threading
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent
-from amqtt_rest_bridge.link.frames import SKIPPED, EventAnswers, RequestCount, RouteAnswers, Served
+from amqtt_rest_bridge.link.admin_frames import BUCKETS
+from amqtt_rest_bridge.link.frames import (
+    CALLER_REFUSED,
+    NOT_SERVED,
+    SKIPPED,
+    WELL,
+    EventAnswers,
+    RequestCount,
+    RequestTimes,
+    RouteAnswers,
+    Served,
+)
 
 log = logging.getLogger(__name__)
 
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
 _FAILURES: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout"})
+_STOPPING: Final = "shutting_down"
+_RECENT: Final = 20  # of a route: as many as its health looks at
+_MOST_TIMES: Final = 200  # of a route in one report
 
 _Kind = tuple[ServedEvent, str, str | None]
 """What answers are counted by: event, status line, and the code of an error."""
+
+
+class _Times:
+    """How long an event took, see `RequestTimes`."""
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
 
 
 class Answers:
@@ -24,44 +53,84 @@ class Answers:
 
     def __init__(self) -> None:
         self.observed = False
-        """Whether requests are reported by status too, for the admin port."""
+        """Whether requests are reported by status too, and their times by event, for the admin port."""
         self._lock = threading.Lock()
-        self._counts: dict[_Kind, int] = {}  # the kind of the last answer at the end
-        self._messages: dict[_Kind, str] = {}
+        self._begin()
         self._has_lines = log.isEnabledFor(logging.INFO)
 
-    def count(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
-        """Count one answer; a caller's mistake is not an error of the route, but is logged."""
+    def _begin(self) -> None:
+        self._counts: dict[_Kind, int] = {}  # the kind of the last answer at the end
+        self._messages: dict[_Kind, str] = {}
+        self._recent: dict[str, deque[_Kind]] = {}
+        self._seconds: dict[str, deque[float]] = {}  # of those that were served well
+        self._times: dict[ServedEvent, _Times] = {}
+
+    def count(self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float) -> None:
+        """Count one answer; see `BrokerPort.answered`."""
         kind = served, status, code
         with self._lock:
             self._counts[kind] = self._counts.pop(kind, 0) + 1
             if message is not None:
                 self._messages[kind] = message
+            recent = self._recent.get(served.route)
+            if recent is None:
+                recent = self._recent[served.route] = deque(maxlen=_RECENT)
+                self._seconds[served.route] = deque(maxlen=_MOST_TIMES)
+            recent.append(kind)
+            if code is None:
+                self._seconds[served.route].append(seconds)
+            if self.observed and (code is None or code in _FAILURES):
+                times = self._times.get(served)
+                if times is None:
+                    times = self._times[served] = _Times()
+                times.buckets[bisect_left(BUCKETS, seconds)] += 1
+                times.seconds += seconds
 
     def take(self) -> Served:
-        """Return the counts by route and the log's lines by event, and begin anew."""
+        """Return what was counted by route and event, with the log's lines by event, and begin anew."""
         with self._lock:
-            counts, self._counts = self._counts, {}
-            messages, self._messages = self._messages, {}
+            counts, messages, recent = self._counts, self._messages, self._recent
+            seconds, times = self._seconds, self._times
+            self._begin()
+        routes = {
+            route: replace(answers, recent=_outcomes(recent[route]), seconds=list(seconds[route]))
+            for route, answers in _routes(counts, messages).items()
+        }
         return Served(
-            _routes(counts, messages),
+            routes,
             _lines(counts) if self._has_lines else [],
             _requests(counts) if self.observed else [],
+            [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
         )
+
+
+def _outcomes(kinds: Iterable[_Kind]) -> str:
+    """Write each answer as one character.
+
+    Decision: an answer of a bridge or port that closes says nothing of the route's health.
+    """
+    return "".join(
+        WELL if code is None or code == SKIPPED else NOT_SERVED if code in _FAILURES else CALLER_REFUSED
+        for _, _, code in kinds
+        if code != _STOPPING
+    )
 
 
 def _routes(counts: Mapping[_Kind, int], messages: Mapping[_Kind, str]) -> dict[str, RouteAnswers]:
     routes: dict[str, RouteAnswers] = {}
     for kind, count in counts.items():
-        served, _, code = kind
+        served, status, code = kind
         answers = routes.get(served.route, _NO_ANSWERS)
         if code is None:
-            routes[served.route] = replace(answers, answered=answers.answered + count)
+            answers = replace(answers, answered=answers.answered + count)
         elif code == SKIPPED:
-            routes[served.route] = replace(answers, skipped=answers.skipped + count)
+            answers = replace(answers, skipped=answers.skipped + count)
         elif code in _FAILURES:
             message = messages.get(kind, "")
-            routes[served.route] = replace(answers, failed=answers.failed + count, code=str(code), message=message)
+            answers = replace(answers, failed=answers.failed + count, code=str(code), message=message)
+        elif code != _STOPPING:
+            answers = replace(answers, refused=answers.refused + count, refusal=f"{status[:3]} {code}")
+        routes[served.route] = answers
     return routes
 
 

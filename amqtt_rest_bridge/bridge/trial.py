@@ -142,5 +142,7 @@ class _Broker:
         self._expected.append(reply := _Reply())
         yield reply
 
-    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:  # noqa: ARG002
+    def answered(
+        self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float  # noqa: ARG002
+    ) -> None:
         self.served = served

@@ -103,10 +103,13 @@ def _slot(status: Status) -> int:
 
 def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:
     for status in statuses:
-        error = status.get("last_error")
+        error, why = status.get("last_error"), status.get("health_reason")
+        parts = [] if why is None else [_text(why)]
         if isinstance(error, Mapping):
             shown = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
-            yield Text(f"{_text(status['name'])}: {shown or _UNKNOWN} ({_age(error.get('time'), now)})")
+            parts.insert(0, f"{shown or _UNKNOWN} ({_age(error.get('time'), now)})")
+        if parts:
+            yield Text(f"{_text(status['name'])}: {'; '.join(parts)}")
 
 
 def _age(time: Any, now: float) -> str:

@@ -40,7 +40,8 @@ class EventCounts(Struct, array_like=True):
     """What has been counted of an event since the broker's start; the broker's loop alone changes it.
 
     `outcomes` are calls by failure code ("succeeded" without one), `seconds` their total duration, `buckets` their
-    number by `BUCKETS`, not cumulated. `statuses` are requests of server mode by the status of their answers.
+    number by `BUCKETS`, not cumulated. `statuses` are requests of server mode by the status of their answers; of a
+    server event `seconds` and `buckets` are those of `RequestTimes`.
     """
 
     outcomes: dict[str, int]

@@ -85,11 +85,30 @@ class RequestCount(Struct, frozen=True, array_like=True):
     count: int
 
 
+class RequestTimes(Struct, frozen=True, array_like=True):
+    """How long a server event took to answer since the last report, by `admin_frames.BUCKETS`, and together.
+
+    Those of callers that were refused are left out, as are those for which WHEN is false.
+    """
+
+    route: str
+    event: str
+    buckets: list[int]
+    seconds: float
+
+
+WELL: Final = "."
+CALLER_REFUSED: Final = "c"
+NOT_SERVED: Final = "x"
+
+
 class RouteAnswers(Struct, frozen=True, array_like=True):
     """Requests that a route has answered since the last report.
 
-    `failed` are those that the route could not serve, the last of them with `code` and `message`; a caller's mistake
-    counts as neither. `skipped` are those for which WHEN is false.
+    `failed` are those that the route could not serve, the last of them with `code` and `message`. `skipped` are those
+    for which WHEN is false. `refused` are callers' mistakes, the last of them answered with `refusal` (`401
+    unauthorized`). `recent` has a character for each of the last 20: `WELL`, `CALLER_REFUSED` or `NOT_SERVED`.
+    `seconds` are the times of the last ones that were served well, some of them where they are many.
     """
 
     answered: int
@@ -97,6 +116,10 @@ class RouteAnswers(Struct, frozen=True, array_like=True):
     code: str
     message: str
     skipped: int = 0
+    refused: int = 0
+    refusal: str = ""
+    recent: str = ""
+    seconds: list[float] = []
 
 
 class EventAnswers(Struct, frozen=True, array_like=True):
@@ -215,12 +238,13 @@ class Waiting(Struct, frozen=True, array_like=True, tag=24):
 class Served(Struct, frozen=True, array_like=True, tag=25):
     """What server mode answered since the last such frame.
 
-    `events` only when the broker logs at INFO, `requests` only when there is an admin port.
+    `events` only when the broker logs at INFO, `requests` and `times` only when there is an admin port.
     """
 
     routes: dict[str, RouteAnswers]
     events: list[EventAnswers]
     requests: list[RequestCount] = []
+    times: list[RequestTimes] = []
 
 
 class Log(Struct, frozen=True, array_like=True, tag=26):

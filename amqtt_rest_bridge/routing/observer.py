@@ -12,7 +12,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.admin_frames import BUCKETS, EventCounts, FoundRecords, Observed, Record
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.topics import loggable
@@ -69,12 +69,17 @@ class Observer:
         if not message.topic.startswith("$SYS/"):
             self._follow(Record(message.timestamp, "message", topic=loggable(message.topic)))
 
-    def served(self, requests: Iterable[RequestCount]) -> None:
-        """Count requests of server mode."""
+    def served(self, requests: Iterable[RequestCount], times: Iterable[RequestTimes]) -> None:
+        """Count requests of server mode, and how long they took."""
         for request in requests:
             counts = self._counts.get((request.route, request.event))
             if counts is not None:
                 counts.statuses[request.status] = counts.statuses.get(request.status, 0) + request.count
+        for own in times:
+            counts = self._counts.get((own.route, own.event))
+            if counts is not None:
+                counts.buckets = [sum(pair) for pair in zip(counts.buckets, own.buckets, strict=True)]
+                counts.seconds += own.seconds
 
     def found(self, route: str, awaited: int) -> FoundRecords:
         """Return the last records of a route; all of them are failures."""

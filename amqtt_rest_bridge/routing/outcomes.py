@@ -80,10 +80,13 @@ class Outcomes:
         if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
             self._publish_failure(offered, failure, None)
 
-    def error(self, route: str, code: str, message: str) -> None:
-        """Note in a route's status an error that ended no call and no request."""
+    def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
+        """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
         statistics = self.statistics.get(route)
-        if statistics is not None and statistics.try_failed(code, message, time.time()):
+        if statistics is None:
+            return
+        note = statistics.server_error if of_server else statistics.try_failed
+        if note(code, message, time.time()):
             self.on_health(statistics)
 
     def _publish_failure(self, of: Call | Offered, failure: CallError, release_credits: ReleaseCredits | None) -> None:

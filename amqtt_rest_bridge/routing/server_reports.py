@@ -40,7 +40,7 @@ class ServerReports:
         for event in report.events:
             self._outcomes.quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
         if self._outcomes.observer is not None:
-            self._outcomes.observer.served(report.requests)
+            self._outcomes.observer.served(report.requests, report.times)
         for route, answers in report.routes.items():
             statistics = self._outcomes.statistics.get(route)
             if statistics is not None and statistics.served(answers, time.time()):
@@ -52,13 +52,14 @@ class ServerReports:
         text, topic = "dropped a reply on %s: %s", loggable(message.topic)
         for route, event in asking(self._routes, message.topic):
             self._outcomes.quiet.note(logging.ERROR, (route, event), text, topic, failure.message)
-            self._outcomes.error(route, failure.code, failure.message)
+            self._outcomes.error(route, failure.code, failure.message, of_server=True)
 
     def stalled(self, ports: Collection[int]) -> None:
         """Note ports that have stopped answering, as an error of each of their routes."""
         for routes in routes_by_port(self._routes, ports).values():
             for route in routes:
-                self._outcomes.error(route.name, "internal_error", "the port of the route has stopped answering")
+                told = "the port of the route has stopped answering"
+                self._outcomes.error(route.name, "internal_error", told, of_server=True)
 
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""

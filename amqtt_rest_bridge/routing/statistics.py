@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import no_free_worker, overloaded
-from amqtt_rest_bridge.link.frames import RouteAnswers
+from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, WELL, RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route
 from amqtt_rest_bridge.times import rfc3339
 
-_RECENT = 20  # health looks at the last 20 calls
+_RECENT = 20  # health looks at the last 20 calls, and at the last 20 requests of server mode
 _RED_STREAK = 3
-_LATENCIES = 1000  # calls that p50 and p99 are taken from
+_LATENCIES = 1000  # calls and requests that p50 and p99 are taken from
 # What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
 _DISCONNECTED: Final = frozenset({"connection_failed", "tls_failed", "timeout"})
 _ANSWERED: Final = frozenset({"http_status", "redirect_refused", "response_too_large"})
@@ -35,6 +35,10 @@ class RouteStatistics:
         self._recent_errors = 0
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._streak = 0
+        self._requests = ""  # the last 20 of server mode: see `RouteAnswers.recent`
+        self._failed_requests = 0  # in a row
+        self._refused_callers = 0  # of `refused`
+        self._refusal = ""  # of the last of them
         self._connection = "idle"
         self._last_success: float | None = None
         self._last_error: tuple[float, str, str] | None = None
@@ -44,6 +48,7 @@ class RouteStatistics:
 
     def update(self, route: Route) -> None:
         """Apply what a reload changed."""
+        self._calls_out = route.config.enable_client
         self.capacity = route.route_config.overload_capacity
         self.policy = route.route_config.overload_policy
         self.timeout = route.route_config.overload_timeout / 1000
@@ -113,19 +118,39 @@ class RouteStatistics:
     def served(self, answers: RouteAnswers, now: float) -> bool:
         """Count requests of server mode; return whether the health changed.
 
-        Decision: a caller's mistake (a 4xx) is not a fault of the route, so callers cannot make its health Red; the
-        bridge process reports as `failed` only what the route itself could not do.
+        Decision: a caller's mistake (a 4xx) is not a fault of the route: it makes its health Yellow, never Red, is no
+        error of its, and leaves `last_error` as it is.
         """
         before = self.health
-        self.total += answers.answered + answers.failed + answers.skipped
+        self.total += answers.answered + answers.failed + answers.skipped + answers.refused
         self.skipped += answers.skipped
         self.succeeded += answers.answered
         self.failed += answers.failed
-        for _ in range(min(answers.failed, _RECENT)):
-            self._error(answers.code, answers.message, now)
+        self.refused += answers.refused
+        self._refused_callers += answers.refused
+        self._refusal = answers.refusal or self._refusal
+        self._latencies.extend(answers.seconds)
+        self._requests = (self._requests + answers.recent)[-_RECENT:]
+        at_the_end = len(answers.recent) - len(answers.recent.rstrip(NOT_SERVED))
+        if at_the_end < len(answers.recent):
+            self._failed_requests = at_the_end
+        else:
+            self._failed_requests += answers.failed
+        if answers.failed:
+            self._last_error = (now, answers.code, answers.message)
         if answers.answered:
-            self._note(well=True)
             self._last_success = now
+            if not self._calls_out:
+                self._connection = "connected"
+        return self.health != before
+
+    def server_error(self, code: str, message: str, now: float) -> bool:
+        """Note an error of server mode that ended no request; return whether the health changed."""
+        before = self.health
+        self._failed_tries += 1
+        self._failed_requests += 1
+        self._requests = (self._requests + NOT_SERVED)[-_RECENT:]
+        self._last_error = (now, code, message)
         return self.health != before
 
     def failure(self, code: str, message: str, now: float) -> bool:
@@ -172,14 +197,35 @@ class RouteStatistics:
 
     @property
     def health(self) -> str:
-        """Return Green, Yellow (errors among the last 20) or Red (the last 20 all failed, 3 in a row, or no port)."""
-        if self._down is not None or self._streak >= _RED_STREAK:
+        """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 errors in a row, or no port).
+
+        Calls and requests are looked at each for themselves; the worse counts.
+        """
+        if self._down is not None or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
             return "Red"
-        return "Yellow" if self._recent_errors else "Green"
+        return "Yellow" if self._recent_errors or self._requests.strip(WELL) else "Green"
+
+    @property
+    def health_reason(self) -> str | None:
+        """Return why the health is not Green: what fails, and callers that are refused apart from it."""
+        requests, reasons = self._requests, []
+        if self._down is not None:
+            reasons.append(self._down)
+        if self._recent_errors:
+            reasons.append(f"messages failed: {self._recent_errors} of the last {len(self._recent)}")
+        if NOT_SERVED in requests:
+            reasons.append(f"requests failed: {requests.count(NOT_SERVED)} of the last {len(requests)}")
+        if CALLER_REFUSED in requests:
+            refused = requests.count(CALLER_REFUSED)
+            reasons.append(
+                f"callers refused: {refused} of the last {len(requests)} requests, the last one with {self._refusal}"
+            )
+        return "; ".join(reasons) or None
 
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
         latencies = sorted(self._latencies)
+        errors = self.failed + self.refused - self._refused_callers + self._failed_tries
         error: dict[str, str] | None = None
         if self._last_error is not None:
             failed_at, code, message = self._last_error
@@ -188,8 +234,9 @@ class RouteStatistics:
             "name": self.name,
             "type": "REST_API",
             "health": self.health,
+            "health_reason": self.health_reason,
             "connection": self._connection,
-            "errors": {"total": self.failed + self.refused + self._failed_tries, "consecutive": self._streak},
+            "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
             "messages": {
                 "total": self.total,
                 "succeeded": self.succeeded,

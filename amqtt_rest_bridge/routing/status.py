@@ -100,7 +100,7 @@ class StatusReporter:
         status = statistics.status(time.time())
         if self.fault is not None:
             error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self.fault}
-            status |= {"health": "Red", "last_error": error}
+            status |= {"health": "Red", "health_reason": self.fault, "last_error": error}
         return status
 
     def report(self, statistics: RouteStatistics) -> None:

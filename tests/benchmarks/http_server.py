@@ -73,7 +73,9 @@ class Engine:
         self._timers.after(1.0, lambda: reply.arrive(b"reply"))
         yield reply
 
-    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
+    def answered(
+        self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float
+    ) -> None:
         """Count nothing."""
 
 

@@ -129,7 +129,10 @@ class FakeBroker:
         finally:
             self.log.append(f"done {topic}")
 
-    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None) -> None:
+    def answered(
+        self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float
+    ) -> None:
+        assert seconds >= 0
         self.counted.append((served.route, code))
         self.lines.append(f"answered {served.request} with {status}")
 

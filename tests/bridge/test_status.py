@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.link.frames import RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.bridge.host import hosting
@@ -113,14 +112,6 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
     assert (status["messages"]["failed"], status["last_error"]["message"]) == (0, "refused")
     one.success(0.1, 104.0)
     assert (one.health, one.status(105.0)["connection"]) == ("Yellow", "connected")
-
-
-def test_requests_of_server_mode_count_too() -> None:
-    one = account()
-    assert not one.served(RouteAnswers(5, 0, "", ""), 100.0)
-    assert one.served(RouteAnswers(0, 3, "reply_timeout", "no reply"), 101.0)
-    assert one.health == "Red"
-    assert one.status(102.0)["messages"]["total"] == 8
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import pytest
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
 from tests.bridge.host import Host, configuration, hosting, plain_broker
+from tests.bridge.http_server_support import Raw, post
 from tests.bridge.http_target import Target, silent
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
 from tests.bridge.test_status_table import status
@@ -136,6 +137,19 @@ def test_status_that_the_plugin_publishes_is_shown(capsys: pytest.CaptureFixture
         assert main(["status", "--broker", url(reporting), "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)
     assert (one["name"], one["type"], one["health"]) == ("Intake", "REST_API", "Green")
+
+
+def test_a_route_that_refuses_its_callers_says_so_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded = SERVER_ROUTE.replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "a-long-token"\n        WITH SERVER_PORT')
+    with hosting(guarded, status_seconds=0.1) as reporting, Raw(reporting.http_port) as raw:
+        assert raw.ask(post("/webhook", b"x", "Authorization: Bearer wrong")).status == 401
+        client = reporting.client("$SYS/broker/routes/Intake/status")
+        while json.loads(client.message()[1])["health"] != "Yellow":
+            pass
+        assert main(["status", "--broker", url(reporting)]) == 0
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert "Intake: callers refused: 1 of the last 1 requests, the last one with 401 unauthorized" in shown
+    assert shown[1].split()[:2] == ["Intake", "Yellow"]
 
 
 class _SeenEnoughError(Exception):

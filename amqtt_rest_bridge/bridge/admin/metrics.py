@@ -23,6 +23,10 @@ METRICS: Final = {
     "rest_bridge_call_seconds": ("histogram", "Seconds from a message's arrival in the bridge process to its end."),
     "rest_bridge_refused_total": ("counter", "Messages that were not taken for lack of room."),
     "rest_bridge_requests_total": ("counter", "Requests of server mode, by the status of the answer."),
+    "rest_bridge_request_seconds": (
+        "histogram",
+        "Seconds from a request of server mode to its answer; without callers that were refused.",
+    ),
     "rest_bridge_retries_total": ("counter", "Tries after the first."),
     "rest_bridge_health": ("gauge", "Health of the route: 0 Green, 1 Yellow, 2 Red."),
     "rest_bridge_queued": ("gauge", "Messages that wait: for a worker, for their next try, or for room."),
@@ -82,15 +86,17 @@ class _Samples(Collector):
             self._add("rest_bridge_requests_total", {**labels, "status": status}, count)
         self._add("rest_bridge_refused_total", labels, counts.refused)
         if counts.outcomes:
-            self._add_durations(labels, counts)
+            self._add_durations("rest_bridge_call_seconds", labels, counts)
+        elif counts.statuses:
+            self._add_durations("rest_bridge_request_seconds", labels, counts)
 
-    def _add_durations(self, labels: dict[str, str], counts: EventCounts) -> None:
-        samples, total = self._metrics["rest_bridge_call_seconds"].samples, 0
+    def _add_durations(self, name: str, labels: dict[str, str], counts: EventCounts) -> None:
+        samples, total = self._metrics[name].samples, 0
         for bound, count in zip(_BOUNDS, counts.buckets, strict=True):
             total += count
-            samples.append(Sample("rest_bridge_call_seconds_bucket", {**labels, "le": bound}, total))
-        samples.append(Sample("rest_bridge_call_seconds_sum", labels, counts.seconds))
-        samples.append(Sample("rest_bridge_call_seconds_count", labels, total))
+            samples.append(Sample(f"{name}_bucket", {**labels, "le": bound}, total))
+        samples.append(Sample(f"{name}_sum", labels, counts.seconds))
+        samples.append(Sample(f"{name}_count", labels, total))
 
     def _add_broker(self, broker: BrokerInsight) -> None:
         self._add("rest_bridge_restarts_total", {}, broker.restarts)

@@ -35,6 +35,7 @@ def row(route: RouteInsight, history: History) -> Row:
         "spooled": "-" if route.spooled is None else str(route.spooled),
         "p50": _milliseconds(latency.get("p50")),
         "p99": _milliseconds(latency.get("p99")),
+        "reason": str(status.get("health_reason") or ""),
         "error": "" if error is None else f"{error['code']}: {error['message']}",
         "error_time": "" if error is None else f"Last error, {str(error['time'])[:19].replace('T', ' ')} UTC: ",
         "ok": _points([sample.succeeded for sample in samples], highest),

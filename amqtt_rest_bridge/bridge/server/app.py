@@ -102,9 +102,31 @@ class RouteApplication:
             )
         match = methods.by_method.get(request.method)
         if match is None:
-            return _answer_other_method(request, methods)
+            return self._answer_other_method(request, path, methods, wake)
         found = EventRequest(request, path, match.parameters, self._clock(), wake, self._monotonic)
         return match.target.answer(found)
+
+    def _answer_other_method(
+        self, request: Request, path: str, methods: "Methods[_Endpoint]", wake: Wake
+    ) -> Response:
+        """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
+        if request.method != "OPTIONS":
+            raise error(
+                "method_not_allowed",
+                "The endpoint does not take this method",
+                f"Use one of: {methods.allow}",
+                (("Allow", methods.allow),),
+            )
+        origin = request.headers.get("origin")
+        asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
+        if origin is None or asked is None or asked.target.cors is None:
+            return _options_answer(methods.allow)
+        wanted = request.headers.get("access-control-request-headers")
+        try:
+            return _options_answer(methods.allow, asked.target.cors.preflight_headers(origin, methods.allow, wanted))
+        except RefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
+            found = EventRequest(request, path, asked.parameters, self._clock(), wake, self._monotonic)
+            return asked.target.failed(found, failure)
 
 
 class _Endpoint:
@@ -157,7 +179,7 @@ class _Endpoint:
 
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
-        self._broker.answered(self._served, answer.status, None, None)
+        self._broker.answered(self._served, answer.status, None, None, request.clock() - request.began)
         if self._recorder is not None:
             self._recorder.request(self._of, request.http, request.topic, answer.status, None, request.timestamp)
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
@@ -169,7 +191,7 @@ class _Endpoint:
         there is no room to answer with that.
         """
         if isinstance(failure, IgnoredError):
-            self._broker.answered(self._served, _IGNORED.status, SKIPPED, None)
+            self._broker.answered(self._served, _IGNORED.status, SKIPPED, None, request.clock() - request.began)
             headers = (*request.answer_headers, *_IGNORED.headers)
             return Response(_IGNORED.status, headers, _IGNORED.body, None, self._labels)
         if isinstance(failure, RefusedError):
@@ -178,7 +200,7 @@ class _Endpoint:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
             refusal, message = internal_error(), str(failure)
         sent = instead or refusal
-        self._broker.answered(self._served, sent.status, refusal.code, message)
+        self._broker.answered(self._served, sent.status, refusal.code, message, request.clock() - request.began)
         if self._recorder is not None:
             told = refusal.code, refusal.message, refusal.hint
             self._recorder.request(self._of, request.http, request.topic, sent.status, told, request.timestamp)
@@ -210,23 +232,6 @@ class _PendingAnswer:
 
     def cancel(self) -> None:
         self._steps.close()
-
-
-def _answer_other_method(request: Request, methods: Methods[_Endpoint]) -> Response:
-    """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
-    if request.method != "OPTIONS":
-        raise error(
-            "method_not_allowed",
-            "The endpoint does not take this method",
-            f"Use one of: {methods.allow}",
-            (("Allow", methods.allow),),
-        )
-    origin = request.headers.get("origin")
-    asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
-    if origin is None or asked is None or asked.target.cors is None:
-        return _options_answer(methods.allow)
-    wanted = request.headers.get("access-control-request-headers")
-    return _options_answer(methods.allow, asked.target.cors.preflight_headers(origin, methods.allow, wanted))
 
 
 def _options_answer(allow: str, headers: Headers = ()) -> Response:

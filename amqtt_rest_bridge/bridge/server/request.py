@@ -22,7 +22,7 @@ class EventRequest:
     """
 
     __slots__ = (
-        *("answer_headers", "caller_left", "clock", "headers", "http", "method"),
+        *("answer_headers", "began", "caller_left", "clock", "headers", "http", "method"),
         *("parameters", "path", "query", "timestamp", "topic", "wake"),
     )
 
@@ -44,6 +44,7 @@ class EventRequest:
         self.timestamp = timestamp
         self.wake = wake
         self.clock = clock
+        self.began = clock()
         self.caller_left = False
         self.topic: str | None = None  # that the request is published on, once that is known
         self.answer_headers: Headers = ()  # those that go with every answer of the endpoint
