@@ -7,6 +7,7 @@ from typing import Any
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues, ResultValues
+from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.times import rfc3339
 
 
@@ -78,6 +79,34 @@ def overloaded(capacity: int) -> CallError:
         FailureCode.OVERLOADED,
         f"the route is overloaded: its OVERLOAD_CAPACITY of {capacity} messages is used up",
         "send more slowly, raise OVERLOAD_CAPACITY, or find out why the HTTP server answers slowly",
+    )
+
+
+def bytes_used_up(setting: str, most: int, size: int) -> CallError:
+    """Build the failure of a message whose payload has no room; `setting` is OVERLOAD_BYTES or queue_bytes."""
+    whose = "the route is overloaded: its" if setting.isupper() else "the bridge is overloaded: its"
+    return CallError(
+        FailureCode.OVERLOADED,
+        f"{whose} {setting} of {size_text(most)} have no room for a payload of {size_text(size)}",
+        f"send more slowly, raise {setting}, or find out why the HTTP server answers slowly",
+    )
+
+
+def message_too_large(size: int, most: int) -> CallError:
+    """Build the failure of a message whose payload is larger than max_message_bytes."""
+    return CallError(
+        FailureCode.PAYLOAD_TOO_LARGE,
+        f"the message has {size} bytes, max_message_bytes allows {most}",
+        "send a smaller payload, or raise max_message_bytes",
+    )
+
+
+def route_removed() -> CallError:
+    """Build the failure of a message that waited in the broker process when a reload removed its event."""
+    return CallError(
+        FailureCode.OVERLOADED,
+        "the message waited for its turn when its route or event was removed; it was not sent",
+        "publish it again once a route takes it",
     )
 
 

@@ -80,7 +80,7 @@ class RestApiConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouteConfig:
-    """The ROUTE_CONFIG block: how many messages may be queued and in flight, and what happens to one too many.
+    """The ROUTE_CONFIG block: how many messages, and bytes of payloads, may be queued and in flight, and what follows.
 
     `overload_timeout` is in milliseconds. `rate_limit` is the seconds from one request to the next, None for no limit.
     """
@@ -89,6 +89,7 @@ class RouteConfig:
     overload_policy: OverloadPolicy = OverloadPolicy.BALANCED
     overload_timeout: int = 0
     rate_limit: float | None = None
+    overload_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

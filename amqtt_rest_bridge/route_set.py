@@ -64,13 +64,17 @@ def reply_filters(routes: Iterable[Route]) -> dict[str, float]:
     return filters
 
 
-def asking(routes: Iterable[Route], topic: str) -> list[tuple[str, str]]:
-    """Return the names of the routes and events whose requests may wait for a reply on a topic."""
+def asking(routes: Iterable[Route], topic: str, *, reads: bool = False) -> list[tuple[str, str]]:
+    """Return the names of the routes and events whose requests may wait for a reply on a topic.
+
+    With `reads` also those of read events that answer with what is published there.
+    """
     return [
         (route.name, event.name)
         for route in routes
         for event in route.server_events
-        if event.reply_topic is not None and filter_matches(_reply_filter(event.reply_topic), topic)
+        if (event.reply_topic is not None and filter_matches(_reply_filter(event.reply_topic), topic))
+        or (reads and event.read_filter is not None and filter_matches(event.read_filter, topic))
     ]
 
 

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.bridge.server.refusals import STATUS_LINES
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.processes.settings import Settings
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.worker.settings import WorkerSettings
 from template_api import config
 from template_api.errors import ApiError
@@ -61,7 +61,7 @@ def test_server_modes_answers_are_the_codes() -> None:
 
 
 def test_the_status_fields_are_the_codes() -> None:
-    status = RouteStatistics(Route("R", RestApiConfig()), 1, 0.0).status(0.0)
+    status = RouteStatistics(Route("R", RestApiConfig()), 1, 0.0, QueueBytes(1)).status(0.0)
     table = [name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[0])]
     assert sorted(table) == sorted(status)
     described = {name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[1])}

@@ -91,6 +91,7 @@ class Engine:
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
+        self._parsing = threading.Lock()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
         self._answers = Answers()
@@ -225,8 +226,9 @@ class Engine:
         name, pace = numbered.route.name, self._pace_of(numbered.route)
         sender = self._makers.sender(numbered.route.config, settings)
         context = RouteContext(
-            self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name)
-        )
+            self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name),
+            self._parsing,
+        )  # fmt: skip
         return RouteRunner(numbered, settings, sender, context, self.recorder)
 
     def _pace_of(self, route: Route) -> Pace | None:

@@ -27,6 +27,7 @@ from amqtt_rest_bridge.http_client import TlsContexts
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
+from amqtt_rest_bridge.memory import return_large_blocks
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection of server mode needs a descriptor
+    return_large_blocks(few_arenas=True)
     link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
     logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")
     Engine(link, Network(), settle).run()

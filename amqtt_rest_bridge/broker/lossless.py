@@ -139,7 +139,7 @@ class Lossless:
 
     async def _replay(self, kept: Kept, listening: Listening) -> bool:
         """Dispatch a call from disk; return False when its publisher may not publish, or not yet."""
-        listening.statistics.admit_again()
+        listening.statistics.admit_again(len(kept.message.payload))
         if kept.client_id is not None:
             publisher = publisher_of(kept.client_id, kept.username)
             undecided = Undecided(publisher, publisher.username, kept.message, (listening,), (kept.key,), kept.hops)
@@ -165,13 +165,14 @@ class Lossless:
             self._spool.settle()
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
-        refusal = listening.statistics.admit()
+        size = len(message.payload)
+        refusal = self._dispatcher.too_large(size) or listening.statistics.admit(size)
         if refusal is None:
             try:
                 client = (session.client_id or "", session.username)
                 return self._spool.keep(listening.route, listening.event.name, message, 0, client)
             except StoreFullError as error:
-                listening.statistics.withdraw()
+                listening.statistics.withdraw(size)
                 refusal = disk_full(error)
         self._dispatcher.refuse(Offered(listening, message, 0), refusal)
         return None

@@ -40,6 +40,7 @@ class Kind(StrEnum):
     CONDITION = "condition"
     TOKENS = "tokens, comma-separated"
     DURATION = "a number with s, m, h or d, at least 1s"
+    SIZE = "a size: a number with KiB, MiB or GiB, or plain bytes"
     RATE = "a number of requests per s, m, h or d, as in 5/s"
     STATUSES = "statuses from 400 to 599, as in 500, 502-504"
 
@@ -56,8 +57,8 @@ class Applies(StrEnum):
 class Parameter:
     """One setting.
 
-    `default` is as it would be written, None when there is none; `low` and `high` bound an integer; the value of a
-    `secret` one is masked wherever it would be shown.
+    `default` is as it would be written, None when there is none; `low` and `high` bound an integer or a size; the value
+    of a `secret` one is masked wherever it would be shown.
     """
 
     name: str
@@ -218,13 +219,19 @@ _ROUTE_CONFIG = (
         "OVERLOAD_CAPACITY", _INT, "10000", _C, "messages that may be queued and in flight", low=1, high=1_000_000,
     ),
     Parameter(
+        "OVERLOAD_BYTES", Kind.SIZE, "64MiB", _C,
+        "payloads of messages that may be queued and in flight; one message is taken where nothing is queued",
+        low=1, high=1 << 40,
+    ),
+    Parameter(
         "OVERLOAD_POLICY", Kind.CHOICE, "balanced", _C,
         "balanced: refuse new messages when full; realtime: when no worker is free; lossless: keep them on disk, "
         "and refuse new ones when full", choices=tuple(OverloadPolicy),
     ),
     Parameter(
         "OVERLOAD_TIMEOUT", _INT, "0", _C,
-        "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY more may wait",
+        "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY and OVERLOAD_BYTES "
+        "more may wait",
         low=0, high=3_600_000,
     ),
     Parameter(

@@ -29,6 +29,7 @@ from amqtt_rest_bridge.placeholders import (
     parse,
     suspects,
 )
+from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")
@@ -175,6 +176,15 @@ def _integer(parameter: Parameter, value: Value) -> int:
     return int(text)
 
 
+def _size(parameter: Parameter, value: Value) -> int:
+    size = read_size(value.text)
+    if size is None:
+        raise _wrong(parameter, value, FORM)
+    if not parameter.low <= size <= parameter.high:
+        raise FormError(f"must be from {size_text(parameter.low)} to {size_text(parameter.high)}, not {value.shown!r}")
+    return size
+
+
 def _choice(parameter: Parameter, value: Value) -> str:
     wanted = value.text.strip().lower()
     for choice in parameter.choices:
@@ -219,6 +229,7 @@ def _file(_: Parameter, value: Value) -> str:
 _CONVERTERS: dict[Kind, Callable[[Parameter, Value], object]] = {
     Kind.BOOLEAN: _boolean,
     Kind.INTEGER: _integer,
+    Kind.SIZE: _size,
     Kind.CHOICE: _choice,
     Kind.TOPIC: _topic,
     Kind.FILTER: _filter,

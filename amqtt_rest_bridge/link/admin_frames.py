@@ -65,6 +65,7 @@ class RouteInsight(Struct, frozen=True, array_like=True):
     refused: int
     retried: int
     queued: int
+    held_bytes: int
     in_flight: int
     spooled: int | None
     status: dict[str, Any] | None

@@ -3,10 +3,11 @@
 A call goes to the process that holds the fewest; the calls of one topic of an ORDERED event, or of one route with a
 RATE_LIMIT, always to the same one. Calls that find no process ready are held here.
 
-When a process dies, everything that it had sent is read first. Then the calls that it still held are dispatched again
-(lossless routes) or reported lost (`bridge_restarted`), a slice of them between two iterations of the loop: ten
-thousand at once would hold up the other clients. It is started again at once, then after 1, 2, 4 ... 30 s; its
-listening sockets belong to the broker process and stay open, and its routes are sent to it anew.
+When a process dies, everything that it had sent is read first. Then the calls that it still held are reported lost
+(`bridge_restarted`), and those of lossless routes, and all that it had not been sent, are dispatched again: a slice of
+them between two iterations of the loop, since ten thousand at once would hold up the other clients. It is started again
+at once, then after 1, 2, 4 ... 30 s; its listening sockets belong to the broker process and stay open, and its routes
+are sent to it anew.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
-from amqtt_rest_bridge.link.frames import Stop, ToBroker
+from amqtt_rest_bridge.link.frames import ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess
 from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
-from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.calls import Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.slices import Slices
 
@@ -195,7 +196,7 @@ class BridgePool:
         self._stopping = True
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.link.send(Stop(grace))
+                bridge.stop(grace)
         deadline = time.monotonic() + grace + 0.5
         while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
             await asyncio.sleep(0.01)
@@ -230,8 +231,9 @@ class BridgePool:
 
     def _make(self, index: int) -> BridgeProcess:
         return BridgeProcess(
-            index, self._loop, self._spawn, self._server, self._became_ready, self._died, self._oversee
-        )
+            index, self._loop, self._spawn, self._settings.workers,
+            self._server, self._became_ready, self._died, self._oversee,
+        )  # fmt: skip
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
         self._show_latest(bridge)
@@ -268,11 +270,12 @@ class BridgePool:
             bridge.index,
             bridge.pid,
             f": {bridge.failure}" if bridge.failure else "",
-            len(calls),
+            sum(call.place is not CallPlace.HELD for call in calls),
             f"in {delay:.0f} s" if delay else "at once",
         )
-        self._due.put_first(call for call in calls if call.key is not None)
-        self._lost.put_last(call for call in calls if call.key is None)
+        again = [call for call in calls if call.key is not None or call.place is CallPlace.HELD]
+        self._lost.put_last(call for call in calls if call.key is None and call.place is not CallPlace.HELD)
+        self._due.put_first(again)
         self._loop.call_later(delay, self._restart, bridge)
 
     def _delay(self, bridge: BridgeProcess) -> float:

@@ -1,4 +1,4 @@
-"""One bridge process as the broker sees it: its link, and the calls that it holds. The broker's loop alone.
+"""One bridge process as the broker sees it: its link, and the calls that it holds or will be sent. The broker's loop.
 
 A bridge process lives at the other end of a link and ends by itself when the link closes.
 """
@@ -34,6 +34,7 @@ from amqtt_rest_bridge.link.frames import (
     Served,
     Stalled,
     StalledPort,
+    Stop,
     Stopped,
     ToBroker,
     TryFailed,
@@ -42,6 +43,7 @@ from amqtt_rest_bridge.link.frames import (
     Waiting,
 )
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
+from amqtt_rest_bridge.processes.read_ahead import ReadAhead
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -65,6 +67,7 @@ class BridgeProcess:
         index: Its number among those of the plugin.
         loop: The broker's, which may not run yet.
         spawn: Starts it.
+        workers: How many calls of a route it runs at once.
         server: Counts what its server mode takes in and answers.
         on_ready: Called when it serves, each time that it has taken new routes.
         on_closed: Called when it has ended.
@@ -76,6 +79,7 @@ class BridgeProcess:
         index: int,
         loop: asyncio.AbstractEventLoop,
         spawn: Spawn,
+        workers: int,
         server: ServerReports,
         on_ready: Callable[["BridgeProcess"], None],
         on_closed: Callable[["BridgeProcess"], None],
@@ -84,6 +88,7 @@ class BridgeProcess:
         self.index = index
         self.ready = False
         self.calls: dict[int, Call] = {}
+        """Those that it holds, and those that will be sent to it when it can start them soon."""
         self.ports: frozenset[int] = frozenset()
         self.failure: str | None = None
         self.stopped = False
@@ -99,6 +104,7 @@ class BridgeProcess:
         """What it is sent, beside its calls."""
         self.feed = CallerFeed(loop, self.link)
         """What its callers wait for."""
+        self._ahead = ReadAhead(workers, lambda: self.link.backlog, self._send, self._renew)
         try:
             self.pid, self._end = spawn(theirs)
         except OSError:
@@ -152,17 +158,37 @@ class BridgeProcess:
         self._loop.call_later(PING_SECONDS, self._ping)
 
     def dispatch(self, calls: Sequence[Call]) -> None:
-        """Send calls, gathered with those that follow soon; large ones in a frame each."""
+        """Send calls that it can start soon, gathered with those that follow; large ones in a frame each."""
         size = 0
         items: list[DispatchedCall] = []
         for call in calls:
+            self.calls[call.id] = call
+            if not self._ahead.enter(call):
+                continue
             if size > FRAME_BYTES:
                 self.link.gather(Calls, items, size)
                 size, items = 0, []
-            self.calls[call.id] = call
             size += len(call.message.payload)
             items.append(DispatchedCall(call.id, call.listening.number, call.message, call.key))
-        self.link.gather(Calls, items, size)
+        if items:
+            self.link.gather(Calls, items, size)
+
+    def stop(self, grace: float) -> None:
+        """Send nothing more of what waits, and tell it to finish within `grace` seconds."""
+        self._ahead.stop()
+        self.link.send(Stop(grace))
+
+    def _send(self, call: Call) -> None:
+        """Send a call that waited until it can be started."""
+        dispatched = DispatchedCall(call.id, call.listening.number, call.message, call.key)
+        self.link.gather(Calls, [dispatched], len(call.message.payload))
+
+    def _renew(self, call: Call) -> bool:
+        """Return whether the event of a call that waited still exists; if not, the call has ended."""
+        if not call.reports.renew(call):
+            del self.calls[call.id]
+            return False
+        return True
 
     def disconnect(self) -> None:
         """Close the link, so that the process ends."""
@@ -207,22 +233,31 @@ class BridgeProcess:
                     self._server.publish(publication, self._release_credits, confirm)
             case Served():
                 self._server.served(frame)
-            case Waiting(call_id, change, for_try):
-                call = self.calls[call_id]
-                call.reports.waiting(call, change, for_try=for_try)
+            case Waiting():
+                self._waiting(frame)
             case TryFailed(call_id, code, message):
                 call = self.calls[call_id]
                 call.reports.report_error(call.listening.route, code, message)
             case Returned(call_id):
                 call = self.calls.pop(call_id)
+                self._ahead.ended(call)
                 call.reports.replay(call)
             case _:
                 self._handle_rare(frame)
+
+    def _waiting(self, frame: Waiting) -> None:
+        call = self.calls[frame.call]
+        call.reports.waiting(call, frame.change, for_try=frame.for_try)
+        if frame.change > 0:
+            self._ahead.waits(call)
+        else:
+            self._ahead.resumes(call)
 
     def _end_calls(self, results: Sequence[CallResult]) -> None:
         for result in results:
             call = self.calls.pop(result.call, None)
             if call is not None:
+                self._ahead.ended(call)
                 call.reports.done(call, result, self._release_credits)
 
     def _handle_rare(self, frame: ToBroker) -> None:
@@ -261,6 +296,7 @@ class BridgeProcess:
 
     def _sent(self) -> None:
         self.feed.send_newest()
+        self._ahead.link_has_room()
 
     def _closed(self) -> None:
         self.ready = False

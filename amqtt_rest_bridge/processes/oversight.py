@@ -135,6 +135,7 @@ class Oversight:
             statistics.refused,
             statistics.retried,
             statistics.queued,
+            statistics.queue_bytes,
             statistics.in_flight,
             statistics.outstanding if statistics.policy is OverloadPolicy.LOSSLESS else None,
             self._reporter.status(statistics) if statuses else None,

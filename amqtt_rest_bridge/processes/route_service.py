@@ -17,6 +17,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.memory import return_large_blocks
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
@@ -40,7 +41,7 @@ from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, status_topic
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def assemble(
     leads: Callable[[], bool] = lambda: True,
     troubles: Callable[[], Iterable[str]] = tuple,
 ) -> Parts:
-    """Construct the parts that messages pass; nothing is started.
+    """Construct the parts that messages pass; nothing is started, but the allocator returns large blocks from now on.
 
     Args:
         settings: The configuration's, checked.
@@ -109,7 +110,11 @@ def assemble(
     server = ServerReports(outcomes)
     oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop, troubles)
     pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight)
-    dispatcher = Dispatcher(pool, outcomes, server, settings.workers * processes, store=store)
+    return_large_blocks()
+    queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
+    dispatcher = Dispatcher(
+        pool, outcomes, server, settings.workers * processes, store=store, queue=queue, max_message_bytes=largest
+    )
     supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
     return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule)
 

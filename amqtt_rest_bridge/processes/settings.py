@@ -10,6 +10,7 @@ from typing import Final
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import BridgeSettings, OverloadPolicy, Route
+from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 log = logging.getLogger(__name__)
 
@@ -17,9 +18,13 @@ _LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNI
 _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
 _HIGHEST_PORT: Final = 65_535
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
-_RANGES: Final = (
+_SIZES: Final = (
     ("max_body_bytes", 0, _LARGEST_MESSAGE),
+    ("max_message_bytes", 1, _LARGEST_MESSAGE),
     ("max_response_bytes", 0, _LARGEST_MESSAGE),
+    ("queue_bytes", 1, 1 << 40),
+)
+_RANGES: Final = (
     ("processes", 0, 64),
     ("workers", 1, 1024),
     ("reload_seconds", 0, 86_400),
@@ -32,15 +37,20 @@ SettingFault = tuple[tuple[str, ...], str]
 
 @dataclass
 class Settings:
-    """The plugin's settings in the broker's configuration; `..._bytes` are bytes, `..._seconds` are seconds."""
+    """The plugin's settings in the broker's configuration; `..._seconds` are seconds.
+
+    `..._bytes` are sizes: bytes, or a text such as `64MiB`, which becomes bytes where it can be read.
+    """
 
     routes: str | list[str] | None = None
     server_host: str = "127.0.0.1"
     server_certfile: str | None = None
     server_keyfile: str | None = None
     secrets_dir: str = "/run/secrets"
-    max_body_bytes: int = 262_144
-    max_response_bytes: int = 262_144
+    max_body_bytes: int | str = 262_144
+    max_message_bytes: int | str = 4 << 20
+    max_response_bytes: int | str = 262_144
+    queue_bytes: int | str = 256 << 20
     processes: int = 1
     workers: int = 64
     reload_seconds: float = 2
@@ -50,6 +60,13 @@ class Settings:
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
     admin_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Read sizes that are texts."""
+        for name, _, _ in _SIZES:
+            value = getattr(self, name)
+            if isinstance(value, str) and (size := read_size(value)) is not None:
+                setattr(self, name, size)
 
     @property
     def confirms(self) -> bool:
@@ -64,6 +81,13 @@ class Settings:
                 yield (one.name,), f"the setting {one.name} is {str(value).lower()}; write a number"
         yield from _server_faults(self)
         yield from _admin_faults(self)
+        for name, least, most in _SIZES:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                yield (name,), f'the setting {name} is "{value}", which is not a size; {FORM}'
+            elif not least <= value <= most:
+                allowed = f"{least} to {most} bytes ({size_text(most)})" if most % 1024 == 0 else f"{least} to {most}"
+                yield (name,), f"the setting {name} is {value}; allowed is {allowed}"
         for name, least, most in _RANGES:
             value = getattr(self, name)
             if not least <= value <= most:
@@ -121,8 +145,8 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
     """Return the plugin's settings that a bridge process needs."""
     return BridgeSettings(
         workers=settings.workers,
-        max_body_bytes=settings.max_body_bytes,
-        max_response_bytes=settings.max_response_bytes,
+        max_body_bytes=int(settings.max_body_bytes),
+        max_response_bytes=int(settings.max_response_bytes),
         server_certfile=settings.server_certfile,
         server_keyfile=settings.server_keyfile,
         access_log=settings.access_log,

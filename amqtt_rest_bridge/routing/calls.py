@@ -7,6 +7,7 @@ A call carries the port by which its end is reported (`Call.reports`), so that w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, Protocol
 
 from amqtt_rest_bridge.errors import BridgeError
@@ -113,6 +114,9 @@ class CallReports(Protocol):
     def replay(self, call: "Call") -> None:
         """Dispatch a call that has not ended once more."""
 
+    def renew(self, call: "Call") -> bool:
+        """Use the present definition of the event; return False where there is none, which ends the call."""
+
     def waiting(self, call: "Call", change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
 
@@ -120,9 +124,27 @@ class CallReports(Protocol):
         """Note a failed try of a call that is tried until it succeeds."""
 
 
+class CallPlace(Enum):
+    """Where a call is: see `processes.read_ahead`."""
+
+    HELD = auto()
+    """In the broker process alone."""
+    ACTIVE = auto()
+    """In flight, as far as the broker process can tell."""
+    AHEAD = auto()
+    """With the bridge process, behind those in flight."""
+    BEHIND = auto()
+    """With the bridge process, behind an earlier one of the same ORDERED event and topic."""
+    WAITING = auto()
+    """With the bridge process, until its next try or its turn."""
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call."""
+    """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call.
+
+    `line` is set by the bridge process that has it: event and topic, for an ORDERED event.
+    """
 
     id: int
     listening: Listening
@@ -132,6 +154,8 @@ class Call:
     delivery: Delivery | None = None
     key: str | None = None
     waits: bool = False  # between two tries
+    place: CallPlace = CallPlace.HELD
+    line: tuple[str, str] | None = None
 
 
 class BridgePort(Protocol):

@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import disk_full, overloaded, too_many_hops
+from amqtt_rest_bridge.failures import (
+    bridge_restarted,
+    disk_full,
+    message_too_large,
+    route_removed,
+    too_many_hops,
+)
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.route_set import event_names
@@ -30,6 +36,7 @@ from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.route_table import RouteTable, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports
+from amqtt_rest_bridge.routing.statistics import QueueBytes
 from amqtt_rest_bridge.routing.watching import Watched
 
 
@@ -42,6 +49,8 @@ class Dispatcher:
         server: Server mode's side, which shares the routes.
         workers: How many requests a route can have in flight, over all bridge processes.
         store: Keeps the calls of lossless routes; None where there are none.
+        queue: Counts the payloads of all routes together.
+        max_message_bytes: A larger message takes no call.
         room: Makes the room where messages of balanced routes wait.
     """
 
@@ -53,6 +62,8 @@ class Dispatcher:
         workers: int,
         *,
         store: Store | None,
+        queue: QueueBytes,
+        max_message_bytes: int,
         room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
     ) -> None:
         self.table = RouteTable()
@@ -62,7 +73,9 @@ class Dispatcher:
         self._bridges = bridges
         self._outcomes = outcomes
         self._server = server
+        self._largest = max_message_bytes
         self._workers = workers
+        self._queue = queue
         self._store = store
         self._observer = outcomes.observer
         self._ids = itertools.count(1)
@@ -72,7 +85,7 @@ class Dispatcher:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
         self._server.replace((numbered.route for numbered in routes), reads, replies)
         watched = self._server.watching.entries()
-        self.table = build_table(routes, watched, self._outcomes.statistics, self._workers)
+        self.table = build_table(routes, watched, self._outcomes.statistics, self._workers, self._queue)
         if self._observer is not None:
             self._observer.keep(event_names(numbered.route for numbered in routes))
         for offered in list(self._room.empty()):  # by the present definition of their events
@@ -129,10 +142,7 @@ class Dispatcher:
         try:
             for entry in found:
                 if isinstance(entry, Watched):
-                    if entry.keep:
-                        self._show(entry, message.payload)
-                    else:
-                        is_awaited = is_awaited or self._server.watching.is_due(entry)
+                    is_awaited = self._watch(entry, message) or is_awaited
                 elif entry.name not in taken and (call := self._take(Offered(entry, message, hops, delivery))):
                     calls.append(call)
         finally:
@@ -140,6 +150,17 @@ class Dispatcher:
                 self._bridges.dispatch(calls)
         if is_awaited and not self._bridges.forward(message.topic, message.payload):
             self._server.reply_dropped(message)
+        if len(message.payload) > self._largest:
+            self._server.too_large(message, self._largest)
+
+    def _watch(self, entry: Watched, message: Message) -> bool:
+        """Show a message to read events; return whether requests may wait for it."""
+        if len(message.payload) > self._largest:
+            return False
+        if entry.keep:
+            self._show(entry, message.payload)
+            return False
+        return self._server.watching.is_due(entry)
 
     def run(self, name: EventName, message: Message, delivery: Delivery) -> None:
         """Dispatch a message that the schedule of an event made, to it alone; `delivery` is held for its call."""
@@ -152,6 +173,8 @@ class Dispatcher:
 
         With `only_new` those that have seen a message already keep it: it may be a later one, not retained.
         """
+        if len(payload) > self._largest:
+            return
         for entry in self.table.listeners.find(topic):
             if isinstance(entry, Watched) and entry.keep and (entry.latest is None or not only_new):
                 self._show(entry, bytes(payload))
@@ -160,9 +183,9 @@ class Dispatcher:
         """Dispatch a call that is admitted and in the store."""
         self.replay(Call(next(self._ids), listening, message, hops, self, key=key))
 
-    def withdraw(self, listening: Listening, key: str) -> None:
-        """Undo the admission of a call in the store, whose publisher may not publish."""
-        listening.statistics.withdraw()
+    def withdraw(self, listening: Listening, key: str, size: int) -> None:
+        """Undo the admission of a call in the store, whose publisher may not publish; `size` is its payload's."""
+        listening.statistics.withdraw(size)
         if self._store is not None:
             self._store.forget(key)
 
@@ -172,21 +195,32 @@ class Dispatcher:
         Where a reload has removed the event, a lossless call stays in the store and any other one ends.
         """
         self.waiting(call, -1)
+        if self._use_present(call, bridge_restarted()):
+            self._bridges.dispatch((call,))
+
+    def renew(self, call: Call) -> bool:
+        """Use the present definition of an event for a call that no bridge process has had; False where it is gone."""
+        return self._use_present(call, route_removed())
+
+    def _use_present(self, call: Call, failure: CallError) -> bool:
+        """Use the present definition of an event; where there is none, a call ends with a failure, or stays on disk."""
         listening, old = self.table.by_name.get(call.listening.name), call.listening.statistics
+        size = len(call.message.payload)
         if listening is not None:
             if listening.statistics is not old:
-                old.withdraw()
-                listening.statistics.admit_again()
+                old.withdraw(size)
+                listening.statistics.admit_again(size)
             call.listening = listening
-            self._bridges.dispatch((call,))
-        elif call.key is not None:
-            old.withdraw()
-            if self._store is not None:
-                self.orphans.append(call.key)
-                if call.delivery is not None:
-                    call.delivery.release()  # the store has the message; without one its source keeps it
-        else:
-            self.lost(call)
+            return True
+        if call.key is None:
+            self._lose(call, failure)
+            return False
+        old.withdraw(size)
+        if self._store is not None:
+            self.orphans.append(call.key)
+            if call.delivery is not None:
+                call.delivery.release()  # the store has the message; without one its source keeps it
+        return False
 
     def done(self, call: Call, result: CallResult, release_credits: ReleaseCredits) -> None:
         """End a call with its result."""
@@ -195,8 +229,11 @@ class Dispatcher:
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge process died with the failure `bridge_restarted`."""
+        self._lose(call, bridge_restarted())
+
+    def _lose(self, call: Call, failure: CallError) -> None:
         self.waiting(call, -1)
-        self._outcomes.lost(call)
+        self._outcomes.lost(call, failure)
         self._leave(call)
 
     def abandon(self) -> Mapping[str, int]:
@@ -213,6 +250,10 @@ class Dispatcher:
         """Note in a route's status an error that ended no call, such as a failed try of one that is retried."""
         self._outcomes.error(route, code, message)
 
+    def too_large(self, size: int) -> CallError | None:
+        """Return why a payload of `size` bytes takes no call, None when it does."""
+        return message_too_large(size, self._largest) if size > self._largest else None
+
     def refuse(self, offered: Offered, failure: CallError) -> None:
         """End a message that was not admitted."""
         self._outcomes.refused(offered, failure)
@@ -226,15 +267,18 @@ class Dispatcher:
         return self._admit(offered)
 
     def _admit(self, offered: Offered) -> Call | None:
-        statistics = offered.listening.statistics
+        statistics, size = offered.listening.statistics, len(offered.message.payload)
         if offered.hops >= MAX_HOPS:
             self.refuse(offered, too_many_hops(MAX_HOPS))
             return None
+        if (too_large := self.too_large(size)) is not None:
+            self.refuse(offered, too_large)
+            return None
         if offered.listening.lossless and offered.delivery is not None:  # whose source bounds what it sends
-            statistics.admit_again()
+            statistics.admit_again(size)
             return self._call(offered)
         # Those that came before go first.
-        refusal = overloaded(statistics.capacity) if statistics.outside else statistics.admit()
+        refusal = statistics.full(size) if statistics.outside else statistics.admit(size)
         if refusal is None:
             return self._call(offered)
         if not self._room.accept(offered):
@@ -251,7 +295,7 @@ class Dispatcher:
                 try:
                     key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)
                 except StoreFullError as error:
-                    listening.statistics.withdraw()
+                    listening.statistics.withdraw(len(message.payload))
                     self.refuse(offered, disk_full(error))
                     return None
         return Call(next(self._ids), listening, message, offered.hops, self, delivery, key)
@@ -263,14 +307,15 @@ class Dispatcher:
         if call.delivery is not None:
             call.delivery.release()
         statistics = call.listening.statistics
-        while statistics.outside and statistics.has_room:
+        statistics.release(len(call.message.payload))
+        while statistics.outside and statistics.has_room(len(self._room.first(statistics.name).message.payload)):
             offered = self._room.next(statistics.name)
-            statistics.admit()
+            statistics.admit_again(len(offered.message.payload))
             if next_call := self._call(offered):
                 self._bridges.dispatch((next_call,))
 
     def _time_over(self, offered: Offered) -> None:
-        self.refuse(offered, overloaded(offered.listening.statistics.capacity))
+        self.refuse(offered, offered.listening.statistics.full(len(offered.message.payload)))
 
     def _show(self, watched: Watched, payload: bytes) -> None:
         watched.latest = payload

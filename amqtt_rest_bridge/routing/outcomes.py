@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import bridge_restarted, failure_payload, failure_topic
+from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Offered, PublisherPort, ReleaseCredits
@@ -58,9 +58,9 @@ class Outcomes:
         if result.publication is not None:
             self._publish(result.publication, call.hops + 1, call.delivery, release_credits)
 
-    def lost(self, call: Call) -> None:
-        """Note a call whose bridge process died, as the failure `bridge_restarted`."""
-        failure, listening = bridge_restarted(), call.listening
+    def lost(self, call: Call, failure: CallError) -> None:
+        """Note a call whose bridge process died, or whose event is gone."""
+        listening = call.listening
         self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
         if self.observer is not None:
             self.observer.lost(listening, call.message, failure)

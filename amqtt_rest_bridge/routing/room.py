@@ -42,8 +42,8 @@ class WaitingRoom:
         if statistics.policy is not OverloadPolicy.BALANCED or not statistics.timeout:
             return False
         queue = self._queues.get(statistics.name)
-        # Decision: as many messages may wait as the route has room for, so that waiting is bounded too.
-        if queue is not None and len(queue) >= statistics.capacity:
+        # Decision: as many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
+        if queue is not None and not statistics.may_wait(len(queue), len(offered.message.payload)):
             return False
         if offered.since is None:
             offered.since = self._monotonic()
@@ -51,14 +51,18 @@ class WaitingRoom:
             queue = self._queues[statistics.name] = deque()
             self._watch(statistics.timeout, statistics.name, queue)
         queue.append(offered)
-        statistics.outside += 1
+        statistics.wait_outside(1, len(offered.message.payload))
         return True
+
+    def first(self, route: str) -> Offered:
+        """Return the message of a route that has waited longest."""
+        return self._queues[route][0]
 
     def next(self, route: str) -> Offered:
         """Remove and return the message of a route that has waited longest."""
         queue = self._queues[route]
         offered = queue.popleft()
-        offered.listening.statistics.outside -= 1
+        offered.listening.statistics.wait_outside(-1, len(offered.message.payload))
         if not queue:
             del self._queues[route]
         return offered

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from amqtt_rest_bridge.model import NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.routing.quiet_log import described
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.routing.watching import Watched
 from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 
@@ -30,6 +30,7 @@ def build_table(
     watched: Iterable[tuple[str, Watched]],
     statistics: dict[str, RouteStatistics],
     workers: int,
+    queue: QueueBytes,
 ) -> RouteTable:
     """Build the table of routes.
 
@@ -38,13 +39,14 @@ def build_table(
         watched: Server mode's topic filters.
         statistics: By route; changed in place. A route that keeps its name keeps its statistics.
         workers: How many requests a route can have in flight, over all bridge processes.
+        queue: Counts the payloads of all routes together.
     """
     before = dict(statistics)
     statistics.clear()
     entries: list[tuple[str, Listening]] = []
     for numbered in routes:
         route = numbered.route
-        own = statistics[route.name] = before.get(route.name) or RouteStatistics(route, workers, time.time())
+        own = statistics[route.name] = before.get(route.name) or RouteStatistics(route, workers, time.time(), queue)
         own.update(route)
         lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
         is_paced = route.route_config.rate_limit is not None

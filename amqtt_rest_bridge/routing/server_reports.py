@@ -4,7 +4,8 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from amqtt_rest_bridge.failures import reply_dropped
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.failures import message_too_large, reply_dropped
 from amqtt_rest_bridge.link.frames import Served
 from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
@@ -49,8 +50,20 @@ class ServerReports:
     def reply_dropped(self, message: Message) -> None:
         """Note a message that a bridge process had no room for, as an error of each route that may wait for it."""
         failure = reply_dropped(len(message.payload))
-        text, topic = "dropped a reply on %s: %s", loggable(message.topic)
-        for route, event in asking(self._routes, message.topic):
+        self._dropped(asking(self._routes, message.topic), "dropped a reply on %s: %s", message, failure)
+
+    def too_large(self, message: Message, most: int) -> None:
+        """Note a message that is too large for read events and replies, as an error of each of their routes.
+
+        Decision: a read event goes on to answer with the message before; status and log tell.
+        """
+        failure = message_too_large(len(message.payload), most)
+        events = asking(self._routes, message.topic, reads=True)
+        self._dropped(events, "dropped a message on %s: %s", message, failure)
+
+    def _dropped(self, events: Iterable[tuple[str, str]], text: str, message: Message, failure: CallError) -> None:
+        topic = loggable(message.topic)
+        for route, event in events:
             self._outcomes.quiet.note(logging.ERROR, (route, event), text, topic, failure.message)
             self._outcomes.error(route, failure.code, failure.message, of_server=True)
 

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import no_free_worker, overloaded
+from amqtt_rest_bridge.failures import bytes_used_up, no_free_worker, overloaded
 from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, WELL, RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route
 from amqtt_rest_bridge.times import rfc3339
@@ -17,16 +17,34 @@ _DISCONNECTED: Final = frozenset({"connection_failed", "tls_failed", "timeout"})
 _ANSWERED: Final = frozenset({"http_status", "redirect_refused", "response_too_large"})
 
 
+class QueueBytes:
+    """The payloads that all routes together have queued and in flight, in bytes, and the setting queue_bytes."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
 class RouteStatistics:
     """Admission and counters of one route; kept when a reload changes the route.
 
-    `workers` is how many requests the route can have in flight, over all bridge processes.
+    `workers` is how many requests the route can have in flight, over all bridge processes; `queue` counts the payloads
+    of all routes.
+
+    Decision: a route that has nothing queued and nothing in flight takes one message, however large it is and however
+    full the queues of other routes are. So no route is silenced by another one, and the bounds in bytes can be
+    exceeded by one message of each route.
     """
 
-    def __init__(self, route: Route, workers: int, now: float) -> None:
+    def __init__(self, route: Route, workers: int, now: float, queue: QueueBytes) -> None:
         self.name = route.name
         self.workers = workers
+        self.held_bytes = 0  # of payloads, admitted and not ended
+        self._queue = queue
         self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
+        self._outside_bytes = 0
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
         self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
@@ -50,23 +68,58 @@ class RouteStatistics:
         """Apply what a reload changed."""
         self._calls_out = route.config.enable_client
         self.capacity = route.route_config.overload_capacity
+        self.most_bytes = route.route_config.overload_bytes
         self.policy = route.route_config.overload_policy
         self.timeout = route.route_config.overload_timeout / 1000
 
-    def admit(self) -> CallError | None:
-        """Admit one more message, or return the reason why not (then `refuse` has to follow)."""
+    def admit(self, size: int) -> CallError | None:
+        """Admit one more message of `size` bytes, or return the reason why not (then `refuse` has to follow)."""
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)
-        if self.outstanding >= self.capacity:
-            return overloaded(self.capacity)
+        if self.outstanding >= self.capacity or (
+            self.outstanding
+            and (self.held_bytes + size > self.most_bytes or self._queue.held + size > self._queue.limit)
+        ):
+            return self.full(size)
         self.total += 1
         self.outstanding += 1
+        self.held_bytes += size
+        self._queue.held += size
         return None
 
-    @property
-    def has_room(self) -> bool:
-        """Return whether one more message can be queued."""
-        return self.outstanding < self.capacity
+    def full(self, size: int) -> CallError:
+        """Return why a message of `size` bytes has no room."""
+        if self.outstanding < self.capacity:
+            if self.held_bytes + size > self.most_bytes:
+                return bytes_used_up("OVERLOAD_BYTES", self.most_bytes, size)
+            if self._queue.held + size > self._queue.limit:
+                return bytes_used_up("queue_bytes", self._queue.limit, size)
+        return overloaded(self.capacity)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""
+        return not self.outstanding or (
+            self.outstanding < self.capacity and self.held_bytes + size <= self.most_bytes
+        )
+
+    def may_wait(self, count: int, size: int) -> bool:
+        """Return whether one more message of `size` bytes may wait for room beside `count` others."""
+        return (
+            count < self.capacity
+            and self._outside_bytes + size <= self.most_bytes
+            and self._queue.held + size <= self._queue.limit
+        )
+
+    def wait_outside(self, change: int, size: int) -> None:
+        """Note that a message begins (+1) or ceases (-1) to wait for room."""
+        self.outside += change
+        self._outside_bytes += change * size
+        self._queue.held += change * size
+
+    def release(self, size: int) -> None:
+        """Note that the payload of an admitted call is no longer held: the call has ended."""
+        self.held_bytes -= size
+        self._queue.held -= size
 
     @property
     def in_flight(self) -> int:
@@ -78,21 +131,29 @@ class RouteStatistics:
         """Return how many messages wait: for a worker, for their next try, or for room."""
         return self.outstanding - self.in_flight + self.outside
 
+    @property
+    def queue_bytes(self) -> int:
+        """Return the bytes of the payloads that wait or are in flight."""
+        return self.held_bytes + self._outside_bytes
+
     def refuse(self, code: str, message: str, now: float) -> bool:
         """Note a message that was not admitted; return whether the health changed."""
         self.total += 1
         self.refused += 1
         return self._error(code, message, now)
 
-    def admit_again(self) -> None:
-        """Admit a message again that was admitted before the broker was restarted."""
+    def admit_again(self, size: int) -> None:
+        """Admit a message of `size` bytes whatever room there is: it was admitted before, or its source bounds them."""
         self.total += 1
         self.outstanding += 1
+        self.held_bytes += size
+        self._queue.held += size
 
-    def withdraw(self) -> None:
+    def withdraw(self, size: int) -> None:
         """Undo an admission: the message turned out not to be ours."""
         self.total -= 1
         self.outstanding -= 1
+        self.release(size)
 
     def wait(self, change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
@@ -246,6 +307,7 @@ class RouteStatistics:
                 "skipped": self.skipped,
                 "queued": self.queued,
                 "in_flight": self.in_flight,
+                "held_bytes": self.queue_bytes,
             },
             "last_success": None if self._last_success is None else rfc3339(self._last_success),
             "last_error": error,

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 
 
 class Bridge:
@@ -88,6 +88,8 @@ class Rig:
         self,
         store: Store | None = None,
         room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
+        queue_bytes: int = 1 << 40,
+        max_message_bytes: int = 4 << 20,
     ) -> None:
         self.bridge, self.queue, self.numbering = Bridge(), Queue(), Numbering()
         self.changes: list[RouteStatistics] = []
@@ -95,7 +97,11 @@ class Rig:
         quiet, statistics = QuietLog(later=lambda *_: None), dict[str, RouteStatistics]()
         self.outcomes = Outcomes(self.queue, statistics, self.changes.append, quiet)
         self.server = ServerReports(self.outcomes)
-        self.dispatcher = Dispatcher(self.bridge, self.outcomes, self.server, 4, store=store, room=room)
+        self.held = QueueBytes(queue_bytes)
+        self.dispatcher = Dispatcher(
+            self.bridge, self.outcomes, self.server, 4,
+            store=store, queue=self.held, max_message_bytes=max_message_bytes, room=room,
+        )  # fmt: skip
         self.use(route())
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:

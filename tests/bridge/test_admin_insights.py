@@ -23,7 +23,7 @@ class Asked:
 
     def answer(self, *names: str, broker: BrokerInsight | None = BROKER, number: int | None = None) -> None:
         self.now += 1
-        routes = [RouteInsight(name, "Green", {}, 0, 0, 0, 0, 0, 0, None, None) for name in names]
+        routes = [RouteInsight(name, "Green", {}, 0, 0, 0, 0, 0, 0, 0, None, None) for name in names]
         self.insights.take(Insight(self.number if number is None else number, routes, broker))
 
 

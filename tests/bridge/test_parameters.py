@@ -19,6 +19,7 @@ from amqtt_rest_bridge.model import (
     SignatureScheme,
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.sizes import read_size
 
 from .language_support import CASES, load_text
 from .readme_tables import PLAIN
@@ -160,10 +161,11 @@ def test_source_topic_makes_a_get_of_server_mode_read() -> None:
 
 def test_settings_of_route_config_reach_the_model() -> None:
     written = {
-        "OVERLOAD_CAPACITY": "'5'", "OVERLOAD_POLICY": "REALTIME", "OVERLOAD_TIMEOUT": "250", "RATE_LIMIT": "5/s"
+        "OVERLOAD_CAPACITY": "'5'", "OVERLOAD_BYTES": "'3 KiB'", "OVERLOAD_POLICY": "REALTIME",
+        "OVERLOAD_TIMEOUT": "250", "RATE_LIMIT": "5/s",
     }  # fmt: skip
     route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT, written)
-    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250, 0.2)
+    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250, 0.2, 3072)
 
 
 ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]
@@ -184,6 +186,9 @@ def test_documented_default_is_the_models(row: Parameter) -> None:
     default = MODELS[row.name]
     if row.name == "CORS_ORIGINS":
         default = ",".join(default)
+    if row.kind is Kind.SIZE:
+        assert default == read_size(row.default or "")
+        return
     if isinstance(default, bool):
         default = str(default).lower()
     if default is MISSING or default in (None, ()):
@@ -197,7 +202,7 @@ def test_documented_default_is_the_models(row: Parameter) -> None:
 def test_every_row_is_documented(row: Parameter) -> None:
     assert row.meaning
     assert row.allowed
-    assert (row.kind is Kind.INTEGER) == (row.high > 0)
+    assert (row.kind in (Kind.INTEGER, Kind.SIZE)) == (row.high > 0)
     assert (row.kind is Kind.CHOICE) == bool(row.choices)
     assert row.applies in Applies
 

@@ -10,7 +10,7 @@ import pytest
 from amqtt_rest_bridge.bridge.answers import Answers
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent
 from amqtt_rest_bridge.model import RestApiConfig, Route
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from tests.bridge.admin_support import admin_of
 from tests.bridge.host import Host, hosting
 from tests.bridge.http_server_support import Raw, get, post
@@ -36,7 +36,7 @@ ANSWERS = {
 
 
 def statistics(*, both: bool = False) -> RouteStatistics:
-    return RouteStatistics(Route("R", RestApiConfig(enable_client=both, enable_server=True)), 4, 100.0)
+    return RouteStatistics(Route("R", RestApiConfig(enable_client=both, enable_server=True)), 4, 100.0, QueueBytes(1))
 
 
 def serve(one: RouteStatistics, outcomes: str, *, at_once: bool = True) -> str:
@@ -111,7 +111,7 @@ def test_refused_callers_are_named_apart_from_what_fails() -> None:
 def test_a_route_of_both_modes_is_as_bad_as_the_worse(calls: str, requests: str, health: str) -> None:
     one = statistics(both=True)
     for outcome in calls:
-        assert one.admit() is None
+        assert one.admit(0) is None
         if outcome == "+":
             one.success(0.01, 101.0)
         else:

@@ -30,6 +30,7 @@ METRICS: Final = {
     "rest_bridge_retries_total": ("counter", "Tries after the first."),
     "rest_bridge_health": ("gauge", "Health of the route: 0 Green, 1 Yellow, 2 Red."),
     "rest_bridge_queued": ("gauge", "Messages that wait: for a worker, for their next try, or for room."),
+    "rest_bridge_held_bytes": ("gauge", "Payloads of messages that wait or are in flight."),
     "rest_bridge_in_flight": ("gauge", "Calls that a worker runs."),
     "rest_bridge_spool_messages": ("gauge", "Messages of a lossless route on disk."),
     "rest_bridge_restarts_total": ("counter", "Bridge processes that had to be started again."),
@@ -75,6 +76,7 @@ class _Samples(Collector):
         self._add("rest_bridge_retries_total", labels, route.retried)
         self._add("rest_bridge_health", labels, _HEALTHS.index(route.health))
         self._add("rest_bridge_queued", labels, route.queued)
+        self._add("rest_bridge_held_bytes", labels, route.held_bytes)
         self._add("rest_bridge_in_flight", labels, route.in_flight)
         if route.spooled is not None:
             self._add("rest_bridge_spool_messages", labels, route.spooled)

@@ -20,7 +20,7 @@ from typing import Final
 from amqtt_rest_bridge.bridge.client import results, retries
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.pace import Pace
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, SkippedError
+from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, Sender, SkippedError
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
@@ -35,6 +35,7 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _SLOW_SECONDS: Final = 0.05
+_LARGE: Final = 128 << 10  # bytes of a payload that is filled in while no other large one is
 _ENDED: Final = object()
 
 Try = Generator[None, None, None]
@@ -46,6 +47,8 @@ class RouteContext:
     """What a route's runner uses of its engine.
 
     `pace` spaces the requests of a route with a RATE_LIMIT; `successor` returns the runner of its present definition.
+    `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's,
+    and the interpreter lock lets one thread at a time parse anyway.
     """
 
     outbox: Outbox
@@ -54,6 +57,7 @@ class RouteContext:
     ordered: KeyedQueue[Callable[[], None]]
     pace: Pace | None
     successor: Callable[[], "RouteRunner | None"]
+    parsing: threading.Lock
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +153,7 @@ class RouteRunner:
     def _check(self, call: _OpenCall) -> None:
         """End a call at once that would send nothing; any other one waits for its turn."""
         try:
-            call.event.build(call.message, idempotency_key=call.idempotency_key)
+            self._build(call)
         except SkippedError:
             self._skip(call)
         except CallError as error:
@@ -194,18 +198,20 @@ class RouteRunner:
         call.tries += 1
         event, response = call.event, None
         try:
-            built = event.build(call.message, idempotency_key=call.idempotency_key)
+            built = self._build(call)
             call.url = built.request.url
             response = yield from self._sender.exchange(built.request, Stopwatch())
             failure = results.failure_of(built.request, response)
             if failure is None:
-                self._succeed(call, response, event.result(call.message, built.destination, response))
+                self._succeed(call, response, self._result(call, built.destination, response))
                 return
         except SkippedError:
             self._skip(call)
             return
         except CallError as error:
-            failure = error
+            # The frames of its traceback hold the payload and what was parsed of it; with this one they make a circle.
+            failure = error.with_traceback(None)
+            failure.__cause__ = failure.__context__ = None
         if self._policy.applies(event.event, call.tries, failure, response):
             self._retry(call, failure, response)
         else:
@@ -215,6 +221,18 @@ class RouteRunner:
         if self._recorder is not None:
             self._record(self._recorder, call, None, None, SKIPPED)
         self._end(call, None, SKIPPED, "", None)
+
+    def _build(self, call: _OpenCall) -> BuiltRequest:
+        if len(call.message.payload) < _LARGE:
+            return call.event.build(call.message, idempotency_key=call.idempotency_key)
+        with self._context.parsing:
+            return call.event.build(call.message, idempotency_key=call.idempotency_key)
+
+    def _result(self, call: _OpenCall, destination: str | None, response: HttpResponse) -> Publication | None:
+        if len(call.message.payload) + len(response.body) < _LARGE:
+            return call.event.result(call.message, destination, response)
+        with self._context.parsing:
+            return call.event.result(call.message, destination, response)
 
     def _succeed(self, call: _OpenCall, response: HttpResponse, publication: Publication | None) -> None:
         log.debug("%s: %d on %s", call.event.label, response.status, loggable(call.message.topic))
