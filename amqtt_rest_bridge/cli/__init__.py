@@ -4,14 +4,18 @@ A command is a function whose annotations describe its options to typer; it retu
 standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
 
 SECRETS_DIR = "/run/secrets"
+MOST_LISTED = 200
+"""Faults that a check lists; the others are counted."""
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
@@ -23,3 +27,25 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def listed(faults: Sequence[Fault]) -> tuple[list[Fault], str | None]:
+    """Return the faults to list, in their order, and how many more there are; errors are preferred to the others."""
+    if len(faults) <= MOST_LISTED:
+        return list(faults), None
+    severities = list(Severity)
+    by_severity = sorted(range(len(faults)), key=lambda number: severities.index(faults[number].severity))
+    chosen = set(by_severity[:MOST_LISTED])
+    others = counted(faults[number] for number in by_severity[MOST_LISTED:])
+    return [fault for number, fault in enumerate(faults) if number in chosen], f"... and {others} more"
+
+
+def counted(faults: Iterable[Fault]) -> str:
+    """Count faults by severity: `2 errors, 1 warning`; "" for none."""
+    counts = Counter(fault.severity for fault in faults)
+    return ", ".join(count(counts[severity], severity) for severity in Severity if counts[severity])
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an s in the plural."""
+    return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections import Counter
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir
+from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, count, counted, listed
 from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
@@ -21,6 +21,7 @@ Read route files and report everything that is wrong with them, as the broker wo
   path:line:column: notice: message     worth knowing, such as a definition that is skipped
 
 The plugin's settings, such as the spool of lossless routes, are validated by `rest-bridge serve -c FILE --check`.
+At most 200 faults are listed, errors before others; a line says how many more there are.
 Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column; cells count from 1.
 """
 EPILOG = """\
@@ -47,14 +48,17 @@ def run(
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
         faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint),)
+    shown, others = listed(faults)
     if as_json:
-        print(json.dumps([_as_object(fault) for fault in faults], indent=2, ensure_ascii=False))
+        print(json.dumps([_as_object(fault) for fault in shown], indent=2, ensure_ascii=False))
+        if others is not None:
+            print(others, file=sys.stderr)
     else:
-        for fault in faults:
+        for fault in shown:
             print(fault)
-        counts = Counter(fault.severity for fault in faults)
-        found = [_count(counts[severity], severity) for severity in Severity if counts[severity]]
-        print(f"{_count(len(loaded.routes), 'usable route')}, {', '.join(found) or 'no faults'}")
+        if others is not None:
+            print(others)
+        print(f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}")
     return 1 if loaded.has_errors else 0
 
 
@@ -68,6 +72,3 @@ def _as_object(fault: Fault) -> dict[str, str | int | None]:
         "hint": fault.hint,
     }
 
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.language.sources import Report
 ROUTE_TYPE = "REST_API"
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
 _COMMENT = re.compile(r"//[^\n]*|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_LINE_COMMENT = re.compile(r"(?://|--)[^\n]*")
 _WITHOUT_DEFINE = re.compile(
     rf"^[^\S\n]*(?P<route>ROUTE)\s+(?P<name>\S+)\s+WITH\s+TYPE\s+{ROUTE_TYPE}(?!\S)", re.MULTILINE | re.IGNORECASE
 )
@@ -51,7 +52,12 @@ class ParsedText:
 def parse_text(text: str) -> ParsedText:
     """Parse a text of the route language: 0.4 ms a line."""
     report = Report("", text)
-    definitions = tuple(_read_definitions(parse(text), report))
+    tree = parse(text)
+    definitions = tuple(_read_definitions(tree, report))
+    if tree.stopped_at is not None:
+        line = report.position(tree.stopped_at).line
+        message = f"too much of this text cannot be read: it is read up to line {line} only"
+        report.error(0, message, "correct what is reported, then check it again")
     without_define = tuple((report.position(offset), name) for offset, name in report.without_define)
     return ParsedText(definitions, tuple(report.faults), without_define)
 
@@ -114,7 +120,7 @@ def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:
 
 
 def _read_outside(outside: Junk, report: Report) -> None:
-    text = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), outside.text)
+    text = _without_comments(outside.text)
     for found in _WITHOUT_DEFINE.finditer(text):
         report.without_define.append((outside.offset + found.start("route"), found["name"]))
     if not text.strip() or report.without_define:
@@ -125,6 +131,21 @@ def _read_outside(outside: Junk, report: Report) -> None:
         report.error(offset, f"{word} is outside of a definition", "a definition begins with DEFINE ROUTE")
     else:
         report.notice(offset, "text outside of a definition is skipped", COMMENT_HINT if word[0] == "#" else None)
+
+
+def _without_comments(text: str) -> str:
+    """Return a text with spaces in the place of comments; one that is never closed is none."""
+    end, at, kept = text.rfind("*/") + 2 if "*/" in text else 0, 0, []
+    while (found := _COMMENT.search(text, at, end)) is not None:
+        behind = found.end() if found[0].startswith("/*") else text.find("\n", found.start())
+        behind = len(text) if behind < 0 else behind
+        kept += [text[at : found.start()], _blank(text[found.start() : behind])]
+        at = behind
+    return "".join([*kept, _LINE_COMMENT.sub(lambda comment: _blank(comment[0]), text[at:])])
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
 
 
 def _report_skipped(node: OtherNode, report: Report) -> None:

@@ -23,9 +23,17 @@ from amqtt_rest_bridge.language.nodes import (
     Term,
     Tree,
 )
+from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.route_parser import COMMENTS, DIRECTIVES, WHITESPACE, RouteParser
 
 _COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
+_LINE_COMMENT = r"(?:\/\/|--)[^\n]*"
+_SKIPPED_COMMENT = r"(?<!\S)\/\*[\s\S]*?\*\/|"  # of the rule SKIPPED
+_SKIPPED_REST = r"(?:(?!\n[^\S\n]*(?i:DEFINE)(?![\w-]))[\s\S])*+"
+MOST_UNREADABLE = 2_000
+"""Statements of a text that cannot be read, after which the rest of it is left unread: each costs half a millisecond."""
+_MOST_STATEMENTS = 20_000  # of one definition, with their strings; each word outside of a statement counts as one
+_SETTINGS = frozenset(name for parameters in PARAMETERS.values() for name in parameters)
 
 
 def parse_condition(text: str) -> ConditionTree:
@@ -52,15 +60,35 @@ class _Text(Buffer):  # type: ignore[misc]
     """
 
     _skipped = re.compile(f"(?:{WHITESPACE}|{COMMENTS})++")
+    _skipped_behind = re.compile(rf"(?:{WHITESPACE}|{_LINE_COMMENT})++")
 
     def __init__(self, text: str, **settings: Any) -> None:
         self._pos: int
         super().__init__(text, **settings)
+        self._comments_end = self.text.rfind("*/") + 2 if "*/" in self.text else 0
 
     def next_token(self) -> None:
-        found = self._skipped.match(self.text, self._pos)
+        # Behind the last */ no block comment is looked for: each that is never closed would be followed to the end.
+        skipped = self._skipped if self._pos < self._comments_end else self._skipped_behind
+        found = skipped.match(self.text, self._pos)
         if found is not None:
             self._pos = found.end()
+
+    def _scanre(self, pattern: Any) -> Any:
+        if not (isinstance(pattern, str) and _SKIPPED_COMMENT in pattern):
+            return super()._scanre(pattern)
+        begin, found = self._pos, None
+        if begin < self._comments_end:
+            found = re.compile(pattern).match(self.text, begin, self._comments_end)
+            if found is not None and found.end() < self._comments_end:
+                return found
+        read = 0 if found is None else found.end() - begin
+        return re.compile(rf"[\s\S]{{{read}}}{_SKIPPED_REST}").match(self.text, begin)
+
+    def stop(self) -> None:
+        """End the text here."""
+        self.text = self.text[: self._pos]
+        self._len = len(self.text)
 
     def posline(self, pos: int | None = None) -> int:  # noqa: ARG002  # TatSu's signature
         return 0
@@ -70,18 +98,39 @@ class _Text(Buffer):  # type: ignore[misc]
 
 
 class _Nodes:
-    """Turns TatSu's dictionaries into nodes: one method for each rule that has a node of its own."""
+    """Turns TatSu's dictionaries into nodes: one method for each rule that has a node of its own.
+
+    They also count what cannot be read, and end a text that holds too much of it.
+    """
+
+    def __init__(self) -> None:
+        self._unreadable = self._statements = 0
+        self._stopped_at: int | None = None
+
+    def _count(self, ast: Any, *, unreadable: bool) -> None:
+        self._statements += 1
+        self._unreadable += unreadable
+        if self._stopped_at is None and (
+            self._unreadable > MOST_UNREADABLE or self._statements > _MOST_STATEMENTS
+        ):
+            self._stopped_at = _offset(ast)
+            ast.parseinfo.tokenizer.stop()
 
     def file(self, ast: Any) -> Tree:
-        return Tree(ast["outside"], tuple(ast["definitions"]))
+        return Tree(ast["outside"], tuple(ast["definitions"]), self._stopped_at)
 
     def outside(self, ast: Any) -> Junk:
         return Junk(ast["text"], (), _offset(ast))
 
     def route(self, ast: Any) -> RouteNode:
+        self._statements = 0
+        has_config = any(isinstance(node, BlockNode) and node.name.text == BlockKind.CONFIG for node in ast["body"])
+        self._count(ast, unreadable=not has_config)
         return RouteNode(ast["name"], has_type=True, body=tuple(ast["body"]), offset=_define(ast))
 
     def headless_route(self, ast: Any) -> RouteNode:
+        self._statements = 0
+        self._count(ast, unreadable=True)
         open_strings = tuple(word for word in ast["unread"] if isinstance(word, Piece) and word.open_at is not None)
         return RouteNode(ast["name"], ast["type"] is not None, tuple(ast["body"]), _define(ast), open_strings)
 
@@ -90,18 +139,24 @@ class _Nodes:
         return OtherNode(ast["kind"], name and name.text, route_type and route_type.text, _define(ast))
 
     def event(self, ast: Any) -> BlockNode:
+        self._count(ast, unreadable=not ast["lines"])
         return BlockNode(Piece("EVENT", _offset(ast)), _pieces(ast), tuple(ast["lines"]), _offset(ast), known=True)
 
     def config(self, ast: Any) -> BlockNode:
         return BlockNode(Piece(ast["kind"], _offset(ast)), _pieces(ast), tuple(ast["lines"]), _offset(ast), known=True)
 
     def unknown_block(self, ast: Any) -> BlockNode:
+        self._count(ast, unreadable=True)
         return BlockNode(ast["name"], _pieces(ast), tuple(ast["lines"]), _offset(ast), known=False)
 
     def setting(self, ast: Any) -> SettingNode:
+        self._count(ast, unreadable=ast["name"].text.upper() not in _SETTINGS)
         return SettingNode(ast["name"], _pieces(ast), _offset(ast))
 
-    header = setting
+    def header(self, ast: Any) -> SettingNode:
+        pieces = _pieces(ast)
+        self._count(ast, unreadable=not pieces)
+        return SettingNode(ast["name"], pieces, _offset(ast))
 
     def headers(self, ast: Any) -> HeadersNode:
         return HeadersNode(_pieces(ast), tuple(ast["lines"]), _offset(ast))
@@ -109,6 +164,7 @@ class _Nodes:
     def fault(self, ast: Any) -> Junk | OpenComment:
         if isinstance(ast, OpenComment):
             return ast
+        self._count(ast, unreadable=True)
         whole, end = ast.parseinfo.tokenizer.text, ast.parseinfo.endpos
         comment = _COMMENT_BEHIND.match(whole, end)  # shown too: an address without quotes is cut by its //
         text = whole[ast.parseinfo.pos : comment.end() if comment else end].rstrip()
@@ -119,9 +175,15 @@ class _Nodes:
         return Junk(text, open_strings, _offset(ast))
 
     def open_comment(self, ast: Any) -> OpenComment:
+        self._count(ast, unreadable=True)
         return OpenComment(_offset(ast))
 
     def string(self, ast: Any) -> Piece:
+        if not isinstance(ast, Piece):
+            self._count(ast, unreadable=False)
+        return self._piece(ast)
+
+    def _piece(self, ast: Any) -> Piece:
         if isinstance(ast, Piece):
             return ast
         text: str = ast["text"]
@@ -138,7 +200,13 @@ class _Nodes:
     def word(self, ast: Any) -> Piece:
         return Piece(ast["text"], _offset(ast))
 
-    bare_name = junk = route_name = title = closed_string = string
+    def junk(self, ast: Any) -> Piece:
+        if not isinstance(ast, Piece):  # a string, which is counted
+            self._count(ast, unreadable=False)
+        return self._piece(ast)
+
+    closed_string = string
+    bare_name = route_name = title = _piece
 
     def condition(self, ast: Any) -> ConditionTree:
         return ConditionTree(ast["test"], ast["leftover"])

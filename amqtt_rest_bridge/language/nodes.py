@@ -94,10 +94,14 @@ class OtherNode:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A text: what precedes the first definition, and its definitions."""
+    """A text: what precedes the first definition, and its definitions.
+
+    `stopped_at` is where reading ended since too much could not be read, None for a text that was read to its end.
+    """
 
     outside: Junk
     definitions: tuple[RouteNode | OtherNode, ...]
+    stopped_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,3 +200,47 @@ def test_reader_that_has_seen_enough_is_not_a_fault(folder: Path) -> None:
     with os.fdopen(writing, "wb") as output:
         done = subprocess.run(program, cwd=folder, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.lot").write_text("DEFINE MODEL X\n" * 150 + BASIC + "        WITH METOD 1\n" * 260)
+    assert check("a.lot") == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("hint: ")]
+    assert [line.split(" ")[1] for line in lines[:-2]] == ["error:"] * 200
+    assert lines[-2:] == ["... and 60 errors, 150 notices more", "0 usable routes, 260 errors, 150 notices"]
+    assert check("--json", "a.lot") == 1
+    output = capsys.readouterr()
+    assert len(json.loads(output.out)) == 200
+    assert output.err == "... and 60 errors, 150 notices more\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("        WITH METOD 1\n", id="unknown settings"),
+        pytest.param('        WITH METHOD "GET"\n', id="one setting again and again"),
+        pytest.param("        and so on\n", id="text"),
+        pytest.param("        ADD EVENTS\n", id="unknown blocks"),
+        pytest.param("        /* \n", id="comments that are never closed"),
+        pytest.param("DEFINE ROUTE R WITH TYPE REST_API\n", id="routes of one line"),
+    ],
+)
+def test_a_notebook_of_8_mb_with_one_faulty_line_repeated_is_read_in_part_only(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    cells = [{"kind": 2, "language": "lot", "value": BASIC + line * (8_000_000 // len(line))}]
+    (folder / "a.lotnb").write_text(json.dumps(cells))
+    assert check("a.lotnb") == 1
+    assert capsys.readouterr().out.startswith("a.lotnb#1:1:1: error: too much of this text cannot be read: it is read up")
+
+
+def test_text_outside_of_definitions_with_comments_that_are_never_closed_is_skipped(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.lot").write_text("/* closed */ // a */ b\n" + "see /*\n" * 200_000 + BASIC)
+    assert check("a.lot") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a.lot:2:1: notice: text outside of a definition is skipped", "1 usable route, 1 notice"
+    ]  # fmt: skip
