@@ -3,6 +3,7 @@
 import html
 import re
 import subprocess
+import textwrap
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -41,8 +42,11 @@ def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_s
         (line,) = re.findall(r'<code id="install">(.*?)</code>', text)
         route = shown._on_free_ports("http://127.0.0.1:8080/api/greenhouse/temperature")
         assert status_of(route) == 404  # the port is that of the demonstration, the path is not there yet
-        installed = shown.run(shown._words(f".venv/bin/{html.unescape(line)}"))
-        assert installed.startswith("conf/routes/greenhouse-api.lotnb: route GreenhouseApi\n")
+        command = f".venv/bin/{html.unescape(line)} --allow-sample-credentials"
+        assert f"$ {command.replace(shown._on_free_ports('8000'), '8000')}\n" in README
+        installed = shown.run(shown._words(command))
+        printed = README.partition("--allow-sample-credentials\n")[2].partition("   Write into")[0]
+        assert installed.replace(shown._on_free_ports("8080"), "8080").startswith(textwrap.dedent(printed))
         eventually(lambda: status_of(route) == 401)  # it asks its callers for a password
         call = admin.calls("GreenhouseApi")[0]
         assert (call["url"], call["status"]) == ("/api/greenhouse/temperature", 401)

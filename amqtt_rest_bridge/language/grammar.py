@@ -31,7 +31,7 @@ _LINE_COMMENT = r"(?:\/\/|--)[^\n]*"
 _SKIPPED_COMMENT = r"(?<!\S)\/\*[\s\S]*?\*\/|"  # of the rule SKIPPED
 _SKIPPED_REST = r"(?:(?!\n[^\S\n]*(?i:DEFINE)(?![\w-]))[\s\S])*+"
 MOST_UNREADABLE = 2_000
-"""Statements of a text that cannot be read, after which the rest of it is left unread: each costs half a millisecond."""
+"""Statements of a text that cannot be read, after which its rest is left unread: each costs half a millisecond."""
 _MOST_STATEMENTS = 20_000  # of one definition, with their strings; each word outside of a statement counts as one
 _SETTINGS = frozenset(name for parameters in PARAMETERS.values() for name in parameters)
 
@@ -64,6 +64,7 @@ class _Text(Buffer):  # type: ignore[misc]
 
     def __init__(self, text: str, **settings: Any) -> None:
         self._pos: int
+        self.text: str
         super().__init__(text, **settings)
         self._comments_end = self.text.rfind("*/") + 2 if "*/" in self.text else 0
 

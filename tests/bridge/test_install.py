@@ -16,6 +16,7 @@ from tests.api.served import serving
 from tests.bridge.http_target import Target, answering, reply
 
 from .language_support import BASIC
+from .terminal import Terminal
 
 CONF = Path(__file__).parents[2] / "conf"
 ADDRESS = "https://library.example"
@@ -64,8 +65,16 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
         assert main(["install", "alert-to-chat", *source]) == 0
         output = capsys.readouterr()
         assert (output.err, output.out.splitlines()) == (
-            "", ["conf/routes/slack.lotnb: route AlertToSlack", "conf/routes/discord.lotnb: route AlertToDiscord"],
-        )  # fmt: skip
+            "",
+            [
+                "conf/routes/slack.lotnb: route AlertToSlack",
+                "conf/routes/discord.lotnb: route AlertToDiscord",
+                "calls: discord.com, hooks.slack.com",
+                "reads the topics: alerts/+",
+                "writes the topics: alert-delivery/failed",
+                "written into conf/routes: 2 files",
+            ],
+        )
         draft = next(path.parent.name for path in CONF.glob("library/*/template.yaml") if "draft" in path.read_text())
         assert main(["install", draft, *source]) == 1
         assert "No published template" in capsys.readouterr().err
@@ -245,12 +254,15 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
     assert output.err == ""
     assert output.out.splitlines() == [
         "routes/a.lotnb: route R",
+        "calls: {env.AWAY}",
+        "reads the topics: in",
         "reads the variable AWAY: missing; set it in the environment of the broker (or of this command)",
         "reads the variable THERE: present",
         "reads the secret lost: missing; put that file there, or name another folder: secrets_dir (check and try: "
         "--secrets-dir)",
         "reads the secret token: present",
         "The broker does not load these routes, or any other change, before what is missing is there.",
+        "written into routes: 1 file",
     ]
     assert written(folder / "routes") == ["a.lotnb"]
 
@@ -325,3 +337,125 @@ def test_the_password_of_an_address_is_not_shown(
     assert main(["install", "one", "--from", "https://user:hunter2@library.example"]) == 1
     assert "hunter2" not in capsys.readouterr().err
     assert web.calls[0].request.headers["Authorization"].startswith("Basic ")
+
+
+FULL = """\
+DEFINE ROUTE Full WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH ENABLE_CLIENT "true"
+        WITH ENABLE_SERVER "true"
+        WITH SERVER_PORT 8181
+        WITH BASE_ADDRESS "https://api.example.com:8443/v1"
+        WITH OAUTH2_TOKEN_URL "https://id.example.net/token"
+        WITH OAUTH2_CLIENT_ID "x"
+        WITH OAUTH2_CLIENT_SECRET GET SECRET "client"
+        WITH SERVER_TOKEN {token}
+    ADD EVENT Out
+        WITH SOURCE_TOPIC "in/+"
+        WITH DESTINATION_TOPIC "out/\x1b[31m/{{topic.2}}"
+        WITH ERROR_TOPIC "failed"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/x"
+        WITH HEADERS
+            ADD X-API-Key {key}
+    ADD EVENT In
+        WITH METHOD "POST"
+        WITH ENDPOINT "/in"
+        WITH DESTINATION_TOPIC "received/{{request_id}}"
+        WITH REPLY_TOPIC "replies/{{request_id}}"
+"""
+FROM_OUTSIDE = FULL.format(token='GET ENV "CALLERS"', key='"{value.json.key}"').replace("\x1b[31m", "x")
+SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"').replace("\x1b[31m", "x")
+
+
+def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_written(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, json=answer(a=[cell(FROM_OUTSIDE)]))
+    assert install() == 0
+    assert [line.partition("; ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "routes/a.lotnb: route Full",
+        "calls: api.example.com:8443, id.example.net",
+        "reads the topics: in/+, replies/{request_id}",
+        "writes the topics: failed, out/x/{topic.2}, received/{request_id}",
+        "listens on the ports: 8181",
+        "reads the variable CALLERS: missing",
+        "reads the secret client: missing",
+        "The broker does not load these routes, or any other change, before what is missing is there.",
+        "written into routes: 1 file",
+    ]
+
+
+def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, json=answer(a=[cell(SAMPLES)]))
+    assert install("--yes") == 1
+    places = (
+        "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:9), "
+        "the header X-API-Key of route Full (routes/a.lotnb#1:18:13)"
+    )
+    output = capsys.readouterr()
+    assert f"rest-bridge install: the template publishes {places}; nothing was written\n" in output.err
+    assert "hint: everybody can read them: --allow-sample-credentials" in output.err
+    assert (output.out, written(folder)) == ("", [])
+    assert install("--allow-sample-credentials") == 0
+    assert f"published with the template, to be changed: {places}\n" in capsys.readouterr().out
+    assert written(folder) == ["routes/a.lotnb"]
+
+
+def test_a_notebook_over_1_mib_is_refused(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
+    assert install() == 1
+    assert "the notebook big.lotnb has 1048" in capsys.readouterr().err
+    assert written(folder) == []
+
+
+def test_of_notebooks_with_thousands_of_faults_200_are_listed(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty = [cell(BASIC + "        WITH METOD 1\n" * 30_000)]
+    web.add("GET", URL, json=answer(a=faulty, b=faulty, c=faulty))
+    assert install() == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("routes/a.lotnb#1:") for line in lines) == 200
+    assert sum(line.endswith(" errors more") for line in lines) == 1
+    assert written(folder) == []
+
+
+def test_an_unknown_slug_is_answered_with_the_nearest_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(folder, "--library", str(CONF / "library")) as api:
+        source = ["--from", f"http://127.0.0.1:{api.port}/"]
+        assert main(["install", "sensor-rest-facad", *source]) == 1
+        assert capsys.readouterr().err.endswith("\nhint: did you mean sensor-rest-facade?\n")
+        assert main(["install", "wether-on-request", *source]) == 1
+        assert "hint: did you mean weather-on-request" in capsys.readouterr().err
+        assert main(["install", "xyzzy", *source]) == 1
+        assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answered", "status", "files"),
+    [
+        pytest.param([], "y\n", 0, ["routes/a.lotnb"], id="yes"),
+        pytest.param([], "n\n", 1, [], id="no"),
+        pytest.param([], "\n", 1, [], id="return alone"),
+        pytest.param(["--yes"], None, 0, ["routes/a.lotnb"], id="not asked"),
+    ],
+)
+def test_on_a_terminal_it_asks_before_it_writes(
+    folder: Path, arguments: list[str], answered: str | None, status: int, files: list[str]
+) -> None:
+    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode()))) as target:
+        terminal = Terminal(
+            "install", "one", "--from", f"http://127.0.0.1:{target.port}", "--into", "routes", *arguments, cwd=folder
+        )
+        if answered is not None:
+            terminal.expect(r"reads the topics: in\r\nWrite into routes\? \[y/N\]: ")
+            assert written(folder) == []
+            terminal.type(answered)
+        assert terminal.end() == status
+    assert written(folder) == files
+    assert ("[y/N]" in terminal.text) == (answered is not None)

@@ -3,15 +3,9 @@
 import contextlib
 import json
 import logging
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +17,7 @@ from tests.bridge.host import Host, configuration, hosting, plain_broker
 from tests.bridge.http_server_support import Raw, post
 from tests.bridge.http_target import Target, silent
 from tests.bridge.launcher_support import SERVER_ROUTE, taken_port
+from tests.bridge.terminal import Terminal
 from tests.bridge.test_status_table import status
 
 SECONDS = 30.0
@@ -201,52 +196,11 @@ def ignored(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
-class Terminal:
-    """A terminal of 20 lines and 90 columns in which `rest-bridge status` runs."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "amqtt_rest_bridge", "status", *arguments],
-            stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[2],
-            env=os.environ | {"COLUMNS": "90", "LINES": "20", "TERM": "xterm"} | environment,
-        )  # fmt: skip
-        os.close(theirs)
-        self.text = ""
-
-    def expect(self, pattern: str) -> None:
-        """Wait until the terminal has got something."""
-        deadline = time.monotonic() + SECONDS
-        while not re.search(pattern, self.text):
-            assert self._read(deadline), f"ended without {pattern!r}: {self.text!r}"
-
-    def end(self) -> int:
-        """Read to the end and give the exit status."""
-        deadline = time.monotonic() + SECONDS
-        while self._read(deadline):
-            pass
-        os.close(self._ours)
-        return self.process.wait(SECONDS)
-
-    def _read(self, deadline: float) -> bool:
-        # A table that is drawn every second never falls silent, so the limit is for the whole wait.
-        ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready or time.monotonic() > deadline:
-            self.process.kill()
-            raise AssertionError(f"not within {SECONDS} s: {self.text[-2000:]!r}")
-        try:
-            data = os.read(self._ours, 65536)
-        except OSError:  # Linux says so when the other end is closed
-            return False
-        self.text += data.decode()
-        return bool(data)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_terminal_shows_the_table_in_place_until_interrupted(
     host: Host, retained: dict[str, bytes], number: signal.Signals
 ) -> None:
-    terminal = Terminal("--broker", url(host, "u:geheim@"))
+    terminal = Terminal("status", "--broker", url(host, "u:geheim@"))
     terminal.expect(r"\x1b\[Hmqtt://127\.0\.0\.1:\d+  \d\d:\d\d:\d\d  2 routes: 2 Green  \(Ctrl-C ends\) *\r?\n")
     terminal.expect(r"a +\x1b\[32mGreen *\x1b\[0m")
     host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/a/status", b'{"name": "a", "health": "Red"}'))
@@ -266,7 +220,7 @@ def test_terminal_shows_the_table_in_place_until_interrupted(
 
 def test_terminate_ends_the_table_where_interrupts_are_ignored(host: Host, retained: dict[str, bytes]) -> None:
     with ignored(signal.SIGINT):  # as a shell starts the background jobs of a script
-        terminal = Terminal("--broker", url(host))
+        terminal = Terminal("status", "--broker", url(host))
     terminal.expect(r"2 routes: 2 Green")
     terminal.process.send_signal(signal.SIGINT)
     terminal.process.send_signal(signal.SIGTERM)
@@ -275,7 +229,7 @@ def test_terminate_ends_the_table_where_interrupts_are_ignored(host: Host, retai
 
 
 def test_terminal_without_colours_has_none(host: Host, retained: dict[str, bytes]) -> None:
-    terminal = Terminal("--broker", url(host), "--seconds", "0.1", NO_COLOR="1")
+    terminal = Terminal("status", "--broker", url(host), "--seconds", "0.1", NO_COLOR="1")
     assert terminal.end() == 0
     assert re.search(r"\na +Green ", terminal.text)
     assert "\x1b[32m" not in terminal.text
@@ -284,7 +238,7 @@ def test_terminal_without_colours_has_none(host: Host, retained: dict[str, bytes
 def test_terminal_is_given_back_when_the_broker_cannot_be_reached() -> None:
     with taken_port() as port:
         pass
-    terminal = Terminal("--broker", f"mqtt://127.0.0.1:{port}")
+    terminal = Terminal("status", "--broker", f"mqtt://127.0.0.1:{port}")
     assert terminal.end() == 1
     assert terminal.text.endswith("connection refused; is the broker running?\r\n")
     assert terminal.text.count("\x1b[?1049h") == terminal.text.count("\x1b[?1049l")
@@ -292,7 +246,7 @@ def test_terminal_is_given_back_when_the_broker_cannot_be_reached() -> None:
 
 def test_interrupt_while_connecting_ends_it() -> None:
     with Target(silent) as target:
-        terminal = Terminal("--broker", f"mqtt://127.0.0.1:{target.port}")
+        terminal = Terminal("status", "--broker", f"mqtt://127.0.0.1:{target.port}")
         terminal.expect(r"\x1b\[\?1049h")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130

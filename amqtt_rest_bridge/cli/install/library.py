@@ -4,9 +4,11 @@ What comes is from another machine: it is bounded in time and size, and checked 
 on a thread of its own, so that a server that drips, or a resolver that does not answer, ends with its deadline.
 """
 
+import contextlib
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -28,6 +30,8 @@ _RETRIES: Final = Retry(
     total=3, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504), allowed_methods=("GET",), raise_on_status=False
 )
 _SHOWN: Final = 300
+_NOT_FOUND: Final = "template_not_found"
+_MOST_NEAREST: Final = 3
 _OTHER_ADDRESS: Final = "name the address of a template library with --from"
 # The first that fits; requests derives some of its errors from others.
 _FAILURES: Final = (
@@ -65,10 +69,21 @@ class _Answer(msgspec.Struct, frozen=True):
 class _Reason(msgspec.Struct, frozen=True):
     message: str
     hint: str = ""
+    code: str = ""
 
 
 class _Refusal(msgspec.Struct, frozen=True):
     error: _Reason
+
+
+class _Named(msgspec.Struct, frozen=True):
+    slug: str | None = None
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """The answer of a search or a list."""
+
+    results: list[_Named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,7 @@ class Library:
             raise ConfigurationError(f"{visible(id_or_slug)!r} is not the slug or id of a template")
         received = self._received(f"{self.name}/api/templates/{quote(id_or_slug, safe='')}")
         if received.status != requests.codes.ok:
-            raise self._refusal(received)
+            raise self._refusal(received, id_or_slug)
         try:
             return msgspec.json.decode(received.content, type=_Answer).template
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -168,8 +183,8 @@ class Library:
                 raise InstallError(f"{self.name} answers with more than {MAX_BYTES} bytes", _OTHER_ADDRESS)
         return _Received(response.status_code, bytes(content))
 
-    def _refusal(self, received: _Received) -> InstallError:
-        """Return what the error body of the API says, or the status alone."""
+    def _refusal(self, received: _Received, id_or_slug: str) -> InstallError:
+        """Return what the error body of the API says, or the status alone; the nearest slugs for an unknown one."""
         try:
             reason = msgspec.json.decode(received.content, type=_Refusal).error
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -177,7 +192,21 @@ class Library:
         message = f"{self.name} answers with status {received.status}"
         if reason.message:
             message += f": {on_one_line(reason.message, _SHOWN)}"
-        return InstallError(message, on_one_line(reason.hint, _SHOWN))
+        hint = on_one_line(reason.hint, _SHOWN)
+        if reason.code == _NOT_FOUND and (near := self._nearest(id_or_slug)):
+            hint = f"did you mean {' or '.join(near)}?"
+        return InstallError(message, hint)
+
+    def _nearest(self, slug: str) -> list[str]:
+        """Return the nearest slugs, at most 3, of the templates that a search finds and of the newest ones."""
+        found: dict[str, None] = {}
+        for path in (f"search?q={quote(slug.replace('-', ' '), safe='')}&limit=30", "templates?limit=30"):
+            with contextlib.suppress(InstallError, msgspec.MsgspecError, ValueError, RecursionError):
+                received = self._received(f"{self.name}/api/{path}")
+                listed = msgspec.json.decode(received.content, type=_Listed)
+                found |= dict.fromkeys(each.slug for each in listed.results if each.slug)
+        usable = [each for each in found if each.isprintable() and len(each) <= _SHOWN]
+        return get_close_matches(slug[:_SHOWN].lower(), usable, n=_MOST_NEAREST)
 
 
 def _without_credentials(address: str) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,12 @@ def check_names(names: Sequence[str]) -> None:
         raise InstallError("two notebooks of the template have one name", "tell the template's author")
 
 
+def refuse_present(folder: Path, names: Iterable[str]) -> None:
+    """Raise `InstallError` when one of these files exists."""
+    if present := [name for name in names if os.path.lexists(folder / name)]:
+        raise InstallError(f"{folder / present[0]} exists", _OVERWRITE)
+
+
 def place(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
     """Write files into a folder, which is made when it is missing.
 
@@ -53,8 +59,8 @@ def place(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
         OSError: they cannot be written. In both cases the folder is as before.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if not force and (present := [name for name in files if os.path.lexists(folder / name)]):
-        raise InstallError(f"{folder / present[0]} exists", _OVERWRITE)
+    if not force:
+        refuse_present(folder, files)
     staging = Path(tempfile.mkdtemp(prefix=".install-", dir=folder))
     undo = contextlib.ExitStack()
     try:
