@@ -47,6 +47,7 @@ class _Raw(Struct, gc=False):
     failure: Failure | None
     tries: int | None
     seconds: float
+    waited: float | None = None
 
 
 class Recorder:
@@ -71,7 +72,8 @@ class Recorder:
         status: int | None,
         failure: CallError | None,
         tries: int,
-        seconds: float,
+        waited: float,
+        took: float,
         kind: str = "call",
     ) -> None:
         """Record the end of a call, or (`kind` "retry") a try that failed; `url` None when none could be built."""
@@ -80,7 +82,7 @@ class Recorder:
         if len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
         told = None if failure is None else (failure.code.value, failure.message, failure.hint)
-        self._add(_Raw(time.time(), kind, of, topic, of[1].method, url, status, told, tries, seconds))
+        self._add(_Raw(time.time(), kind, of, topic, of[1].method, url, status, told, tries, took, waited))
 
     def request(
         self,
@@ -166,4 +168,5 @@ def _shown(raw: _Raw) -> Record:
         hint,
         raw.tries,
         round(1000 * raw.seconds, 1),
+        None if raw.waited is None else round(1000 * raw.waited, 1),
     )

@@ -33,6 +33,7 @@ bridge/<group>/<slot>/routes/<route>/status.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
+P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
 Columns that are zero for every route are left out; the last error of each route follows below the table. A reload
 that failed is reported on a line of its own (to standard error unless on a terminal).
 """

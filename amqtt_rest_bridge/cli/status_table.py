@@ -32,6 +32,7 @@ _NUMBERS: Final = (
     ("IN FLIGHT", "messages", "in_flight"),
     ("P50 MS", "latency_ms", "p50"),
     ("P99 MS", "latency_ms", "p99"),
+    ("WAIT P99", "wait_ms", "p99"),
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _WIDEST: Final = 10_000

@@ -24,8 +24,8 @@ _SILENCE_SECONDS: Final = 60.0  # the bridge writes a comment every 15 s
 
 DESCRIPTION = f"""\
 Print every message and request of a running bridge as it happens, one a line, until Ctrl-C: time, route and event,
-topic, request, result, tries and milliseconds. Messages that match no route, and requests that match no endpoint, are
-there too. Secrets are masked; payloads are not shown.
+topic, request, result, tries, the milliseconds that the server took and those that the message waited. Messages that
+match no route, and requests that match no endpoint, are there too. Secrets are masked; payloads are not shown.
 
 The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_VARIABLE}.
 """
@@ -77,7 +77,7 @@ def line(record: Mapping[str, Any]) -> str:
     """Return a record on one line."""
     names = "/".join(str(record[key]) for key in ("route", "event") if record.get(key) is not None)
     request = " ".join(str(record[key]) for key in ("method", "url") if record.get(key) is not None)
-    tries, ms = record.get("tries"), record.get("ms")
+    tries, ms, waited = record.get("tries"), record.get("ms"), record.get("waited_ms")
     parts = [
         str(record.get("time"))[11:23],
         f"{record.get('kind'):<8}",
@@ -87,6 +87,7 @@ def line(record: Mapping[str, Any]) -> str:
         " ".join(str(record[key]) for key in ("status", "code") if record.get(key) is not None),
         "" if tries in (None, 1) else f"{tries} tries",
         "" if ms is None else f"{ms} ms",
+        "" if waited is None else f"waited {waited} ms",
         "" if record.get("message") is None else f"({record['message']})",
     ]
     return visible("  ".join(part for part in parts if part))

@@ -4,12 +4,15 @@ The first bridge process serves the admin port. It asks the broker (`Want...`), 
 and passes on what the other bridge processes answer. Nothing travels unless it is asked for.
 """
 
+from bisect import bisect_left
 from typing import Any, Final
 
 from msgspec import Struct
 
 BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
-"""The upper bounds of the latency histogram, in seconds; one more counts what took longer."""
+"""The upper bounds of the histogram of what servers take, in seconds; one more counts what took longer."""
+WAIT_BUCKETS: Final = (0.05, 1.0, 30.0)
+"""The same of what messages wait; fewer, since each costs a line of /metrics for every event."""
 
 
 class Record(Struct, frozen=True):
@@ -18,7 +21,8 @@ class Record(Struct, frozen=True):
     `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "skipped"
     (its WHEN was false), "refused" (a message that its route had no room for), "request" (of server mode, matched or
     not) or "message" (matched no route).
-    `time` is Unix time and `ms` the duration in milliseconds. Without a `code` all went well.
+    `time` is Unix time. `ms` are the milliseconds that the requests of a call took, or a request of server mode until
+    its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
     """
 
     time: float
@@ -34,21 +38,34 @@ class Record(Struct, frozen=True):
     hint: str | None = None
     tries: int | None = None
     ms: float | None = None
+    waited_ms: float | None = None
 
 
 class EventCounts(Struct, array_like=True):
     """What has been counted of an event since the broker's start; the broker's loop alone changes it.
 
-    `outcomes` are calls by failure code ("succeeded" without one), `seconds` their total duration, `buckets` their
-    number by `BUCKETS`, not cumulated. `statuses` are requests of server mode by the status of their answers; of a
-    server event `seconds` and `buckets` are those of `RequestTimes`.
+    `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
+    `waited` how long they waited (`WAIT_BUCKETS`). `statuses` are requests of server mode by the status of the answer;
+    of a server event `took` is what `RequestTimes` says.
     """
 
     outcomes: dict[str, int]
-    buckets: list[int]
-    seconds: float = 0.0
+    took: "Durations"
+    waited: "Durations"
     refused: int = 0
     statuses: dict[str, int] = {}
+
+
+class Durations(Struct, array_like=True):
+    """Durations: their number by upper bounds, not cumulated, and their sum in seconds."""
+
+    buckets: list[int]
+    seconds: float = 0.0
+
+    def add(self, seconds: float, bounds: tuple[float, ...]) -> None:
+        """Count one more."""
+        self.buckets[bisect_left(bounds, seconds)] += 1
+        self.seconds += seconds
 
 
 class RouteInsight(Struct, frozen=True, array_like=True):

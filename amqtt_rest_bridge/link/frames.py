@@ -57,15 +57,17 @@ class DispatchedCall(Struct, frozen=True, array_like=True):
 class CallResult(Struct, frozen=True, array_like=True):
     """The end of a call: `code` is None for a success, `SKIPPED`, or a `FailureCode` that `message` explains.
 
-    `status` is the HTTP status, None without a response. `seconds` have passed since the bridge process received the
-    call. `publication` is the result or the failure payload, None when the event names no topic for it.
+    `status` is the HTTP status, None without a response. `took` are the seconds that its requests took, `waited` the
+    others since the broker received the message: for a worker, a turn, a token, the next try. `publication` is the
+    result or the failure payload, None when the event names no topic for it.
     """
 
     call: int
     status: int | None
     code: str | None
     message: str
-    seconds: float
+    waited: float
+    took: float
     publication: Publication | None
 
 

@@ -5,13 +5,20 @@ there is an admin port. The broker's loop alone.
 """
 
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.link.admin_frames import BUCKETS, EventCounts, FoundRecords, Observed, Record
+from amqtt_rest_bridge.link.admin_frames import (
+    BUCKETS,
+    WAIT_BUCKETS,
+    Durations,
+    EventCounts,
+    FoundRecords,
+    Observed,
+    Record,
+)
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import EventName, Listening
@@ -49,13 +56,13 @@ class Observer:
 
     def ended(self, name: EventName, result: CallResult) -> None:
         """Count a call that has ended."""
-        self._count(name, result.code or SUCCEEDED, result.seconds)
+        self._count(name, result.code or SUCCEEDED, result.waited, result.took)
 
     def lost(self, listening: Listening, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
-        seconds = max(0.0, time.time() - message.timestamp)
-        self._count(listening.name, failure.code.value, seconds)
-        self._record("call", listening, message, failure, round(1000 * seconds, 1))
+        waited = max(0.0, time.time() - message.timestamp)  # and what its requests took, which is not known
+        self._count(listening.name, failure.code.value, waited, 0.0)
+        self._record("call", listening, message, failure, round(1000 * waited, 1))
 
     def refused(self, listening: Listening, message: Message, failure: CallError) -> None:
         """Count and record a message that was not admitted."""
@@ -78,8 +85,8 @@ class Observer:
         for own in times:
             counts = self._counts.get((own.route, own.event))
             if counts is not None:
-                counts.buckets = [sum(pair) for pair in zip(counts.buckets, own.buckets, strict=True)]
-                counts.seconds += own.seconds
+                counts.took.buckets = [sum(pair) for pair in zip(counts.took.buckets, own.buckets, strict=True)]
+                counts.took.seconds += own.seconds
 
     def found(self, route: str, awaited: int) -> FoundRecords:
         """Return the last records of a route; all of them are failures."""
@@ -94,22 +101,23 @@ class Observer:
         dropped, self._dropped = self._dropped, 0
         return Observed(records, dropped)
 
-    def _count(self, name: EventName, outcome: str, seconds: float) -> None:
+    def _count(self, name: EventName, outcome: str, waited: float, took: float) -> None:
         counts = self._counts.get(name)
         if counts is None:  # the end of a call whose event is gone counts nowhere
             return
         counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
-        if outcome != SKIPPED:  # nothing was sent: its moment would make the others look fast
-            counts.buckets[bisect_left(BUCKETS, seconds)] += 1
-            counts.seconds += seconds
+        if outcome != SKIPPED:
+            counts.waited.add(waited, WAIT_BUCKETS)
+            if took:  # else nothing was sent, which would make the server look fast
+                counts.took.add(took, BUCKETS)
 
     def _record(
-        self, kind: str, listening: Listening, message: Message, failure: CallError, ms: float | None
+        self, kind: str, listening: Listening, message: Message, failure: CallError, waited_ms: float | None
     ) -> None:
         route, event = listening.name
         record = Record(
             time.time(), kind, route, event, loggable(message.topic), listening.event.method.value,
-            code=failure.code.value, message=failure.message, hint=failure.hint, ms=ms,
+            code=failure.code.value, message=failure.message, hint=failure.hint, waited_ms=waited_ms,
         )  # fmt: skip
         records = self._records.get(route)
         if records is None:
@@ -127,4 +135,5 @@ class Observer:
 
 
 def _nothing() -> EventCounts:
-    return EventCounts({}, [0] * (len(BUCKETS) + 1), statuses={})
+    took, waited = (Durations([0] * (len(bounds) + 1)) for bounds in (BUCKETS, WAIT_BUCKETS))
+    return EventCounts({}, took, waited, statuses={})

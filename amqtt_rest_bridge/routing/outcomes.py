@@ -41,10 +41,10 @@ class Outcomes:
         """Note a call that has ended, and publish its result."""
         listening, statistics, now = call.listening, call.listening.statistics, time.time()
         if result.code is None:
-            changed = statistics.success(result.seconds, now)
+            changed = statistics.success(result.waited, result.took, now)
             self.quiet.note(
-                logging.INFO, listening.name, "%s answered %d in %.0f ms",
-                listening.request, result.status, 1000 * result.seconds, topic=call.message.topic,
+                logging.INFO, listening.name, "%s answered %d in %.0f ms, waited %.0f ms",
+                listening.request, result.status, 1000 * result.took, 1000 * result.waited, topic=call.message.topic,
             )  # fmt: skip
         elif result.code == SKIPPED:
             changed = False

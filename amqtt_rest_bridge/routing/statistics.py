@@ -1,6 +1,7 @@
 """One route's statistics: how full it is and how its calls went. Pure; the broker's loop alone."""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import CallError
@@ -11,7 +12,7 @@ from amqtt_rest_bridge.times import rfc3339
 
 _RECENT = 20  # health looks at the last 20 calls, and at the last 20 requests of server mode
 _RED_STREAK = 3
-_LATENCIES = 1000  # calls and requests that p50 and p99 are taken from
+_LAST = 1000  # calls and requests that p50 and p99 are taken from
 # What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
 _DISCONNECTED: Final = frozenset({"connection_failed", "tls_failed", "timeout"})
 _ANSWERED: Final = frozenset({"http_status", "redirect_refused", "response_too_large"})
@@ -51,7 +52,8 @@ class RouteStatistics:
         self._failed_tries = 0  # of calls that are tried until they succeed
         self._recent: deque[bool] = deque(maxlen=_RECENT)
         self._recent_errors = 0
-        self._latencies: deque[float] = deque(maxlen=_LATENCIES)
+        self._took: deque[float] = deque(maxlen=_LAST)
+        self._waited: deque[float] = deque(maxlen=_LAST)
         self._streak = 0
         self._requests = ""  # the last 20 of server mode: see `RouteAnswers.recent`
         self._failed_requests = 0  # in a row
@@ -161,12 +163,13 @@ class RouteStatistics:
         if change > 0 and for_try:
             self.retried += 1
 
-    def success(self, seconds: float, now: float) -> bool:
-        """Note an admitted call that ended well after `seconds`; return whether the health changed."""
+    def success(self, waited: float, took: float, now: float) -> bool:
+        """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
         before = self.health
         self.outstanding -= 1
         self.succeeded += 1
-        self._latencies.append(seconds)
+        self._took.append(took)
+        self._waited.append(waited)
         self._note(well=True)
         self._last_success = now
         return self.health != before
@@ -190,7 +193,7 @@ class RouteStatistics:
         self.refused += answers.refused
         self._refused_callers += answers.refused
         self._refusal = answers.refusal or self._refusal
-        self._latencies.extend(answers.seconds)
+        self._took.extend(answers.seconds)
         self._requests = (self._requests + answers.recent)[-_RECENT:]
         at_the_end = len(answers.recent) - len(answers.recent.rstrip(NOT_SERVED))
         if at_the_end < len(answers.recent):
@@ -285,7 +288,6 @@ class RouteStatistics:
 
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
-        latencies = sorted(self._latencies)
         errors = self.failed + self.refused - self._refused_callers + self._failed_tries
         error: dict[str, str] | None = None
         if self._last_error is not None:
@@ -311,14 +313,18 @@ class RouteStatistics:
             },
             "last_success": None if self._last_success is None else rfc3339(self._last_success),
             "last_error": error,
-            "latency_ms": {"p50": _quantile(latencies, 0.5), "p99": _quantile(latencies, 0.99)},
+            "latency_ms": _quantiles(self._took),
+            "wait_ms": _quantiles(self._waited),
             "uptime_s": round(now - self._since, 3),
             "timestamp": rfc3339(now),
         }
 
 
-def _quantile(ordered: list[float], share: float) -> float | None:
-    """Return the value below which `share` of the seconds lie, in milliseconds (nearest rank)."""
+def _quantiles(seconds: Iterable[float]) -> dict[str, float | None]:
+    """Return the values below which half, and 99 of 100, of the seconds lie, in milliseconds (nearest rank)."""
+    ordered = sorted(seconds)
     if not ordered:
-        return None
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 3)
+        return {"p50": None, "p99": None}
+    last = len(ordered) - 1
+    at = {"p50": min(last, int(0.5 * len(ordered))), "p99": min(last, int(0.99 * len(ordered)))}
+    return {name: round(ordered[place] * 1000, 3) for name, place in at.items()}

@@ -56,6 +56,7 @@ class Wire:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
+        self._left: list[tuple[int, bytes]] = []  # what came in one piece with an expected packet, after it
         try:
             self.sock.sendall(connect_packet(client_id, **options))
             code = self.expect(0x20)[1]
@@ -76,6 +77,9 @@ class Wire:
 
     def receive(self) -> list[tuple[int, bytes]]:
         """Wait for data and give the packets in it: type byte and body."""
+        if self._left:
+            left, self._left = self._left, []
+            return left
         data = self.sock.recv(262_144)
         if not data:
             raise ConnectionError("the broker closed the connection")
@@ -103,10 +107,19 @@ class Wire:
 
     def expect(self, kind: int) -> bytes:
         """Wait for a packet of a kind and give its body; others before it are lost."""
+        return self._expect(kind)[1]
+
+    def expect_publish(self) -> int:
+        """Wait for a PUBLISH and give its type byte, which has its QoS."""
+        return self._expect(0x30)[0]
+
+    def _expect(self, kind: int) -> tuple[int, bytes]:
         while True:
-            for found, body in self.receive():
-                if found & 0xF0 == kind:
-                    return body
+            packets = self.receive()
+            for number, packet in enumerate(packets, 1):
+                if packet[0] & 0xF0 == kind:
+                    self._left = packets[number:]
+                    return packet
 
     def _packets(self) -> Iterator[tuple[int, bytes]]:
         buffer = self._buffer

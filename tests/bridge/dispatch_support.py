@@ -117,4 +117,4 @@ class Rig:
         return self.bridge.calls[-count:]
 
     def end(self, call: Call) -> None:
-        self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.1, None), lambda _: None)
+        self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.0, 0.1, None), lambda _: None)

@@ -58,6 +58,27 @@ def test_the_response_to_a_message_is_published_byte_for_byte(
         assert target.request().path == "/base/e"
 
 
+@pytest.mark.parametrize("published", [0, 1])
+@pytest.mark.parametrize("retained", [False, True], ids=["result", "retained result"])
+def test_a_result_has_the_quality_of_service_of_each_subscription(
+    target: Recorder, published: int, retained: bool
+) -> None:
+    with hosting(route(target, POST + 'WITH RETAIN "true"' * retained)) as host:
+        wires = [Wire(host.mqtt_port, f"subscriber-{qos}") for qos in (0, 1, 2)]
+        if retained:
+            client = host.client("out")
+            client.publish("in/x", b"1", qos=published)
+            client.message()
+        for qos, wire in enumerate(wires):
+            wire.subscribe("out", qos)
+        if not retained:
+            host.client().publish("in/x", b"1", qos=published)
+        received = [wire.expect_publish() for wire in wires]
+        assert [(kind >> 1) & 3 for kind in received] == [0, 1, 2]
+        for wire in wires:
+            wire.close()
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
 def test_each_method_is_sent(target: Recorder, method: str) -> None:
     target.answer = lambda seen: (200, seen.method.encode())

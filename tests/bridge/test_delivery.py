@@ -63,7 +63,7 @@ class EndlessStore(FullStore):
 
 
 def end(rig: Rig, call: Call, code: str | None = None, publication: Publication | None = None) -> None:
-    rig.dispatcher.done(call, CallResult(call.id, 200, code, "", 0.1, publication), lambda _: None)
+    rig.dispatcher.done(call, CallResult(call.id, 200, code, "", 0.0, 0.1, publication), lambda _: None)
 
 
 def lossless(made: Route) -> Route:

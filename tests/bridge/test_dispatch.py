@@ -86,7 +86,7 @@ def test_the_health_of_a_route_that_is_gone_is_not_told(rig: Rig) -> None:
     rig.dispatcher.lost(one)
     assert [statistics.health for statistics in rig.changes] == ["Yellow"]
     rig.use()
-    rig.dispatcher.done(other, CallResult(other.id, 500, "http_status", "500", 0.1, None), lambda _: None)
+    rig.dispatcher.done(other, CallResult(other.id, 500, "http_status", "500", 0.0, 0.1, None), lambda _: None)
     rig.dispatcher.lost(other)
     assert len(rig.changes) == 1
 

@@ -79,7 +79,7 @@ def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(tm
             running.send(signal.SIGTERM)
             assert running.end() == 0
     text = "\n".join(running.lines)
-    answered = rf"POST http://127\.0\.0\.1:{target.port} answered 200 in \d+ ms, message on in/1\n"
+    answered = rf"POST http://127\.0\.0\.1:{target.port} answered 200 in \d+ ms, waited \d+ ms, message on in/1\n"
     assert len(re.findall(f"INFO - route Forward, event Send: {answered}", text)) == 1
     assert text.count("INFO - route Intake, event Received: answered POST /webhook with 200\n") == 1
     assert text.count("INFO - route Guarded, event Knock: answered POST /***/knock with 401 unauthorized\n") == 1

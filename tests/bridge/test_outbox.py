@@ -54,7 +54,7 @@ def linked() -> Iterator[tuple[Outbox, Peer]]:
 
 
 def result(number: int, payload: bytes | None = None) -> CallResult:
-    return CallResult(number, 200, None, "", 0.1, None if payload is None else Publication("t", payload))
+    return CallResult(number, 200, None, "", 0.0, 0.1, None if payload is None else Publication("t", payload))
 
 
 def test_a_hurried_result_leaves_at_once_with_those_before_it(linked: tuple[Outbox, Peer]) -> None:

@@ -96,7 +96,7 @@ def lost(rig: Rig, call: Call) -> None:
 
 
 def skipped(rig: Rig, call: Call) -> None:
-    rig.dispatcher.done(call, CallResult(call.id, None, "skipped", "", 0.0, None), lambda _: None)
+    rig.dispatcher.done(call, CallResult(call.id, None, "skipped", "", 0.0, 0.0, None), lambda _: None)
 
 
 def gone(rig: Rig, call: Call) -> None:

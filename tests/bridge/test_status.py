@@ -22,7 +22,7 @@ def run(account: RouteStatistics, outcomes: str) -> str:
     for outcome in outcomes:
         assert account.admit(0) is None
         if outcome == "+":
-            account.success(0.01, 101.0)
+            account.success(10.0, 0.01, 101.0)
         else:
             account.failure("timeout", "too slow", 102.0)
     return account.health
@@ -92,6 +92,7 @@ def test_the_status_counts_every_message() -> None:
     assert status["last_error"]["code"] == "overloaded"
     assert status["last_success"] == "1970-01-01T00:01:41.000Z"
     assert status["latency_ms"] == {"p50": 10.0, "p99": 10.0}
+    assert status["wait_ms"] == {"p50": 10_000.0, "p99": 10_000.0}
     assert (status["uptime_s"], status["timestamp"]) == (10.5, "1970-01-01T00:01:50.500Z")
     assert (status["name"], status["type"], status["connection"]) == ("R", "REST_API", "failing")
 
@@ -112,7 +113,7 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
     assert (status["health"], status["connection"]) == ("Red", "failing")
     assert status["errors"] == {"total": 3, "consecutive": 3}
     assert (status["messages"]["failed"], status["last_error"]["message"]) == (0, "refused")
-    one.success(0.1, 104.0)
+    one.success(0.0, 0.1, 104.0)
     assert (one.health, one.status(105.0)["connection"]) == ("Yellow", "connected")
 
 

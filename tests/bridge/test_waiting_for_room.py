@@ -37,7 +37,7 @@ class Rig(DispatcherRig):
 
     def end(self, number: int) -> None:  # type: ignore[override]
         call: Call = self.bridge.calls[number]
-        self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.1, None), lambda _: None)
+        self.dispatcher.done(call, CallResult(call.id, 200, None, "", 0.0, 0.1, None), lambda _: None)
 
     @property
     def dispatched(self) -> list[bytes]:

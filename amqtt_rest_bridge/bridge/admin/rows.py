@@ -17,7 +17,7 @@ Row = Mapping[str, str]
 def row(route: RouteInsight, history: History) -> Row:
     """Return the cells of a route; `ok` and `bad` are the points of two lines in a drawing of 60 by 20."""
     status: Mapping[str, Any] = route.status or {}
-    latency, error = status.get("latency_ms") or {}, status.get("last_error")
+    latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
     samples, rate = history.of(route.name), history.rate(route.name)
     highest = max((sum(sample) for sample in samples), default=0)
     return {
@@ -35,6 +35,8 @@ def row(route: RouteInsight, history: History) -> Row:
         "spooled": "-" if route.spooled is None else str(route.spooled),
         "p50": _milliseconds(latency.get("p50")),
         "p99": _milliseconds(latency.get("p99")),
+        "wait_p50": _milliseconds(wait.get("p50")),
+        "wait_p99": _milliseconds(wait.get("p99")),
         "reason": str(status.get("health_reason") or ""),
         "error": "" if error is None else f"{error['code']}: {error['message']}",
         "error_time": "" if error is None else f"Last error, {str(error['time'])[:19].replace('T', ' ')} UTC: ",

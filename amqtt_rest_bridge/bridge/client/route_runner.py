@@ -71,8 +71,8 @@ class _OpenCall:
     event: PreparedEvent
     message: Message
     idempotency_key: str | None
-    started: float
     tries: int = 0
+    took: float = 0.0  # seconds, for the requests of all tries
     order_key: tuple[str, str, str] | None = None  # route, event, topic
     url: str | None = None  # of the last try
     current: Try | None = None
@@ -135,13 +135,12 @@ class RouteRunner:
 
     def take(self, calls: Sequence[DispatchedCall]) -> "WorkerPool[_OpenCall] | None":
         """Queue calls in order of arrival; return the pool where none of its threads runs, so that one has to begin."""
-        now = time.perf_counter()
         ready: list[_OpenCall] = []
         with self._lock:
             self._open += len(calls)
         for dispatched in calls:
             event = self._events[dispatched.event]
-            call = _OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, now)
+            call = _OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key)
             if event.event.ordered:
                 call.order_key = (self.name, event.event.name, call.message.topic)
                 if not self._context.ordered.enter(call.order_key, functools.partial(self._start, call)):
@@ -196,14 +195,16 @@ class RouteRunner:
 
     def _try(self, call: _OpenCall) -> Try:
         call.tries += 1
-        event, response = call.event, None
+        event, response, stopwatch = call.event, None, Stopwatch()
         try:
             built = self._build(call)
             call.url = built.request.url
-            response = yield from self._sender.exchange(built.request, Stopwatch())
+            response = yield from self._sender.exchange(built.request, stopwatch)
             failure = results.failure_of(built.request, response)
             if failure is None:
-                self._succeed(call, response, self._result(call, built.destination, response))
+                publication = self._result(call, built.destination, response)
+                call.took += stopwatch.seconds
+                self._succeed(call, response, publication)
                 return
         except SkippedError:
             self._skip(call)
@@ -212,6 +213,7 @@ class RouteRunner:
             # The frames of its traceback hold the payload and what was parsed of it; with this one they make a circle.
             failure = error.with_traceback(None)
             failure.__cause__ = failure.__context__ = None
+        call.took += stopwatch.seconds
         if self._policy.applies(event.event, call.tries, failure, response):
             self._retry(call, failure, response)
         else:
@@ -254,13 +256,14 @@ class RouteRunner:
 
     def _fail(self, call: _OpenCall, failure: CallError, response: HttpResponse | None) -> None:
         log.warning(
-            "%s: %s on %s after %d %s, %.3f s: %s",
+            "%s: %s on %s after %d %s in %.3f s, waited %.3f s: %s",
             call.event.label,
             failure.code,
             loggable(call.message.topic),
             call.tries,
             "try" if call.tries == 1 else "tries",
-            time.perf_counter() - call.started,
+            call.took,
+            _waited(call),
             failure.message,
         )
         publication = results.failure(self.name, call.event.event, call.message, failure, response)
@@ -272,17 +275,17 @@ class RouteRunner:
     def _end(
         self, call: _OpenCall, status: int | None, code: str | None, message: str, publication: Publication | None
     ) -> None:
-        seconds = time.perf_counter() - call.started
         # Behind a slow server no other result follows soon that this one could travel with.
-        at_once = seconds > _SLOW_SECONDS or not self._pool.backlog
-        self._outbox.done(CallResult(call.id, status, code, message, seconds, publication), at_once=at_once)
+        at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
+        result = CallResult(call.id, status, code, message, _waited(call), call.took, publication)
+        self._outbox.done(result, at_once=at_once)
         self._leave(call)
 
     def _record(
         self, recorder: Recorder, call: _OpenCall, status: int | None, failure: CallError | None, kind: str
     ) -> None:
-        seconds = time.perf_counter() - call.started
-        recorder.call(call.event.of, call.message.topic, call.url, status, failure, call.tries, seconds, kind)
+        waited = _waited(call)
+        recorder.call(call.event.of, call.message.topic, call.url, status, failure, call.tries, waited, call.took, kind)
 
     def _leave(self, call: _OpenCall) -> None:
         """Count a call as ended, and start the next one of the same ORDERED event and topic."""
@@ -370,3 +373,11 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
+
+
+def _waited(call: _OpenCall) -> float:
+    """Return the seconds since the broker received a message in which no request of its call was under way.
+
+    By the clock of the messages, which is that of two processes and of restarts; where it is set back, 0.
+    """
+    return max(0.0, time.time() - call.message.timestamp - call.took)

@@ -50,6 +50,7 @@ function showCall(call) {
       element("td", `${call.method ?? ""} ${call.url ?? ""}`, "wide long"),
       element("td", `${call.status ?? ""} ${call.code ?? ""}${call.kind === "skipped" ? "skipped" : ""}`),
       element("td", call.tries ?? "", "number wide"),
+      element("td", call.waited_ms ?? "", "number wide"),
       element("td", call.ms ?? "", "number"),
     );
     prepend(document.querySelector("[data-calls]"), row, MOST_CALLS);
