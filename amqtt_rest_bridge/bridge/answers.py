@@ -4,6 +4,7 @@ The ports' threads count, the timers' thread reports. Any thread.
 """
 
 import logging
+import re
 import threading
 from bisect import bisect_left
 from collections import deque
@@ -13,17 +14,20 @@ from typing import Final
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent
+from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.frames import (
     CALLER_REFUSED,
     NOT_SERVED,
     SKIPPED,
+    UNMATCHED_PATHS,
     WELL,
     EventAnswers,
     RequestCount,
     RequestTimes,
     RouteAnswers,
     Served,
+    UnmatchedCount,
 )
 
 log = logging.getLogger(__name__)
@@ -33,6 +37,9 @@ _FAILURES: Final = frozenset({"broker_unavailable", "internal_error", "overloade
 _STOPPING: Final = "shutting_down"
 _RECENT: Final = 20  # of a route: as many as its health looks at
 _MOST_TIMES: Final = 200  # of a route in one report
+_LONGEST_METHOD: Final = 16
+_LONGEST_PATH: Final = 1000
+_QUERY: Final = re.compile("[?#]|%3[fF]|%23")  # callers put credentials there, and encode it by mistake
 
 _Kind = tuple[ServedEvent, str, str | None]
 """What answers are counted by: event, status line, and the code of an error."""
@@ -64,6 +71,8 @@ class Answers:
         self._recent: dict[str, deque[_Kind]] = {}
         self._seconds: dict[str, deque[float]] = {}  # of those that were served well
         self._times: dict[ServedEvent, _Times] = {}
+        self._unmatched: dict[int, Frequent[tuple[str, str, int]]] = {}
+        self._unmatched_totals: dict[int, int] = {}
 
     def count(self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float) -> None:
         """Count one answer; see `BrokerPort.answered`."""
@@ -86,11 +95,19 @@ class Answers:
                 times.buckets[bisect_left(BUCKETS, seconds)] += 1
                 times.seconds += seconds
 
+    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
+        """Count one request that led to no endpoint; see `BrokerPort.unmatched`."""
+        with self._lock:
+            self._unmatched_totals[port] = self._unmatched_totals.get(port, 0) + 1
+            paths = self._unmatched.setdefault(port, Frequent(UNMATCHED_PATHS))
+            paths.add((method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], int(status[:3])))
+
     def take(self) -> Served:
         """Return what was counted by route and event, with the log's lines by event, and begin anew."""
         with self._lock:
             counts, messages, recent = self._counts, self._messages, self._recent
             seconds, times = self._seconds, self._times
+            unmatched, unmatched_totals = self._unmatched, self._unmatched_totals
             self._begin()
         routes = {
             route: replace(answers, recent=_outcomes(recent[route]), seconds=list(seconds[route]))
@@ -101,6 +118,12 @@ class Answers:
             _lines(counts) if self._has_lines else [],
             _requests(counts) if self.observed else [],
             [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
+            [
+                UnmatchedCount(port, *key, count, excess)
+                for port, paths in unmatched.items()
+                for key, count, excess in paths.counts()
+            ],
+            unmatched_totals,
         )
 
 

@@ -102,3 +102,7 @@ class BrokerPort(Protocol):
         Called once for every request that led to an event.
         """
         ...
+
+    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
+        """Count a request that led to no endpoint: the port that it came to, its path and its answer's status line."""
+        ...

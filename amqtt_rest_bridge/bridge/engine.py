@@ -106,6 +106,7 @@ class Engine:
         self.latest = self._inbound.latest
         self.expect = self._inbound.expect
         self.answered = self._answers.count
+        self.unmatched = self._answers.unmatched
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
@@ -244,7 +245,7 @@ class Engine:
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
         report = self._answers.take()
-        if report.routes or report.events or report.requests:
+        if report.routes or report.unmatched_totals:
             self._outbox.send(report)
         for _ in range(len(self._retired)):  # while the reader may put more in
             runner = self._retired.popleft()

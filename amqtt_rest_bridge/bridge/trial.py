@@ -146,3 +146,6 @@ class _Broker:
         self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float  # noqa: ARG002
     ) -> None:
         self.served = served
+
+    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
+        """Count nothing."""

@@ -88,12 +88,39 @@ class RouteInsight(Struct, frozen=True, array_like=True):
     status: dict[str, Any] | None
 
 
+class NearestEndpoint(Struct, frozen=True):
+    """The endpoint that a caller probably meant."""
+
+    method: str
+    path: str
+    route: str
+    event: str
+
+
+class UnmatchedPath(Struct, frozen=True):
+    """A path of a port that led to no endpoint, with the status of the answers; times are Unix time."""
+
+    port: int
+    method: str
+    path: str
+    status: int
+    count: int
+    first: float
+    last: float
+    nearest: NearestEndpoint | None
+
+
 class BrokerInsight(Struct, frozen=True, array_like=True):
-    """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready."""
+    """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
+
+    `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
+    """
 
     restarts: int
     reload_errors: int
     reasons: list[str]
+    unmatched: dict[int, int] = {}
+    unmatched_paths: list[UnmatchedPath] = []
 
 
 # Broker to bridge process.

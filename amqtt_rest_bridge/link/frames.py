@@ -124,6 +124,21 @@ class RouteAnswers(Struct, frozen=True, array_like=True):
     seconds: list[float] = []
 
 
+UNMATCHED_PATHS: Final = 128
+"""How many paths of a port are counted each for itself."""
+
+
+class UnmatchedCount(Struct, frozen=True, array_like=True):
+    """Requests to a path of a port that led to no endpoint; `excess` of `count` may have gone to other paths."""
+
+    port: int
+    method: str
+    path: str
+    status: int
+    count: int
+    excess: int
+
+
 class EventAnswers(Struct, frozen=True, array_like=True):
     """Requests that a server event has answered since the last report; `line` describes the last one, for the log."""
 
@@ -240,13 +255,16 @@ class Waiting(Struct, frozen=True, array_like=True, tag=24):
 class Served(Struct, frozen=True, array_like=True, tag=25):
     """What server mode answered since the last such frame.
 
-    `events` only when the broker logs at INFO, `requests` and `times` only when there is an admin port.
+    `events` only when the broker logs at INFO, `requests` and `times` only when there is an admin port. `unmatched` are
+    the most frequent paths, `unmatched_totals` all requests that led to no endpoint, by port.
     """
 
     routes: dict[str, RouteAnswers]
     events: list[EventAnswers]
     requests: list[RequestCount] = []
     times: list[RequestTimes] = []
+    unmatched: list[UnmatchedCount] = []
+    unmatched_totals: dict[int, int] = {}
 
 
 class Log(Struct, frozen=True, array_like=True, tag=26):

@@ -119,9 +119,10 @@ class Oversight:
             for name in part
             if (statistics := self._statistics.get(name)) is not None
         ]
-        broker = None if left else self._broker(processes, gathered.restarts)
+        is_last = self._server.unmatched.prepare() and not left
+        broker = self._broker(processes, gathered.restarts) if is_last else None
         gathered.link.send(Insight(gathered.question.number, insights, broker))
-        if left:
+        if not is_last:
             self._answering = gathered.link, gathered.question.number
             self._loop.call_soon(self._gather, left, gathered, processes)
 
@@ -152,7 +153,9 @@ class Oversight:
         if self._store is not None and self._store.trouble is not None:
             reasons.append(f"the spool cannot be written: {self._store.trouble}")
         errors = 0 if failure is None else max(1, failure.errors)
-        return BrokerInsight(restarts, errors, [*reasons, *self._server.troubles(), *self._troubles()])
+        reasons += [*self._server.troubles(), *self._troubles()]
+        unmatched = self._server.unmatched
+        return BrokerInsight(restarts, errors, reasons, unmatched.totals(), unmatched.most())
 
     def _follow(self, on: bool, processes: Processes) -> None:
         if on == self._observer.following:

@@ -75,6 +75,7 @@ class Parts:
     pool: BridgePool
     dispatcher: Dispatcher
     schedule: Schedule
+    server: ServerReports
 
 
 def assemble(
@@ -116,7 +117,7 @@ def assemble(
         pool, outcomes, server, settings.workers * processes, store=store, queue=queue, max_message_bytes=largest
     )
     supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
-    return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule)
+    return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule, server)
 
 
 class RouteService:
@@ -235,6 +236,7 @@ class RouteService:
         self._admin.close()
         left = await self._parts.pool.stop(GRACE_SECONDS)
         self._parts.quiet_log.flush()
+        self._parts.server.unmatched.flush()
         for route, count in self._parts.dispatcher.abandon().items():
             lost, kept = left.get(route, (0, 0))
             left[route] = (lost + count, kept)

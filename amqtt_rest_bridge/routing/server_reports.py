@@ -11,6 +11,7 @@ from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
 from amqtt_rest_bridge.routing.outcomes import Outcomes
+from amqtt_rest_bridge.routing.unmatched import Unmatched
 from amqtt_rest_bridge.routing.watching import Watching
 from amqtt_rest_bridge.topics import loggable
 
@@ -21,6 +22,8 @@ class ServerReports:
     def __init__(self, outcomes: Outcomes) -> None:
         self.watching = Watching()
         """The topic filters of read events and of replies."""
+        self.unmatched = Unmatched()
+        """The requests that led to no endpoint."""
         self._outcomes = outcomes
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
@@ -28,6 +31,7 @@ class ServerReports:
     def replace(self, routes: Iterable[Route], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Use other routes; for `reads` and `replies` see `Watching.replace`."""
         self._routes = tuple(routes)
+        self.unmatched.replace(self._routes)
         self.watching.replace(reads, replies)
 
     def publish(
@@ -38,6 +42,7 @@ class ServerReports:
 
     def served(self, report: Served) -> None:
         """Note what was answered."""
+        self.unmatched.note(report.unmatched, report.unmatched_totals)
         for event in report.events:
             self._outcomes.quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
         if self._outcomes.observer is not None:

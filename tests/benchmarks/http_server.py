@@ -78,6 +78,9 @@ class Engine:
     ) -> None:
         """Count nothing."""
 
+    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
+        """Count nothing."""
+
 
 def serve(kind: str, port: int, *files: str) -> None:
     """Serve until killed: `bare`, or `ours`, which speaks HTTPS when it is given files."""

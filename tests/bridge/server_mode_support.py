@@ -136,6 +136,9 @@ class FakeBroker:
         self.counted.append((served.route, code))
         self.lines.append(f"answered {served.request} with {status}")
 
+    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
+        self.lines.append(f"port {port}: {method} {path} led to no endpoint: {status}")
+
 
 def topic(text: str) -> PlaceholderText:
     return parse(text, Place.TOPIC, Mode.SERVER)

@@ -19,6 +19,7 @@ from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter
 
 WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
@@ -129,6 +130,8 @@ class AdminApplication:
                 return self._with_numbers(wake, _routes, statuses=True)
             case ["routes", name, "calls"]:
                 return self._with_finding(unquote(name), wake, _calls)
+            case ["unmatched"]:
+                return self._with_numbers(wake, _unmatched)
             case ["live"]:
                 return self._follow(request, wake)
             case ["changes"]:
@@ -264,6 +267,16 @@ def _readiness(reasons: list[str]) -> Response:
 
 def _routes(numbers: Numbers) -> Response:
     return json_answer({"routes": [route.status for route in numbers.routes.values()]})
+
+
+def _unmatched(numbers: Numbers) -> Response:
+    broker = numbers.broker
+    paths = [
+        msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
+        for one in broker.unmatched_paths
+    ]
+    ports = [{"port": port, "count": count} for port, count in sorted(broker.unmatched.items())]
+    return json_answer({"ports": ports, "unmatched": paths})
 
 
 def _calls(finding: Finding) -> Response:

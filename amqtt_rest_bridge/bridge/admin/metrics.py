@@ -35,6 +35,7 @@ METRICS: Final = {
         "histogram",
         "Seconds from a request of server mode to its answer; without callers that were refused.",
     ),
+    "rest_bridge_unmatched_requests_total": ("counter", "Requests of server mode that led to no endpoint, by port."),
     "rest_bridge_retries_total": ("counter", "Tries after the first."),
     "rest_bridge_health": ("gauge", "Health of the route: 0 Green, 1 Yellow, 2 Red."),
     "rest_bridge_queued": ("gauge", "Messages that wait: for a worker, for their next try, or for room."),
@@ -114,6 +115,8 @@ class _Samples(Collector):
         self._add("rest_bridge_restarts_total", {}, broker.restarts)
         self._add("rest_bridge_reload_errors", {}, broker.reload_errors)
         self._add("rest_bridge_ready", {}, not broker.reasons)
+        for port, count in broker.unmatched.items():
+            self._add("rest_bridge_unmatched_requests_total", {"port": str(port)}, count)
 
     def _add(self, name: str, labels: dict[str, str], value: float) -> None:
         self._metrics[name].samples.append(Sample(name, labels, value))

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.bridge.admin.graph import MOST_ROUTES, drawing
 from amqtt_rest_bridge.bridge.admin.history import History
 from amqtt_rest_bridge.bridge.admin.insights import Insights, Numbers
 from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS, event
-from amqtt_rest_bridge.bridge.admin.rows import Row, clock, gravest_first, row, rows, summary
+from amqtt_rest_bridge.bridge.admin.rows import Row, clock, gravest_first, row, rows, summary, unmatched_rows
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.model import Route
 
@@ -60,7 +60,14 @@ class StatusPages:
     def overview(self, numbers: Numbers) -> Response:
         """Return the page of all routes, those that need attention first."""
         shown = gravest_first(rows(numbers, self._history))
-        return _page(self._overview.render(rows=shown, summary=summary(shown), reasons=numbers.broker.reasons))
+        return _page(
+            self._overview.render(
+                rows=shown,
+                summary=summary(shown),
+                reasons=numbers.broker.reasons,
+                unmatched=unmatched_rows(numbers),
+            )
+        )
 
     def graph(self) -> Response:
         """Return the page with the graph of all routes."""
@@ -111,7 +118,7 @@ class _Changes:
         self._wake = wake
         self._left = left
         self._known: dict[str, Row] = {}
-        self._reasons: list[str] = []
+        self._others: dict[str, list[Any]] = {}
         self._asked = 0.0
         self._sent = time.monotonic()
         self._closed = threading.Event()
@@ -121,7 +128,8 @@ class _Changes:
         numbers = self._insights.fresh(self._asked, statuses=True) if self._asked else None
         if numbers is not None:
             self._asked = 0.0
-            changed = self._changed(rows(numbers, self._history), numbers.broker.reasons)
+            others: dict[str, list[Any]] = {"reasons": numbers.broker.reasons, "unmatched": unmatched_rows(numbers)}
+            changed = self._changed(rows(numbers, self._history), others)
             if changed is not None:
                 self._sent = now
                 return event("routes", changed)
@@ -135,13 +143,13 @@ class _Changes:
             self._closed.set()
             self._left()
 
-    def _changed(self, present: list[Row], reasons: list[str]) -> dict[str, Any] | None:
+    def _changed(self, present: list[Row], others: dict[str, list[Any]]) -> dict[str, Any] | None:
         changed = [one for one in present if self._known.get(one["name"]) != one]
-        if not changed and len(present) == len(self._known) and reasons == self._reasons:
+        if not changed and len(present) == len(self._known) and others == self._others:
             return None
-        self._known, self._reasons = {one["name"]: one for one in present}, reasons
+        self._known, self._others = {one["name"]: one for one in present}, others
         names = [one["name"] for one in present]
-        return {"summary": summary(present), "reasons": reasons, "names": names, "rows": changed}
+        return {"summary": summary(present), **others, "names": names, "rows": changed}
 
 
 def _page(text: str) -> Response:

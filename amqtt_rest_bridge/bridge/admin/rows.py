@@ -51,6 +51,21 @@ def rows(numbers: Numbers, history: History) -> list[Row]:
     return [row(route, history) for route in numbers.routes.values()]
 
 
+def unmatched_rows(numbers: Numbers) -> list[Row]:
+    """Return the cells of the paths that led to no endpoint."""
+    return [
+        {
+            "count": str(one.count),
+            "request": f"{one.method} {one.path}",
+            "port": str(one.port),
+            "status": str(one.status),
+            "nearest": "" if one.nearest is None else f"{one.nearest.method} {one.nearest.path}",
+            "last": f"{datetime.fromtimestamp(one.last, UTC):%Y-%m-%d %H:%M:%S}",
+        }
+        for one in numbers.broker.unmatched_paths
+    ]
+
+
 def gravest_first(all_rows: Sequence[Row]) -> list[Row]:
     """Sort so that what needs attention comes first."""
     order = {health: place for place, health in enumerate(_GRAVEST_FIRST)}

@@ -20,7 +20,7 @@ from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
 from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, WrongCredentialError, error
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
-from amqtt_rest_bridge.bridge.server.request import EventRequest
+from amqtt_rest_bridge.bridge.server.request import EventRequest, readable
 from amqtt_rest_bridge.bridge.server.responders import Steps, responder_for
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused
@@ -66,6 +66,8 @@ class RouteApplication:
         port: int = 0,
     ) -> None:
         turns, guesses = turns or ReplyTurns(), guesses or Guesses(monotonic)
+        self._broker = broker
+        self._port = port
         self._clock = clock
         self._monotonic = monotonic
         self._recorder = broker.recorder
@@ -81,6 +83,8 @@ class RouteApplication:
         try:
             return self._answer(request, wake)
         except RefusedError as failure:  # by no endpoint
+            path, status = readable(path_of(request.target)), failure.refusal.status
+            self._broker.unmatched(self._port, request.method, path, status)
             if self._recorder is not None:
                 refusal = failure.refusal
                 told = refusal.code, refusal.message, refusal.hint

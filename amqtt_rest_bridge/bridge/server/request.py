@@ -110,7 +110,7 @@ class EventRequest:
             path="/" + "/".join(decode_path(self.path)),
             path_parameters=self.parameters,
             query=self.query_parameters(),
-            headers={name: _text(value) for name, value in self.headers.items()},
+            headers={name: readable(value) for name, value in self.headers.items()},
             body=body,
             timestamp=self.timestamp,
             request_id=self.http.id,
@@ -124,8 +124,8 @@ def _query_refused() -> RefusedError:
     )
 
 
-def _text(value: str) -> str:
-    """Decode a header value: UTF-8 where it is, else Latin-1 (RFC 9110 section 5.5 leaves it open)."""
+def readable(value: str) -> str:
+    """Decode a header value or target: UTF-8 where it is, else Latin-1 (RFC 9110 section 5.5 leaves it open)."""
     if value.isascii():
         return value
     try:

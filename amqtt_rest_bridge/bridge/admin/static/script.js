@@ -80,8 +80,27 @@ function showReasons(reasons) {
   trouble.querySelector("ul").replaceChildren(...reasons.map((reason) => element("li", reason)));
 }
 
-function showRoutes({ summary, reasons, names, rows: changed }) {
+function showUnmatched(unmatched) {
+  const section = document.querySelector("[data-unmatched]");
+  if (!section) return;
+  section.hidden = unmatched.length === 0;
+  section.querySelector("tbody").replaceChildren(...unmatched.map((one) => {
+    const row = element("tr", "");
+    row.append(
+      element("td", one.count, "number"),
+      element("td", one.request, "long"),
+      element("td", one.port, "wide"),
+      element("td", one.status, "wide"),
+      element("td", one.nearest, "long"),
+      element("td", one.last, "wide"),
+    );
+    return row;
+  }));
+}
+
+function showRoutes({ summary, reasons, unmatched, names, rows: changed }) {
   showReasons(reasons);
+  showUnmatched(unmatched);
   const told = document.querySelector("[data-summary]");
   if (told && told.textContent !== summary) told.textContent = summary;
   for (const cells of changed) {

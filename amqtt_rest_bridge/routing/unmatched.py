@@ -1,0 +1,198 @@
+"""Requests of server mode that led to no endpoint: counted by port and path, logged once a minute. The broker's loop.
+
+A scanner may ask for a million paths, so each port keeps the most frequent ones alone, and all others as a number. The
+paths come from outside: they are cut and escaped, and secrets of the routes in them masked, before they are shown.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Final
+from urllib.parse import unquote
+
+from amqtt_rest_bridge.frequent import Frequent
+from amqtt_rest_bridge.language.hints import closest
+from amqtt_rest_bridge.link.admin_frames import NearestEndpoint, UnmatchedPath
+from amqtt_rest_bridge.link.frames import UNMATCHED_PATHS, UnmatchedCount
+from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.model import Route, ServerEvent
+from amqtt_rest_bridge.routing.quiet_log import Later, on_this_loop
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+MOST_SHOWN: Final = 20
+_LOG_SECONDS: Final = 60.0
+_LOGGED: Final = 3  # paths in a line
+_KNOWN: Final = 256  # paths whose nearest endpoint is kept
+
+_Key = tuple[str, str, int]
+"""Method, path and status."""
+
+
+@dataclass(slots=True, eq=False)
+class _Counted:
+    """What one port counted, since the beginning and since the last line of the log."""
+
+    total: int = 0
+    paths: Frequent[_Key] = field(default_factory=lambda: Frequent(UNMATCHED_PATHS))
+    times: dict[_Key, tuple[float, float]] = field(default_factory=dict)  # the first and the last, of those in `paths`
+    unlogged: int = 0
+    recent: Frequent[_Key] = field(default_factory=lambda: Frequent(UNMATCHED_PATHS))
+    is_quiet: bool = True
+
+
+class Unmatched:
+    """Count them; `later` and `clock` are for tests."""
+
+    def __init__(self, later: Later = on_this_loop, clock: Callable[[], float] = time.time) -> None:
+        self._later = later
+        self._clock = clock
+        self._ports: dict[int, _Counted] = {}
+        self._endpoints: dict[int, _Endpoints] = {}  # by SERVER_PORT
+        self._secrets: frozenset[str] = frozenset()
+        self._nearest: dict[tuple[int, _Key], NearestEndpoint | None] = {}
+
+    def replace(self, routes: Iterable[Route]) -> None:
+        """Use other routes; a port that none of them has is forgotten."""
+        served = [route for route in routes if route.config.enable_server]
+        self._endpoints = {}
+        for route in served:
+            self._endpoints.setdefault(route.config.server_port, _Endpoints()).add(route)
+        self._secrets = frozenset(secret for route in served for secret in route.secrets)
+        self._nearest = {}
+        for port in [port for port in self._ports if self._of(port) is None]:
+            self._write(port, self._ports.pop(port))
+        for port in self._endpoints.keys() - {0}:
+            self._ports.setdefault(port, _Counted())
+
+    def note(self, counts: Iterable[UnmatchedCount], totals: Mapping[int, int]) -> None:
+        """Note what a bridge process counted since its last report."""
+        now = self._clock()
+        for one in counts:
+            if self._of(one.port) is None:  # a reload took the port away
+                continue
+            own = self._ports.setdefault(one.port, _Counted())
+            key = one.method, one.path, one.status
+            left = own.paths.add(key, one.count, one.excess)
+            if left is not None:
+                del own.times[left]
+            own.times[key] = own.times.get(key, (now, now))[0], now
+            own.recent.add(key, one.count, one.excess)
+        for port, count in totals.items():
+            if self._of(port) is None:
+                continue
+            own = self._ports.setdefault(port, _Counted())
+            own.total += count
+            own.unlogged += count
+            if own.is_quiet:
+                own.is_quiet = False
+                self._minute_over(port, own)
+
+    def totals(self) -> dict[int, int]:
+        """Return how many requests of each port led to no endpoint."""
+        return {port: own.total for port, own in self._ports.items()}
+
+    def most(self) -> list[UnmatchedPath]:
+        """Return the most frequent paths of all ports, the most frequent first."""
+        return [
+            UnmatchedPath(port, *self._shown(key), key[2], count, *self._ports[port].times[key], self._near(port, key))
+            for count, port, key in self._most()
+        ]
+
+    def prepare(self) -> bool:
+        """Find the nearest endpoint of one of the paths that `most` returns; return whether it is that of the last.
+
+        It takes a millisecond with 1,000 endpoints: too long for all of them in one iteration of the loop.
+        """
+        unknown = [(port, key) for _, port, key in self._most() if (port, key) not in self._nearest]
+        if unknown:
+            self._near(*unknown[0])
+        return len(unknown) <= 1
+
+    def _most(self) -> list[tuple[int, int, _Key]]:
+        found = [(count, port, key) for port, own in self._ports.items() for key, count in own.paths.most(MOST_SHOWN)]
+        return nlargest(MOST_SHOWN, found)
+
+    def flush(self) -> None:
+        """Write what has only been counted, before the end."""
+        for port, own in self._ports.items():
+            self._write(port, own)
+
+    def _minute_over(self, port: int, own: _Counted) -> None:
+        if self._ports.get(port) is not own:
+            return
+        if not own.unlogged:
+            own.is_quiet = True
+            return
+        self._write(port, own)
+        self._later(_LOG_SECONDS, lambda: self._minute_over(port, own))
+
+    def _write(self, port: int, own: _Counted) -> None:
+        if not own.unlogged:
+            return
+        told = []
+        for key, count in own.recent.most(_LOGGED):
+            method, path = self._shown(key)
+            near = self._near(port, key)
+            nearest = "" if near is None else f", nearest: {near.method} {near.path} of route {near.route}"
+            told.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
+        log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(told))
+        own.unlogged, own.recent = 0, Frequent(UNMATCHED_PATHS)
+
+    def _shown(self, key: _Key) -> tuple[str, str]:
+        method, path, _ = key
+        decoded = unquote(path)
+        held = [secret for secret in self._secrets if secret in path or secret in decoded]  # few, and `mask` is slow
+        shown = mask(path, held)
+        if any(secret in unquote(shown) for secret in held):  # encoded as no encoder does
+            shown = mask(decoded, held)
+        return loggable(method), loggable(shown)
+
+    def _of(self, port: int) -> "_Endpoints | None":
+        """Return the endpoints of a bound port, None when no route has it; SERVER_PORT 0 may be bound to any."""
+        return self._endpoints.get(port) or self._endpoints.get(0)
+
+    def _near(self, port: int, key: _Key) -> NearestEndpoint | None:
+        """Return the endpoint that was probably meant."""
+        if (port, key) not in self._nearest:
+            if len(self._nearest) >= _KNOWN:
+                self._nearest = {}
+            endpoints = self._of(port)
+            self._nearest[port, key] = None if endpoints is None else endpoints.nearest(*key[:2])
+        return self._nearest[port, key]
+
+
+class _Endpoints:
+    """The endpoints of a port by their paths, percent-decoded; those with `{name}` segments apart."""
+
+    def __init__(self) -> None:
+        self._literal: dict[str, list[tuple[Route, ServerEvent]]] = {}
+        self._with_names: list[tuple[list[str], Route, ServerEvent]] = []
+
+    def add(self, route: Route) -> None:
+        """Add the endpoints of a route."""
+        for event in route.server_events:
+            path = unquote(event.endpoint)
+            if "{" in path:
+                self._with_names.append((path.split("/"), route, event))
+            else:
+                self._literal.setdefault(path, []).append((route, event))
+
+    def nearest(self, method: str, sent: str) -> NearestEndpoint | None:
+        """Return the endpoint whose path comes closest, or is the end of the other: a proxy adds or takes a prefix."""
+        path = unquote(sent)
+        segments, paths = path.split("/"), dict(self._literal)
+        for own, route, event in self._with_names:
+            if len(own) == len(segments):
+                filled = [there if one.startswith("{") else one for one, there in zip(own, segments, strict=True)]
+                paths["/".join(filled)] = [*paths.get("/".join(filled), []), (route, event)]
+        near = closest(path, paths)
+        if near is None and len(path) > 1:
+            near = next((one for one in paths if len(one) > 1 and (path.endswith(one) or one.endswith(path))), None)
+        if near is None:
+            return None
+        route, event = next((one for one in paths[near] if one[1].method.value == method), paths[near][0])
+        return NearestEndpoint(event.method.value, mask(event.endpoint, route.secrets), route.name, event.name)
