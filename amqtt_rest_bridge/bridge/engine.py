@@ -276,6 +276,7 @@ class Engine:
 
     def _close(self) -> None:
         self._stopping = True
+        self._outbox.close()
         self._timers.close()
         self._inbound.dismiss()
         self._ports.close()

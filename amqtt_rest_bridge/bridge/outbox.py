@@ -15,16 +15,18 @@ from amqtt_rest_bridge.model import Publication
 
 _BATCH = 32  # results that may wait for company
 _COMPANY_SECONDS = 0.002  # ... and for how long
+_MOST_RESULT_BYTES = 8 << 20  # of results that wait for credits; a worker that has one more waits until some have left
 
 
 class Entry:
     """A result or a publication in the queue."""
 
-    __slots__ = ("_outbox", "confirmed", "cost", "item", "outcome", "sent", "wake")
+    __slots__ = ("_outbox", "confirmed", "cost", "item", "outcome", "sent", "size", "wake")
 
     def __init__(self, outbox: "Outbox", item: CallResult | Publication, cost: int, *, confirmed: bool = False) -> None:
         self.item = item
         self.cost = cost
+        self.size = 0  # bytes of a result
         self.confirmed = confirmed  # whether its outcome is what `Confirmed` says
         self.sent = False
         self.outcome: bool | None = None
@@ -37,12 +39,19 @@ class Entry:
 
 
 class Outbox:
-    """The queue to the broker, bounded by what the broker admitted and by the requests that wait in `enqueue`."""
+    """The queue to the broker, bounded by what the broker admitted and by the requests that wait in `enqueue`.
+
+    A server that answers faster than the broker publishes stops the workers: 10,000 messages of a few bytes may have
+    answers of gigabytes.
+    """
 
     def __init__(self, link: BridgeEnd) -> None:
         self._link = link
         self._lock = threading.Lock()
         self._entries: deque[Entry] = deque()
+        self._result_bytes = 0  # in them
+        self._has_room = threading.Condition(self._lock)
+        self._closed = False
         self._credits = INITIAL_CREDITS
         self._since = 0.0  # when the oldest entry was put in
         self._numbers = 0  # of publications whose outcome is confirmed, so far
@@ -54,13 +63,19 @@ class Outbox:
         return bool(self._entries)
 
     def done(self, result: CallResult, *, at_once: bool) -> None:
-        """Send the result of a call; with `at_once` it leaves at once, else soon."""
-        cost = 0 if result.publication is None else credits_for(result.publication.payload)
+        """Send the result of a call; with `at_once` it leaves at once, else soon. Blocks while too many wait."""
+        payload = b"" if result.publication is None else result.publication.payload
+        cost = 0 if result.publication is None else credits_for(payload)
         with self._lock:
+            while self._result_bytes > _MOST_RESULT_BYTES and payload and not self._closed:
+                self._has_room.wait()
+            self._result_bytes += len(payload)
             now = time.monotonic()
             if not self._entries:
                 self._since = now
-            self._entries.append(Entry(self, result, cost))
+            entry = Entry(self, result, cost)
+            entry.size = len(payload)
+            self._entries.append(entry)
             if at_once or len(self._entries) >= _BATCH or now - self._since > _COMPANY_SECONDS:
                 self._flush()
 
@@ -114,6 +129,13 @@ class Outbox:
         with self._lock:
             self._credits += count
             self._flush()
+            self._has_room.notify_all()
+
+    def close(self) -> None:
+        """Stop to hold workers up: nothing leaves any more."""
+        with self._lock:
+            self._closed = True
+            self._has_room.notify_all()
 
     def flush(self) -> None:
         """Send what is ready to leave."""
@@ -128,6 +150,7 @@ class Outbox:
         while entries and (self._credits > 0 or not entries[0].cost):
             entry = entries.popleft()
             self._credits -= entry.cost
+            self._result_bytes -= entry.size
             entry.sent = True
             last = frames[-1] if frames else None
             if isinstance(entry.item, CallResult):

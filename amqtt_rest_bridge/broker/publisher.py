@@ -10,12 +10,11 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
+from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Confirm, ReleaseCredits
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUE: Final = 10_000  # publications that the broker itself makes (refusals); a bridge's are bounded by its credits
 # amqtt 0.12.1 takes a message from its queue every third iteration of the loop, and a client that has many to send puts
 # one in just as often: what a plugin adds then stays, in front of all other messages. So after each
 # publication as many iterations as one message needs ...
@@ -49,6 +48,8 @@ class Publisher:
         self._retain = retain
         self._queued = queued
         self._queue: deque[tuple[Publication, int, ReleaseCredits | None, bool]] = deque()
+        self.waiting_bytes = 0
+        """Payloads that wait."""
         self._filled = asyncio.Event()
         self.hops = 0
         """How many routes the message that is being broadcast right now has passed through."""
@@ -75,8 +76,12 @@ class Publisher:
         """
         if confirm is not None:
             confirm(True)
-        if release_credits is None and len(self._queue) >= MAX_QUEUE:
+        if release_credits is None and (
+            len(self._queue) >= MOST_WAITING
+            or (len(publication.payload) > LARGE_FAILURE and self.waiting_bytes > MOST_WAITING_BYTES)
+        ):
             return False
+        self.waiting_bytes += len(publication.payload)
         self._queue.append((publication, hops, release_credits, status))
         self._filled.set()
         return True
@@ -95,6 +100,7 @@ class Publisher:
         while True:
             while self._queue:
                 publication, hops, release_credits, status = self._queue.popleft()
+                self.waiting_bytes -= len(publication.payload)
                 await self._publish(publication, hops, status=status)
                 if release_credits is not None:
                     release_credits(credits_for(publication.payload))

@@ -28,7 +28,7 @@ from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProc
 from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
-from amqtt_rest_bridge.routing.calls import Call, CallPlace
+from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.slices import Slices
 
@@ -82,7 +82,13 @@ class BridgePool:
             self._flush,
             lambda: any(bridge.ready and bridge.link.backlog > _MOST_UNREAD for bridge in self._bridges),
         )
-        self._lost: Slices[Call] = Slices(loop, lambda call: call.reports.lost(call), _size)
+        # Their failures may hold the messages (FAILURE_PAYLOAD).
+        self._lost: Slices[Call] = Slices(
+            loop,
+            lambda call: call.reports.lost(call),
+            _size,
+            paused=lambda: self._server.waiting_bytes > MOST_WAITING_BYTES,
+        )
         self._listen: dict[int, socket.socket] = {}
         self._exclusive: set[int] = set()
         self._routes = b""

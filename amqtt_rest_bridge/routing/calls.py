@@ -171,8 +171,20 @@ class BridgePort(Protocol):
         """Set the message that the read events of a topic filter answer with."""
 
 
+MOST_WAITING: Final = 10_000
+"""Failure payloads that the broker process makes and that wait to be published; a bridge's are bounded by credits."""
+MOST_WAITING_BYTES: Final = 16 << 20
+"""Beside so many bytes that wait, failures are published without the messages that they hold (FAILURE_PAYLOAD)."""
+LARGE_FAILURE: Final = 4096
+"""Bytes of a failure payload; a larger one holds a message."""
+
+
 class PublisherPort(Protocol):
     """The publisher's queue; see `broker.publisher`."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return how many bytes of payloads wait to be published."""
 
     def put(
         self,

@@ -250,6 +250,10 @@ class Dispatcher:
         """Note in a route's status an error that ended no call, such as a failed try of one that is retried."""
         self._outcomes.error(route, code, message)
 
+    def is_full(self) -> bool:
+        """Return whether the payloads of all routes together take what they may."""
+        return self._queue.held >= self._queue.limit
+
     def too_large(self, size: int) -> CallError | None:
         """Return why a payload of `size` bytes takes no call, None when it does."""
         return message_too_large(size, self._largest) if size > self._largest else None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Publication
@@ -94,18 +94,22 @@ class Outcomes:
         event, message = of.listening.event, of.message
         topic = failure_topic(event, message)
         if topic is not None:
-            kept = message.payload if event.failure_payload else None
-            payload = failure_payload(*of.listening.name, message.topic, message.timestamp, failure, None, kept)
-            self._publish(Publication(topic, payload), of.hops + 1, of.delivery, release_credits)
+            # Decision: where no room is left for large failures, they go without the message; one that is too large
+            # for a call is too large for its failure.
+            is_kept = event.failure_payload and failure.code is not FailureCode.PAYLOAD_TOO_LARGE
+            for kept in (message.payload, None) if is_kept else (None,):
+                payload = failure_payload(*of.listening.name, message.topic, message.timestamp, failure, None, kept)
+                if self._publish(Publication(topic, payload), of.hops + 1, of.delivery, release_credits):
+                    break
 
     def _publish(
         self, publication: Publication, hops: int, delivery: Delivery | None, release_credits: ReleaseCredits | None
-    ) -> None:
-        """Queue a publication; its delivery is held until it has been published."""
+    ) -> bool:
+        """Queue a publication; its delivery is held until it has been published. Return False without room for it."""
         if delivery is not None:  # then it has room: the source bounds what it leaves unacknowledged
             delivery.hold()
             release_credits = _releasing(delivery, release_credits)
-        self.publisher.put(publication, hops, release_credits)
+        return self.publisher.put(publication, hops, release_credits)
 
     def _report_health(self, statistics: RouteStatistics) -> None:
         if self.statistics.get(statistics.name) is statistics:  # a route that is gone has no status

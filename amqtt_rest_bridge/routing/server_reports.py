@@ -28,6 +28,11 @@ class ServerReports:
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Return how many bytes of payloads wait to be published."""
+        return self._outcomes.publisher.waiting_bytes
+
     def replace(self, routes: Iterable[Route], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Use other routes; for `reads` and `replies` see `Watching.replace`."""
         self._routes = tuple(routes)

@@ -6,6 +6,7 @@ would hold all later messages back, so that the broker would stop sending. Broke
 """
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -72,6 +73,7 @@ class Intake:
         address: The broker.
         session: The client; its Receive Maximum bounds the messages that are held.
         offer: Takes them.
+        is_full: Returns whether the queues of all routes are full: then no message is read beside one that is held.
         slot: The slot that the session is of ...
         slots: ... and how many there are, for feeds by slot.
         on_down: Called when its connection has ended.
@@ -85,7 +87,12 @@ class Intake:
         slot: int,
         slots: int,
         on_down: Callable[[], None] = lambda: None,
+        *,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._held_bytes = 0
+        self._most_bytes = math.inf
+        self._is_full = is_full
         self.held = 0
         """How many messages have come and not ended."""
         self.client = Client(address, session, self._take, self._connected, on_down)
@@ -99,11 +106,15 @@ class Intake:
         self._choices: dict[tuple[int, ...], _Choice] = {}
         self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
 
-    def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
+    def prepare(
+        self, feeds: Iterable[Feed], events: frozenset[EventName], most_bytes: float = math.inf
+    ) -> list[str]:
         """Use these feeds for what comes from now on; return the topic filters that went.
 
-        `events` are the client events of all routes.
+        `events` are the client events of all routes. With payloads of `most_bytes` held, no more messages are read.
+        Decision: no Maximum Packet Size is asked for, since brokers drop larger messages without a word.
         """
+        self._most_bytes = most_bytes
         before = self._feeds
         self._feeds = {feed.identifier: feed for feed in feeds}
         self._all = events
@@ -152,12 +163,22 @@ class Intake:
         if received.packet_id is not None:
             self._unacknowledged[received.packet_id] = delivery
         self.held += 1
+        self._held_bytes += len(received.payload)
         delivery.hold()
         if not received.retain and taken != self._all:
             self._pass_on(received, taken, None if choice.at_once else delivery)
         delivery.release()
-        if self.held >= self._limit:  # the broker sent more than it may, or with QoS 0
+        if not self._has_room():
             connection.pause()
+
+    def _has_room(self) -> bool:
+        """Return whether one more message may be read: the broker keeps the others.
+
+        More than the limit come where the broker sends more than it may, or with QoS 0.
+        """
+        return self.held < self._limit and (
+            not self.held or (self._held_bytes < self._most_bytes and not self._is_full())
+        )
 
     def _pass_on(self, received: Received, taken: Collection[EventName], delivery: Delivery | None) -> None:
         message = Message(received.topic, received.payload, time.time())
@@ -193,8 +214,9 @@ class Intake:
     def ended(self, delivery: "Acknowledgement") -> None:
         """Acknowledge a message of which nothing is under way any more."""
         self.held -= 1
+        self._held_bytes -= len(delivery.received.payload)
         self._acknowledge(delivery)
-        if self.held < self._limit:
+        if self._has_room():
             delivery.connection.resume()
 
     def _acknowledge(self, delivery: "Acknowledgement") -> None:

@@ -13,14 +13,13 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
+from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Confirm, ReleaseCredits
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import HOPS
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUE: Final = 10_000  # failure payloads of refusals; results are bounded by credits and by what is unacknowledged
 _HEADER_BYTES: Final = 64  # of a PUBLISH packet beside topic and payload, properties included
 _LOOK_SECONDS: Final = 0.01
 
@@ -41,6 +40,8 @@ class BrokerPublisher:
     def __init__(self) -> None:
         self._connection: MqttConnection | None = None
         self._queue: deque[_Item] = deque()
+        self.waiting_bytes = 0
+        """Payloads that wait until they are sent."""
         self._under_way: dict[int, _Item] = {}
         self._numbers = 0
 
@@ -56,7 +57,10 @@ class BrokerPublisher:
         `release_credits` is called once it has been published. `confirm` is called with whether it has been: False when
         there is no connection or it ends before the PUBACK, and then the publication is not tried again.
         """
-        if release_credits is None and len(self._queue) >= MAX_QUEUE:
+        if release_credits is None and (
+            len(self._queue) >= MOST_WAITING
+            or (len(publication.payload) > LARGE_FAILURE and self.waiting_bytes > MOST_WAITING_BYTES)
+        ):
             return False
         item = _Item(publication, hops, release_credits, confirm)
         fault = check_topic_name(publication.topic)
@@ -65,7 +69,7 @@ class BrokerPublisher:
         elif confirm is not None and self._connection is None:
             _end(item, published=False)
         else:
-            self._queue.append(item)
+            self._append(item)
             self._send()
         return True
 
@@ -87,16 +91,21 @@ class BrokerPublisher:
         """Keep what the broker has not acknowledged for the next connection."""
         self._connection = None
         again = list(self._under_way.values()) + list(self._queue)
-        self._under_way, self._queue = {}, deque()
+        self._under_way, self._queue, self.waiting_bytes = {}, deque(), 0
         for item in again:
             if item.confirm is None:
-                self._queue.append(item)
+                self._append(item)
             else:
                 _end(item, published=False)
+
+    def _append(self, item: _Item) -> None:
+        self._queue.append(item)
+        self.waiting_bytes += len(item.publication.payload)
 
     def _send(self) -> None:
         while self._queue and self._connection is not None and len(self._under_way) < self._connection.receive_maximum:
             item = self._queue.popleft()
+            self.waiting_bytes -= len(item.publication.payload)
             self._numbers += 1
             self._publish(self._connection, self._numbers, item)
 

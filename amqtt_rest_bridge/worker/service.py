@@ -185,11 +185,12 @@ class Worker:
         settings = self._settings
         return Slot(
             self._address, settings.group, number, settings.slots, settings.session_expiry,
-            self._parts.dispatcher.offer, will=will, on_down=on_down,
+            self._parts.dispatcher.offer, self._parts.dispatcher.is_full, will=will, on_down=on_down,
         )  # fmt: skip
 
     def _plan(self) -> Plan:
-        return plan((numbered.route for numbered in self._service.routes), self._settings.group)
+        routes = (numbered.route for numbered in self._service.routes)
+        return plan(routes, self._settings.group, int(self._settings.queue_bytes))
 
     def _routes_replaced(self) -> None:
         self._clean_session.prepare(numbered.route for numbered in self._service.routes)

@@ -24,10 +24,11 @@ _MOST_LOSSLESS: Final = 1024  # messages of a lossless route that a worker holds
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session subscribes, and how many messages it holds at most."""
+    """What a session subscribes, and how many messages, and bytes of payloads, it holds at most."""
 
     feeds: tuple[Feed, ...]
     receive_maximum: int
+    most_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,22 @@ class Plan:
     events: frozenset[EventName]
 
 
-def plan(routes: Iterable[Route], group: str) -> Plan:
-    """Return which sessions a set of routes needs."""
+def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
+    """Return which sessions a set of routes needs.
+
+    The session of a lossless route holds OVERLOAD_BYTES. What its routes cannot queue the main one has refused: it
+    holds that until the failures have been published, `queue_bytes` of it at most beside what is queued.
+    """
     sessions: dict[str, SessionPlan] = {}
     others: list[Route] = []
     for route in routes:
         if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS or not route.client_events:
             others.append(route)
             continue
-        most = max(1, min(route.route_config.overload_capacity, _MOST_LOSSLESS))
-        sessions[route.name] = SessionPlan(_feeds([route], f"{group}:{route.name}"), most)
-    sessions[MAIN] = SessionPlan(_feeds(others, group), _MOST_RECEIVED)
+        config = route.route_config
+        most = max(1, min(config.overload_capacity, _MOST_LOSSLESS))
+        sessions[route.name] = SessionPlan(_feeds([route], f"{group}:{route.name}"), most, config.overload_bytes)
+    sessions[MAIN] = SessionPlan(_feeds(others, group), _MOST_RECEIVED, 2 * queue_bytes)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
     return Plan(sessions, events)
 
@@ -83,6 +89,7 @@ class Slot:
         number: The slot.
         expiry: Seconds that the broker keeps the sessions.
         offer: Takes messages; see `Dispatcher.offer`.
+        is_full: Returns whether the queues of all routes together are full.
         will: Of the main session; None for a slot that is adopted.
         on_up: Called when the main session is connected again.
         on_down: Called when it has lost its connection.
@@ -96,6 +103,7 @@ class Slot:
         slots: int,
         expiry: int,
         offer: Offer,
+        is_full: Callable[[], bool],
         *,
         will: Will | None = None,
         on_down: Callable[[], None] = lambda: None,
@@ -106,6 +114,7 @@ class Slot:
         self._slots = slots
         self._expiry = expiry
         self._offer = offer
+        self._is_full = is_full
         self._will = will
         self._on_down = on_down
         self._intakes: dict[str, Intake] = {}
@@ -136,8 +145,9 @@ class Slot:
         """
         async with self._changing:
             gone = {
-                name: intake.prepare(wanted.sessions[name].feeds if name in wanted.sessions else (), wanted.events)
+                name: intake.prepare(session.feeds, wanted.events, session.most_bytes)
                 for name, intake in self._intakes.items()
+                if (session := wanted.sessions.get(name, _NOTHING))
             }
             for name, session in sorted(wanted.sessions.items()):  # the main one first: it takes the slot over
                 if name not in self._intakes:
@@ -171,8 +181,11 @@ class Slot:
             self._will if name == MAIN else None,
         )  # fmt: skip
         on_down = self._on_down if name == MAIN else _nothing
-        intake = Intake(self._address, session, self._offer, self.number, self._slots, on_down)
-        intake.prepare(wanted.feeds, events)
+        is_full = _never if name == MAIN else self._is_full  # which refuses what has no room
+        intake = Intake(
+            self._address, session, self._offer, self.number, self._slots, on_down, is_full=is_full
+        )
+        intake.prepare(wanted.feeds, events, wanted.most_bytes)
         await intake.client.open()
         supervisor = Supervisor(lambda _: None)
         supervisor.keep(session.client_id, intake.client.run)
@@ -183,5 +196,12 @@ class Slot:
         await self._intakes.pop(name).client.close()
 
 
+_NOTHING: Final = SessionPlan((), 0, 0)
+
+
 def _nothing() -> None:
     """No-op default."""
+
+
+def _never() -> bool:
+    return False

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -16,7 +15,7 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
-from amqtt_rest_bridge.routing.calls import Call, Offered, Store
+from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Call, Offered, Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
@@ -48,6 +47,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.publications: list[Publication] = []
+        self.waiting_bytes = 0
         self._unpublished: deque[Callable[[int], None]] = deque()
 
     def put(
@@ -57,7 +57,8 @@ class Queue:
         release_credits: Callable[[int], None] | None = None,
         confirm: Callable[[bool], None] | None = None,
     ) -> bool:
-        if release_credits is None and len(self.publications) >= MAX_QUEUE:
+        is_full = self.waiting_bytes > MOST_WAITING_BYTES and len(publication.payload) > LARGE_FAILURE
+        if release_credits is None and (len(self.publications) >= MOST_WAITING or is_full):
             return False
         self.publications.append(publication)
         if release_credits is not None:

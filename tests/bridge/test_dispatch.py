@@ -3,9 +3,9 @@
 
 import pytest
 
-from amqtt_rest_bridge.broker.publisher import MAX_QUEUE
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.routing.calls import MOST_WAITING
 from tests.bridge.dispatch_support import Rig, route
 
 
@@ -73,9 +73,9 @@ def test_a_call_whose_event_is_gone_ends_with_a_failure(rig: Rig) -> None:
 def test_however_many_calls_a_bridge_process_held_each_gets_its_failure_and_the_log_a_line(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for call in rig.offer(MAX_QUEUE + 5):
+    for call in rig.offer(MOST_WAITING + 5):
         rig.dispatcher.lost(call)
-    assert len(rig.queue.publications) == MAX_QUEUE + 5
+    assert len(rig.queue.publications) == MOST_WAITING + 5
     assert [record.getMessage() for record in caplog.records] == [
         "route R, event E: bridge_restarted, message on in/1"
     ]

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Ready, Results, ToBroker
 from amqtt_rest_bridge.model import Publication
+from tests.waiting import eventually
 
 
 class Peer:
@@ -63,6 +64,27 @@ def test_a_hurried_result_leaves_at_once_with_those_before_it(linked: tuple[Outb
     assert peer.frames() == []
     outbox.done(result(2), at_once=True)
     assert peer.frames() == [Results([result(1), result(2)])]
+
+
+def test_a_worker_waits_while_many_bytes_of_results_have_not_left(linked: tuple[Outbox, Peer]) -> None:
+    outbox, peer = linked
+    large = b"x" * (4 << 20)
+    ended: list[int] = []
+
+    def work() -> None:
+        for number in range(8):
+            outbox.done(result(number, large), at_once=True)
+            ended.append(number)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    eventually(lambda: len(ended) == 5)  # two have left by the credits, and three wait: above the bound
+    assert len(peer.frames()) == 2
+    outbox.done(result(100), at_once=True)  # nothing to publish: it needs no room
+    outbox.credit(257)
+    eventually(lambda: len(ended) == 6)
+    outbox.close()
+    worker.join()
 
 
 def test_waiting_results_leave_on_flush(linked: tuple[Outbox, Peer]) -> None:

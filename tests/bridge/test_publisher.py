@@ -7,6 +7,7 @@ from typing import Any
 
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.routing.calls import LARGE_FAILURE
 from tests.benchmarks import client_mode, rig
 from tests.bridge.host import hosting
 
@@ -33,6 +34,14 @@ def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
 
     asyncio.run(run())
     return sent
+
+
+def test_large_failures_have_no_room_beside_many_bytes_that_wait() -> None:
+    publisher = Publisher(lambda *_: asyncio.sleep(0), lambda *_: asyncio.sleep(0), lambda: 0)
+    large, small = Publication("topic", b"x" * (9 << 20)), Publication("topic", b"x" * LARGE_FAILURE)
+    taken = [publisher.put(one, 1) for one in (large, large, large, small)]
+    assert taken == [True, True, False, True]
+    assert publisher.put(large, 1, release_credits=lambda _: None)
 
 
 def test_an_idle_broker_gets_a_publication_every_fourth_iteration() -> None:

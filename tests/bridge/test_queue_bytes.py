@@ -8,7 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import Call, Offered
+from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, Offered
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from tests.bridge.clock import Clock
 from tests.bridge.dispatch_support import Rig, route
@@ -75,6 +75,21 @@ def test_a_message_over_max_message_bytes_takes_no_call() -> None:
     assert [len(call.message.payload) for call in rig.bridge.calls] == [7, 1000]
     assert refusals(rig) == ["the message has 1001 bytes, max_message_bytes allows 1000"]
     assert rig.statistics.status(0.0)["messages"]["refused"] == 1
+
+
+def test_refused_messages_are_in_their_failures_while_there_is_room_for_them_and_never_when_too_large() -> None:
+    rig = Rig(max_message_bytes=100_000)
+    one = bounded(1000)
+    rig.use(replace(one, client_events=(replace(one.client_events[0], failure_payload=True),)))
+    offer(rig, 1000)
+    offer(rig, 50_000)
+    rig.queue.waiting_bytes = MOST_WAITING_BYTES + 1
+    offer(rig, 50_000)
+    rig.queue.waiting_bytes = 0
+    offer(rig, 100_001)
+    found = [json.loads(one.payload) for one in rig.queue.publications]
+    assert [failure["error"]["code"] for failure in found] == ["overloaded", "overloaded", "payload_too_large"]
+    assert [len(failure.get("payload", "")) for failure in found] == [50_000, 0, 0]
 
 
 def test_read_events_keep_what_they_have_before_a_message_over_max_message_bytes() -> None:

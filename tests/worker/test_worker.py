@@ -4,6 +4,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,52 @@ def test_a_lossless_call_has_the_publishers_key_or_one_that_stays(group: Group, 
         assert {*keys[b"a"]} == {"order-17"}
         assert {*keys[b"b"]} == {"invoice-4"}
         assert len({*keys[b"c"]}) == 1 and len(target.requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        pytest.param('WITH OVERLOAD_BYTES "512KiB"', {}, id="OVERLOAD_BYTES"),
+        pytest.param("", {"queue_bytes": "512KiB"}, id="queue_bytes"),
+    ],
+)
+def test_payloads_that_a_lossless_route_has_no_room_for_stay_at_the_broker_and_none_is_lost(
+    group: Group, mosquitto: Mosquitto, config: str, settings: dict[str, Any]
+) -> None:
+    bodies = [f"{number:09}".encode() * 22_000 for number in range(12)]  # 198 kB each
+    released = threading.Event()
+
+    def hanging(peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            if seen.path == "/hang":
+                released.wait(60)
+            peer.send(reply(seen.body[:9]))
+
+    with Target(hanging) as target:
+        slow = client_route("Slow", target.port, "slow/#", config=f"{LOSSLESS} {config}", path="/hang")
+        group.routes(slow + client_route("Other", target.port, "other", config=LOSSLESS))
+        group.start(**settings).ready()
+        client = mosquitto.client().subscribe("results/#")
+        for number, body in enumerate(bodies):
+            client.publish(f"slow/{number}", body)
+        client.publish("other", b"fine")
+        assert client.next() == ("results/Other", b"fine")
+        eventually(lambda: len(target.requests) == 4)
+        released.set()
+        assert sorted(client.collect(12)) == [("results/Slow", body[:9]) for body in bodies]
+        assert sorted(seen.body for seen in target.requests[4:] + target.requests[:4] if seen.path == "/hang") == bodies
+
+
+def test_a_message_over_max_message_bytes_fails_in_a_lossless_route_too(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(answering(reply(b"fine"))) as target:
+        group.routes(client_route("Safe", target.port, "in", config=LOSSLESS))
+        group.start(max_message_bytes="1KiB").ready()
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("in", b"x" * 1025)
+        client.publish("in", b"x" * 1024)
+        results = sorted(payload for _, payload in client.collect(2))
+        assert results[0] == b"fine"
+        assert json.loads(results[1])["error"]["code"] == "payload_too_large"
 
 
 def test_a_lossless_route_whose_server_is_gone_delays_no_other_route(
