@@ -42,6 +42,7 @@ from amqtt_rest_bridge.link.frames import (
     Ping,
     Ready,
     Replies,
+    ShareRates,
     Stop,
     Stopped,
     ToBridge,
@@ -92,7 +93,8 @@ class Engine:
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
         self._parsing = threading.Lock()
-        self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT
+        self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
+        self._workers = 1  # ... which so many share
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
         self._answers = Answers()
         self._watch = PortWatch(link.send)
@@ -149,8 +151,9 @@ class Engine:
             case UseRoutes(pickled, ports):
                 self._use_routes(pickled, ports)
             case Listen(ports):
-                for port in ports:
-                    self._ports.add(port, self._link.take_socket())
+                self._listen(ports)
+            case ShareRates(workers):
+                self._share_rates(workers)
             case Stop(grace):
                 self._ending = True  # and the ports' loops with it
                 self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
@@ -238,9 +241,19 @@ class Engine:
         pace = self._paces.get(route.name)
         if pace is None and seconds is not None:
             pace = self._paces[route.name] = Pace(self._timers)
+            pace.share(self._workers)
         if pace is not None:
             pace.change(seconds or 0.0)
         return None if seconds is None else pace
+
+    def _listen(self, ports: list[int]) -> None:
+        for port in ports:
+            self._ports.add(port, self._link.take_socket())
+
+    def _share_rates(self, workers: int) -> None:
+        self._workers = workers
+        for pace in self._paces.values():
+            pace.share(workers)
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)

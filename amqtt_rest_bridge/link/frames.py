@@ -215,6 +215,12 @@ class Confirmed(Struct, frozen=True, array_like=True, tag=15):
     refused: list[int]
 
 
+class ShareRates(Struct, frozen=True, array_like=True, tag=16):
+    """Keep to this part of each RATE_LIMIT from now on: so many workers of a group share it."""
+
+    workers: int
+
+
 # Bridge process to broker.
 
 
@@ -309,7 +315,7 @@ class Unserved(Struct, frozen=True, array_like=True, tag=32):
     reasons: dict[int, str]
 
 
-ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest | Confirmed | ToAdmin
+ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest | Confirmed | ShareRates | ToAdmin
 ToBroker = (
     Ready
     | Failed

@@ -22,7 +22,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
-from amqtt_rest_bridge.link.frames import ToBroker
+from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess
 from amqtt_rest_bridge.processes.oversight import Oversight
@@ -94,6 +94,7 @@ class BridgePool:
         self._routes = b""
         self._loop = loop
         self._delays = [0.0] * count
+        self._sharing = 1  # workers of a group
         self._stopping = False
         self._asked: list[FromAdmin] | None = []  # before `attach`; then None
 
@@ -226,6 +227,12 @@ class BridgePool:
             bridge.close()
         self._bridges.clear()
 
+    def share_rates(self, workers: int) -> None:
+        """Divide each RATE_LIMIT among so many workers of a group from now on."""
+        self._sharing = workers
+        for bridge in self._bridges:
+            bridge.link.send(ShareRates(workers))
+
     def _describe(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         self._listen = dict(sockets)
         self._exclusive = exclusive_ports(numbered.route for numbered in routes)
@@ -243,6 +250,8 @@ class BridgePool:
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
         self._show_latest(bridge)
+        if self._sharing > 1:
+            bridge.link.send(ShareRates(self._sharing))
         held, self._held = self._held, deque()
         self._due.put_first(held)
         if self._oversight is not None:

@@ -95,6 +95,11 @@ class Membership:
         """Return whether a slot has a worker, as far as is known."""
         return slot == self._slot or (self._online.get(slot, False) and not self.is_away(slot))
 
+    @property
+    def workers(self) -> int:
+        """Return how many slots have a worker, as far as is known."""
+        return sum(self.has_worker(slot) for slot in range(self._slots))
+
     def has_lower(self) -> bool:
         """Return whether a lower slot has a worker."""
         return any(self.has_worker(slot) for slot in range(self._slot))

@@ -109,6 +109,7 @@ class Worker:
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._look = asyncio.Event()
         self._due = 0.0  # when the record is published again
+        self._sharing = 1  # workers that share each RATE_LIMIT
         self._stopping = False
         loaded = load_first(settings, code.check_routes)
         sockets = ListeningSockets(settings.server_host, shared=True)
@@ -213,7 +214,17 @@ class Worker:
             )
         elif outcome == "repeat":
             self._due = 0.0
+        self._share_rates()
         self._look.set()
+
+    def _share_rates(self) -> None:
+        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
+        workers = self._membership.workers
+        if workers != self._sharing and not self._stopping:
+            self._sharing = workers
+            self._parts.pool.share_rates(workers)
+            if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
+                log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
 
     def _troubles(self) -> list[str]:
         lost = self._clean_session.client.trouble
@@ -232,6 +243,7 @@ class Worker:
             elif loop.time() >= self._due and not self._stopping:
                 self._publish_record(online=True)
                 self._due = loop.time() + self._membership.beat_seconds
+            self._share_rates()
             await self._adopt_and_hand_back()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look.wait(), _LOOK_SECONDS)

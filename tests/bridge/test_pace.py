@@ -99,6 +99,17 @@ def test_a_changed_limit_holds_at_once_for_what_waits() -> None:
     assert turns.given == [(0.0, "a"), (5.0, "b"), (6.0, "c")]
 
 
+def test_workers_that_share_a_limit_have_equal_parts_of_it() -> None:
+    turns = Turns(0.5)
+    turns.pace.share(3)
+    for name in "abc":
+        turns.enter(name)
+    turns.timers.run_until(2.0)
+    turns.pace.share(1)
+    turns.timers.run_until(10.0)
+    assert turns.given == [(0.0, "a"), (1.5, "b"), (2.0, "c")]
+
+
 def test_a_request_that_is_sent_long_after_its_turn_came_delays_the_next_turn() -> None:
     turns = Turns(0.5)
     turns.enter("a", lambda: None)

@@ -1,6 +1,8 @@
 """Several workers of one group: shares, adoption, takeover, and what a reload or a broker that was away costs."""
 
+import os
 import signal
+import time
 from zlib import crc32
 
 import pytest
@@ -90,6 +92,32 @@ DEFINE ROUTE Poll WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
     ADD EVENT Ask WITH EVERY "1s" WITH METHOD "GET" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "results/Poll"
 """
+
+
+def test_workers_share_the_rate_of_a_route_and_the_last_one_has_it_all(group: Group, mosquitto: Mosquitto) -> None:
+    arrived: list[float] = []
+
+    def script(peer: Peer) -> None:
+        while peer.request() is not None:
+            arrived.append(time.monotonic())
+            peer.send(reply(b""))
+
+    with Target(script) as target:
+        group.routes(client_route("Paced", target.port, "in", config='WITH RATE_LIMIT "20/s"'))
+        first, second = (group.start(slot, adopt_seconds=1, processes=2).ready() for slot in (0, 1))
+        for worker in (first, second):
+            eventually(lambda worker=worker: "RATE_LIMIT is shared by 2 workers" in "".join(worker.lines))  # type: ignore[misc]
+        client = mosquitto.client().subscribe("results/#")
+        os.kill(second.children()[0], signal.SIGKILL)  # those that are started again know it too
+        os.kill(second.children()[1], signal.SIGKILL)
+        eventually(lambda: len(second.children()) == 2, "the bridge processes are not back")
+        began = time.monotonic()
+        for _ in range(40):
+            client.publish("in", b"1", wait=False)
+        client.collect(40)
+        assert arrived[-1] - began >= (40 / 2 - 1) / 10
+        assert second.stop() == 0
+        first.line("each RATE_LIMIT is shared by 1 worker")
 
 
 def test_an_interval_is_run_by_the_lowest_slot_alone_and_by_the_next_one_when_it_is_gone(group: Group) -> None:

@@ -31,6 +31,7 @@ class Pace:
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()  # bounded by what the broker admits
         self._seconds = 0.0
+        self._workers = 1
         self._last = -float("inf")
         self._given = False  # a turn that has not ended
         self._timer = 0  # the one that counts; those before it have been replaced
@@ -39,6 +40,12 @@ class Pace:
         """Keep another distance from now on; 0 is none."""
         with self._lock:
             self._seconds = seconds
+            self._set_timer()
+
+    def share(self, workers: int) -> None:
+        """Leave the others of so many workers their part of the limit from now on."""
+        with self._lock:
+            self._workers = workers
             self._set_timer()
 
     def enter(self, start: Callable[[], None], *, first: bool = False) -> None:
@@ -66,7 +73,7 @@ class Pace:
     def _set_timer(self) -> None:
         if self._waiting and not self._given:
             self._timer += 1
-            delay = max(0.0, self._last + self._seconds - self._clock())
+            delay = max(0.0, self._last + self._workers * self._seconds - self._clock())
             self._timers.after(delay, partial(self._start_next, self._timer))
 
     def _start_next(self, timer: int) -> None:
