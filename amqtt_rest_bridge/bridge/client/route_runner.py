@@ -154,6 +154,7 @@ class RouteRunner:
         try:
             self._build(call)
         except SkippedError:
+            call.tries += 1
             self._skip(call)
         except CallError as error:
             call.tries += 1
