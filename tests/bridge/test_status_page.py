@@ -17,6 +17,7 @@ import pytest
 from amqtt_rest_bridge.bridge.admin import pages
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, configuration, hosting
+from tests.bridge.http_server_support import Raw, post
 from tests.bridge.http_target import Peer, Seen, Target
 from tests.bridge.recorder import recording
 from tests.browser import Page, browsing
@@ -94,6 +95,26 @@ def test_what_is_not_ready_and_which_routes_there_are_changes_live(
         assert page.evaluate("document.images.length") == 0
     finally:
         running.stop()
+
+
+@pytest.mark.chromium
+def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.1)
+    guarded = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
+    with hosting(guarded, admin_port=0) as host:
+        page.open(url(host))
+        assert page.evaluate("document.querySelector('[data-unmatched]').hidden")
+        with Raw(host.http_port) as raw:
+            assert raw.ask(post("/hook")).status == 401
+            assert raw.ask(post("/<b>hok?token=hush")).status == 404
+        page.wait("!document.querySelector('[data-unmatched]').hidden")
+        cells = "[...document.querySelectorAll('[data-unmatched] td')].slice(0, 4).map((cell) => cell.innerText)"
+        assert page.evaluate(f"{cells}.join('|')") == f"1|POST /<b>hok|{host.http_port}|404"
+        reason = "document.querySelector('[data-route=Intake] [data-cell=reason]').innerText"
+        page.wait(f"{reason}.startsWith('callers refused: 1 of the last 1 requests')")
+        assert page.text("[data-route=Intake] .health") == "Yellow"
+        page.size(360, 640)
+        assert page.fits()
 
 
 @pytest.mark.chromium
