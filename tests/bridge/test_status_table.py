@@ -176,3 +176,9 @@ def test_payload_is_read() -> None:
 )
 def test_payload_that_is_not_a_status_is_none(payload: bytes) -> None:
     assert parse_status(payload) is None
+
+
+def test_what_messages_waited_has_a_column_beside_what_the_server_took() -> None:
+    title, row, _ = lines(status(wait_ms={"p50": 0.5, "p99": 10_006.0}))
+    assert title.endswith("P99 MS  WAIT P99")
+    assert row.split()[-2:] == ["250.0", "10006.0"]
