@@ -124,8 +124,8 @@ class RouteAnswers(Struct, frozen=True, array_like=True):
     seconds: list[float] = []
 
 
-UNMATCHED_PATHS: Final = 128
-"""How many paths of a port are counted each for itself."""
+UNMATCHED_PATHS: Final = 32
+"""How many paths of a port a report counts each for itself."""
 
 
 class UnmatchedCount(Struct, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 MOST_SHOWN: Final = 20
 _LOG_SECONDS: Final = 60.0
 _LOGGED: Final = 3  # paths in a line
+_PATHS: Final = 128  # of a port, that are counted each for itself
 _KNOWN: Final = 256  # paths whose nearest endpoint is kept
 
 _Key = tuple[str, str, int]
@@ -37,7 +38,7 @@ class _Counted:
     """What one port counted, since the beginning and since the last line of the log."""
 
     total: int = 0
-    paths: Frequent[_Key] = field(default_factory=lambda: Frequent(UNMATCHED_PATHS))
+    paths: Frequent[_Key] = field(default_factory=lambda: Frequent(_PATHS))
     times: dict[_Key, tuple[float, float]] = field(default_factory=dict)  # the first and the last, of those in `paths`
     unlogged: int = 0
     recent: Frequent[_Key] = field(default_factory=lambda: Frequent(UNMATCHED_PATHS))
