@@ -2,21 +2,21 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.hints import (
     COMMENT_HINT,
     NO_COMMA,
+    SPACES,
     STRAIGHT,
     TYPOGRAPHIC_QUOTES,
     closest,
     did_you_mean,
-    explain_junk,
     hint_at,
 )
 from amqtt_rest_bridge.language.nodes import (
+    Block,
     BlockNode,
+    Blocks,
     HeadersNode,
     Junk,
     Line,
@@ -26,11 +26,11 @@ from amqtt_rest_bridge.language.nodes import (
     SettingNode,
 )
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.recovery import BLOCK_NAMES, Recovery
 from amqtt_rest_bridge.language.sources import Report
 
-_BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
+_BETWEEN = ("=", ":", ":=", "=>")
 _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 
 
@@ -45,40 +45,12 @@ def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
         if piece.open_at is not None:
             in_comment = _HASH_BEFORE.search(report.line_before(piece.open_at))
             hint = COMMENT_HINT if in_comment else f"write {piece.text[0]} where it ends"
+            if piece.text[:2] in ('"{', '"['):
+                hint = "write ' where it begins and where it ends: \" is part of the JSON in it"
             report.error(piece.open_at, "this string is not closed on its line", hint)
 
 
-@dataclass(slots=True)
-class Block:
-    """A block while it is read: `WITH` lines by name, each a setting that the block has, and lines below WITH HEADERS.
-
-    `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
-    they are not missed, and nothing else is concluded from them.
-    """
-
-    kind: BlockKind
-    offset: int
-    name: str = ""
-    settings: dict[str, SettingNode] = field(default_factory=dict)
-    headers: list[SettingNode] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
-    guessed: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Blocks:
-    """All blocks of a definition; REST_API_CONFIG and ROUTE_CONFIG are None when they are missing.
-
-    `broken` names blocks whose first line could not be read.
-    """
-
-    config: Block | None = None
-    route_config: Block | None = None
-    events: list[Block] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
-
-
-class _BlockReader:
+class _BlockReader(Recovery):
     """Reads the nodes of one definition in order, with the block that is open."""
 
     def __init__(self, report: Report) -> None:
@@ -88,20 +60,24 @@ class _BlockReader:
         self._block: Block | None = None
         self._skipping = False  # inside a block that is not known, or known twice
         self._in_headers = False
+        self._after_headers = False  # nothing but headers since WITH HEADERS
+        self._loose_headers = False  # WITH HEADERS where it does not belong: what follows are headers all the same
+        self._rest_is_known = False  # the next line that is not a statement belongs to a fault that is reported
+        self._outside_reported = False
         self._last: BlockNode | SettingNode | None = None  # the statement before, None after junk
 
     def read(self, node: BlockNode | Line) -> None:
+        if isinstance(node, Junk):
+            self._read_junk(node)
+            self._last, self._rest_is_known = None, False
+            return
+        self._rest_is_known = False
         if isinstance(node, BlockNode):
             report_open_strings(node.pieces, self._report)
             self._open_block(node)
             self._last = node
             for line in node.lines:
                 self.read(line)
-        elif isinstance(node, Junk):
-            report_open_strings(node.open_strings, self._report)
-            if not self._skipping:
-                self._read_junk(node)
-            self._last = None
         elif isinstance(node, OpenComment):
             self._report.error(node.offset, "this comment is never closed", "write */ where it ends")
         elif isinstance(node, HeadersNode):
@@ -111,68 +87,77 @@ class _BlockReader:
             self._read_setting(node)
             self._last = node
 
-    def _read_junk(self, junk: Junk) -> None:
-        # What continues a # comment is reported with it already.
-        in_comment = self._last is not None and any(piece.text.startswith("#") for piece in self._last.pieces[:1])
-        if self._forgot_get(junk.text) or in_comment:
-            return
-        self._report.error(junk.offset, *explain_junk(junk.text, self._last))
-        found = _NAME_IN.match(junk.text)
-        if found is not None and found[1].upper() == "ADD" and not self._in_headers:
-            self.blocks.broken.add(found[2].upper())
-            self._skipping = True
-        elif found is not None and self._block is not None:
-            self._block.broken.add(found[2].upper())
-
-    def _forgot_get(self, text: str) -> bool:
-        """Report `ENV "X"` and `GET "X"` as one fault of their setting; return whether it was one of them."""
-        last, block = self._last, self._block
-        word = last.pieces[-1] if last is not None and last.pieces else None
-        if last is None or word is None or word.source or block is None or text[:1] not in ("'", '"'):
-            return False
-        name = last.name.text.upper()
-        is_setting = name in block.settings
-        wanted = is_setting and (word.text.upper() != "GET" or PARAMETERS[block.kind][name].kind is not Kind.CHOICE)
-        if word.text.upper() not in ("ENV", "SECRET", "GET") or not (wanted or self._in_headers):
-            return False
-        shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
-        if word.text.upper() == "GET":
-            hint = f"write GET ENV {shown} or GET SECRET {shown}"
-            self._report.error(word.offset, f"GET {shown} does not say of what", hint)
-        else:
-            hint = f"write GET {word.text.upper()} {shown}"
-            self._report.error(word.offset, f"{word.text} {shown} is not a value", hint)
-        if is_setting:
-            block.broken.add(name)
-            del block.settings[name]
-        elif self._in_headers:
-            block.headers.pop()
-        return True
-
     def _read_headers(self, node: HeadersNode) -> None:
-        self.read(SettingNode(Piece(Kind.HEADERS.name, node.offset), node.pieces, node.offset))
-        self._in_headers = True
+        first = node.pieces[0] if node.pieces else None
+        self._in_headers = True  # for lines without ADD
+        if first is not None and not self._report.line_before(first.offset).strip():
+            self._keep_headers(SettingNode(Piece(Kind.HEADERS.name, node.offset), (), node.offset))
+            self._add_is_missing(first.offset, first.text)
+            self._rest_is_known = True
+        else:
+            self._last = SettingNode(Piece(Kind.HEADERS.name, node.offset), node.pieces, node.offset)
+            self._read_setting(self._last)
+            self._rest_is_known = first is not None and first.text[:1] in "{["
         for line in node.lines:
             if isinstance(line, SettingNode):
                 report_open_strings((line.name, *line.pieces), self._report)
-                if not self._skipping and self._block is not None:
-                    self._read_header(line, self._block)
-                self._last = line
+                straight = self._straightened(line, "ADD")
+                if not self._skipping and self._block is not None and straight is not None:
+                    self._read_header(straight, self._block)
+                self._last = straight
             else:
                 self.read(line)
-        self._in_headers = False
+        self._in_headers = self._loose_headers = False
+        self._after_headers = True
 
-    def _read_setting(self, node: SettingNode) -> None:
+    def _keep_headers(self, node: SettingNode) -> None:
+        if not self._skipping and self._block is not None:
+            self._block.settings.setdefault(Kind.HEADERS.name, node)
+            self._last = node
+
+    def _report_open(self, pieces: Iterable[Piece]) -> None:
+        report_open_strings(pieces, self._report)
+
+    def _straightened(self, node: SettingNode, verb: str) -> SettingNode | None:
+        """Report an = or : between a name and its value; return the statement without it, None if it has no value."""
+        name, pieces = node.name, node.pieces
+        plain = re.split("[=:(]", name.text, maxsplit=1)[0]
+        if not name.is_string and plain and plain != name.text:
+            mark, value = name.text[len(plain)], name.text[len(plain) + 1 :]  # not shown: it may be a password
+            hint = f"write {verb} {plain} and the value, with a space between"
+            self._report.error(name.offset + len(plain), f"no {mark} belongs between {plain} and its value", hint)
+            self._rest_is_known = mark == "("
+            if pieces and not value:
+                return SettingNode(Piece(plain, name.offset), pieces, node.offset)
+        elif pieces and not pieces[0].is_string and pieces[0].text in _BETWEEN:
+            message = f"no {pieces[0].text} belongs between {name.text} and its value"
+            self._report.error(pieces[0].offset, message, f"write {verb} {name.text} and the value")
+            self._rest_is_known = True
+        else:
+            return node
+        if self._block is not None:
+            self._block.broken.add(Kind.HEADERS.name if verb == "ADD" else plain.upper())
+        return None
+
+    def _read_setting(self, written: SettingNode) -> None:
+        plain = written.name.text.upper()
+        if plain in BLOCK_NAMES:
+            shown = " ".join([plain, *(piece.text for piece in written.pieces[:1])])
+            self._report.error(written.offset, f"{plain} is a block, which begins with ADD", f"write ADD {shown}")
+            self._open_block(BlockNode(Piece(plain, written.offset), written.pieces, (), written.offset, known=True))
+            return
         if self._skipping:
             return
-        name = node.name
         if self._block is None:
-            hint = "ADD REST_API_CONFIG or ADD EVENT <name> goes before it"
-            self._report.error(node.offset, f"{name.text} is outside of a block", hint)
+            self._report_outside(written)
             return
+        node = self._straightened(written, "WITH")
+        if node is None:
+            return
+        name = node.name
         parameter = PARAMETERS[self._block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
-            self._unknown_setting(name, self._block)
+            self._unknown_setting(node, self._block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
             self._report.error(name.offset, message, f"write {parameter.name}")
@@ -186,11 +171,17 @@ class _BlockReader:
 
     def _keep(self, node: SettingNode, parameter: Parameter, block: Block) -> None:
         if parameter.kind is Kind.HEADERS:
+            self._loose_headers = True
             if node.pieces:
-                hint = hint_at(node.pieces, "each header is a line of its own below: ADD <name> <value>")
+                hint = "each header is a line of its own below: ADD <name> <value>"
+                hint = hint if node.pieces[0].text[0] == "{" else hint_at(node.pieces, hint)
                 self._report.error(node.pieces[0].offset, "WITH HEADERS takes no value", hint)
+                block.broken.add(parameter.name)
         elif not node.pieces:
             self._report.error(node.offset, f"{parameter.name} has no value", f"allowed: {parameter.allowed}")
+            block.broken.add(parameter.name)
+            return
+        elif any(self._refuse_span(piece, parameter) for piece in node.pieces):
             block.broken.add(parameter.name)
             return
         elif node.pieces[0].text[0] in TYPOGRAPHIC_QUOTES:
@@ -199,7 +190,16 @@ class _BlockReader:
             return
         if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
             self._warn_of_comma(node)
+        self._after_headers = False
         block.settings[parameter.name] = node
+
+    def _refuse_span(self, piece: Piece, parameter: Parameter | None) -> bool:
+        """Report `15 MINUTES` where no time is meant; return whether it was one."""
+        is_span = " " in piece.text.expandtabs().replace("\n", " ") and not piece.is_string and not piece.source
+        if not is_span or (parameter is not None and parameter.kind in (Kind.DURATION, Kind.INTEGER)):
+            return False
+        self._report.error(piece.offset, f"unexpected text behind {piece.text.split()[0]}", SPACES)
+        return True
 
     def _warn_of_comma(self, node: SettingNode) -> None:
         last = node.pieces[-1] if node.pieces else None
@@ -208,28 +208,13 @@ class _BlockReader:
             message = f"the value of {node.name.text} ends with a comma"
             self._report.warning(last.offset + len(last.text) - 1, message, hint)
 
-    def _unknown_setting(self, name: Piece, block: Block) -> None:
-        kind = block.kind
-        elsewhere = [other for other in BlockKind if name.text.upper() in PARAMETERS[other]]
-        if elsewhere:
-            self._report.error(name.offset, f"{name.text} does not belong in {kind}", f"it belongs in {elsewhere[0]}")
-            return
-        if meant := closest(name.text, PARAMETERS[kind], parts=True):
-            hint = f"did you mean {meant}?"
-        elif meant := closest(name.text, [each for other in PARAMETERS.values() for each in other], parts=True):
-            home = next(other for other, parameters in PARAMETERS.items() if meant in parameters)
-            hint = f"did you mean {meant}? It belongs in {home}"
-        else:
-            hint = f"{kind} has {', '.join(PARAMETERS[kind])}"
-        if meant is not None:
-            block.guessed.add(meant)
-        self._report.error(name.offset, f"unknown setting {name.text}", hint)
-
     def _open_block(self, node: BlockNode) -> None:
         if not node.known:
-            if not self._skipping or closest(node.name.text, _BLOCK_NAMES):
+            if not self._skipping or closest(node.name.text, BLOCK_NAMES):
                 self._unknown_block(node)
-        elif node.name.text == BlockKind.EVENT:
+            return
+        self._after_headers = self._loose_headers = False
+        if node.name.text == BlockKind.EVENT:
             self._open_event(node)
         else:
             self._open_config(node, node.name.text)
@@ -246,7 +231,9 @@ class _BlockReader:
             self._report.error(name.offset, f"the event name {name.text} is quoted", f"write {name.text[1:-1]}")
         elif len(node.pieces) > 1 or not is_name(name.text):
             message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
-            hint = "leave the comma out" if name.text.endswith(",") else "write it bare, as in ADD EVENT My_Event-1"
+            hint = "write it bare, as in ADD EVENT My_Event-1"
+            if is_name(name.text[:-1]) and name.text[-1] in ",:;{":
+                hint = "leave the comma out" if name.text.endswith(",") else f"leave the {name.text[-1]} out"
             self._report.error(name.offset, message, hint)
         else:
             first = self._events.setdefault(name.text, block)
@@ -257,7 +244,13 @@ class _BlockReader:
             block.name = name.text
 
     def _open_config(self, node: BlockNode, name: str) -> None:
-        if node.pieces:
+        first_word = node.pieces[0].text.upper() if node.pieces else ""
+        without_with = first_word in PARAMETERS.get(BlockKind(name), {}) if name != IGNORED_BLOCK else False
+        if without_with:
+            hint = f"write WITH {first_word}"
+            self._report.error(node.pieces[0].offset, f"WITH is missing before {first_word}", hint)
+            self._rest_is_known = True
+        elif node.pieces:
             hint = hint_at(node.pieces, "only events have names")
             self._report.error(node.pieces[0].offset, f"ADD {name} takes no name", hint)
         if name == IGNORED_BLOCK:
@@ -272,6 +265,8 @@ class _BlockReader:
             self._report.error(node.offset, f"this route has two {name} blocks", f"the first is in line {line}")
             return
         block = self._block = Block(kind, node.offset)
+        if without_with:
+            block.broken.add(first_word)
         self._skipping = False
         if kind is BlockKind.CONFIG:
             self.blocks.config = block
@@ -279,21 +274,26 @@ class _BlockReader:
             self.blocks.route_config = block
 
     def _read_header(self, node: SettingNode, block: Block) -> None:
+        name = node.name.text
+        if node.pieces and name.upper() == "HEADER":
+            hint = f"write ADD {node.pieces[0].text}"
+            self._report.error(node.name.offset, "HEADER is not part of a header line", hint)
+            block.broken.add(Kind.HEADERS.name)
+            self._rest_is_known = True
+            return
         if node.pieces:
+            if any(self._refuse_span(piece, None) for piece in node.pieces):
+                block.broken.add(Kind.HEADERS.name)
+                return
             self._warn_of_comma(node)
             block.headers.append(node)
             return
-        name = node.name.text
-        hint = did_you_mean(name, _BLOCK_NAMES) or f'write ADD {name} "..."'
+        block.broken.add(Kind.HEADERS.name)
+        hint = did_you_mean(name, BLOCK_NAMES) or f'write ADD {name} "..."'
+        if node.name.is_string and ":" in name:
+            key, _, value = name[1:-1].partition(":")
+            hint = f'write ADD "{key.strip()}" "{value.strip()}"'
         self._report.error(node.offset, f"the header {name} has no value", hint)
-
-    def _unknown_block(self, node: BlockNode) -> None:
-        name = node.name.text
-        hint = did_you_mean(name, _BLOCK_NAMES)
-        if hint is None and node.pieces:
-            hint = "header lines follow directly below WITH HEADERS"
-        self._report.error(node.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
-        self._skipping = True
 
 
 def read_blocks(route: RouteNode, report: Report) -> Blocks:

@@ -1,7 +1,7 @@
 """The REST_API_CONFIG and ROUTE_CONFIG blocks to the model, and the checks of settings that depend on each other."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import Value
@@ -29,19 +29,35 @@ def read_config(block: TypedBlock) -> RestApiConfig:
 
 
 def warn_of_cleartext(block: TypedBlock, events: Iterable[TypedBlock]) -> None:
-    """Warn of credentials that are sent over plain http only because BASE_ADDRESS has no scheme."""
-    address = block.texts.get("BASE_ADDRESS")
-    if address is None or "://" in address.text or block.values.get("USE_SSL") or not _is_on(block, "ENABLE_CLIENT"):
+    """Warn of credentials that are sent over plain http to another machine."""
+    address: str = block.values.get("BASE_ADDRESS", "")  # with the scheme that USE_SSL sets
+    is_faulty = "BASE_ADDRESS" in block.failed or not _is_on(block, "ENABLE_CLIENT")
+    if is_faulty or not address.startswith("http://") or _LOOPBACK.match(address):
         return
-    hint = "write https:// before the address or set USE_SSL; or http://, if plain http is meant"
-    sent: list[tuple[str, Value]] = []
-    sent += [(name, block.texts[name]) for name in ("AUTHORIZATION", "USERNAME") if name in block.texts]
+    reason, hint = "anyone on the way can read it", "write https:// in BASE_ADDRESS"
+    if "://" not in block.texts["BASE_ADDRESS"].text:
+        reason = "BASE_ADDRESS has no scheme and USE_SSL is not true"
+        hint = "write https:// before the address or set USE_SSL"
+    for name, value in _credentials(block, events):
+        block.report.warning(value.offset, f"{name} is sent over plain http: {reason}", hint)
+
+
+def _credentials(block: TypedBlock, events: Iterable[TypedBlock]) -> Iterator[tuple[str, Value]]:
+    """Yield what requests of a route carry as credentials: by its name, or because a secret is in it."""
+    names = ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET")
+    said = {"OAUTH2_CLIENT_SECRET": "the access token"}
+    yield from ((said.get(name, name), block.texts[name]) for name in names if name in block.texts)
     for event in events:
-        headers = [(name, value) for name, value in event.headers if is_credential(name.text) or value.secrets]
-        sent += [(f"the header {name.shown}", value) for name, value in headers]
-    for name, value in sent:
-        message = f"{name} is sent over plain http: BASE_ADDRESS has no scheme and USE_SSL is not true"
-        block.report.warning(value.offset, message, hint)
+        for name, value in event.headers:
+            if is_credential(name.text) or value.secrets:
+                yield f"the header {name.shown}", value
+        endpoint = event.texts.get("ENDPOINT")
+        if endpoint is not None:
+            query = re.split("[?&]", endpoint.text)[1:]
+            if endpoint.secrets or any(is_credential(item.partition("=")[0]) for item in query):
+                yield "a credential in ENDPOINT", endpoint
+        if "BODY" in event.texts and event.texts["BODY"].secrets:
+            yield "a secret in BODY", event.texts["BODY"]
 
 
 def _is_on(block: TypedBlock, name: str) -> bool:

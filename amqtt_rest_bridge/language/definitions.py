@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
-from amqtt_rest_bridge.language.blocks import Blocks, is_name, read_blocks, report_open_strings
+from amqtt_rest_bridge.language.blocks import is_name, read_blocks, report_open_strings
 from amqtt_rest_bridge.language.grammar import parse, parse_condition
 from amqtt_rest_bridge.language.hints import COMMENT_HINT, closest, did_you_mean
-from amqtt_rest_bridge.language.nodes import ConditionTree, Junk, OtherNode, RouteNode, Tree
+from amqtt_rest_bridge.language.nodes import Blocks, ConditionTree, Junk, OtherNode, RouteNode, Tree
 from amqtt_rest_bridge.language.sources import Report
 
 ROUTE_TYPE = "REST_API"
@@ -18,7 +18,8 @@ _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
 _COMMENT = re.compile(r"//[^\n]*|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _LINE_COMMENT = re.compile(r"(?://|--)[^\n]*")
 _WITHOUT_DEFINE = re.compile(
-    rf"^[^\S\n]*(?P<route>ROUTE)\s+(?P<name>\S+)\s+WITH\s+TYPE\s+{ROUTE_TYPE}(?!\S)", re.MULTILINE | re.IGNORECASE
+    rf"^[^\S\n]*(?:[A-Za-z]+[^\S\n]+)?(?P<route>ROUTE)\s+(?P<name>\S+)\s+WITH\s+TYPE\s+{ROUTE_TYPE}(?!\S)",
+    re.MULTILINE | re.IGNORECASE,
 )
 
 
@@ -154,7 +155,10 @@ def _report_skipped(node: OtherNode, report: Report) -> None:
         report.error(node.offset, "DEFINE is not followed by what it defines", _EXAMPLE)
     elif kind.upper() != "ROUTE" and route_type is not None and route_type.upper() == ROUTE_TYPE:
         message = f"DEFINE {kind} cannot have the type {ROUTE_TYPE}"
-        report.error(node.offset, message, did_you_mean(kind, ["ROUTE"]))
+        hint = did_you_mean(kind, ["ROUTE"])
+        if hint is None and not name:
+            hint = f"write DEFINE ROUTE {kind} WITH TYPE {ROUTE_TYPE}"
+        report.error(node.offset, message, hint)
     elif kind.upper() != "ROUTE":
         report.notice(node.offset, f"DEFINE {kind} {name or ''}".rstrip() + " is skipped: only routes are read here")
     elif route_type is not None and (meant := closest(route_type, [ROUTE_TYPE])):
@@ -167,13 +171,23 @@ def _report_skipped(node: OtherNode, report: Report) -> None:
 def _read_name(node: RouteNode, report: Report) -> str | None:
     """Return the route's name; faults of its first line are reported at the DEFINE."""
     if node.name is None or not node.has_type:
-        missing = "its name" if node.name is None else "its WITH TYPE"
-        report.error(node.offset, f"DEFINE ROUTE cannot be read: {missing} is missing", _EXAMPLE)
+        missing, hint = "its name is missing", _EXAMPLE
+        if node.name is not None:
+            missing = "its WITH TYPE is missing"
+            words = [word for word in node.unread if word.upper() not in ("WITH", "TYPE", f"{ROUTE_TYPE}")]
+            joined = "_".join([node.name.text.strip("'\""), *words])
+            if words and is_name(joined) and not any(closest(word, ["WITH", "TYPE", ROUTE_TYPE]) for word in words):
+                missing = "the name of a route is one word"
+                hint = f"write DEFINE ROUTE {joined} WITH TYPE {ROUTE_TYPE}"
+            elif is_name(node.name.text):
+                hint = f"write DEFINE ROUTE {node.name.text} WITH TYPE {ROUTE_TYPE}"
+        report.error(node.offset, f"DEFINE ROUTE cannot be read: {missing}", hint)
         return None
     name = node.name.text
     if not is_name(name):
         quoted = name[0] in "'\""
         reason = "is quoted" if quoted and is_name(name[1:-1]) else "holds other characters than A-Z a-z 0-9 _ . -"
-        report.error(node.offset, f"the route name {name} {reason}", "write it bare, as in DEFINE ROUTE My_Route-1")
+        hint = f"write it bare, as in DEFINE ROUTE {name[1:-1] if quoted and is_name(name[1:-1]) else 'My_Route-1'}"
+        report.error(node.offset, f"the route name {name} {reason}", hint)
         return None
     return name

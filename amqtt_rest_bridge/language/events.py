@@ -1,12 +1,13 @@
 """EVENT blocks to events: client events send requests; server events publish, read or wait for a reply. Pure."""
 
+import re
 from typing import Any
 
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.hints import closest
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.language.settings import TypedBlock, read_template
+from amqtt_rest_bridge.language.settings import TypedBlock, read_template, warn_of_foreign
 from amqtt_rest_bridge.language.when import ParseCondition, read_condition
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -48,6 +49,8 @@ def _read_client_event(
     source = {} if "EVERY" in block else {"SOURCE_TOPIC": hint}
     complete = block.require(Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
     headers = _read_headers(block)
+    for name in filter(block.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
+        warn_of_foreign(name, block.texts[name], Mode.CLIENT, block.report)
     endpoint = block.template("ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
     body = block.template("BODY", place_of(_content_type(block, config)), Mode.CLIENT)
     _warn_of_unknown_type(block, headers, body)
@@ -72,6 +75,11 @@ def _read_client_event(
 
 def _check_result(block: TypedBlock) -> None:
     """Report settings of the result that contradict each other or have no effect."""
+    payload, method = block.texts.get("PAYLOAD"), block.values.get("METHOD")
+    sends = method in ("POST", "PUT", "PATCH") and "BODY" not in block
+    if payload is not None and sends and "{response." not in payload.text:
+        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
+        block.warning("PAYLOAD", message, "write BODY for what is sent")
     if block.has("PAYLOAD") and block.values.get("RESPONSE_FORMAT") == ResponseFormat.ENVELOPE:
         block.error("PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form")
     block.warn_of_lone("PAYLOAD", "DESTINATION_TOPIC")
@@ -113,7 +121,7 @@ def _read_headers(block: TypedBlock) -> tuple[tuple[str, PlaceholderText], ...]:
     report = block.report
     headers: list[tuple[str, PlaceholderText]] = []
     seen: set[str] = set()
-    if "HEADERS" in block.block.settings and not block.block.headers:
+    if "HEADERS" in block.block.settings and not block.block.headers and "HEADERS" not in block.failed:
         message = "HEADERS has no header below it"
         report.warning(block.block.settings["HEADERS"].offset, message, "write ADD <name> <value> lines below it")
     for name, value in block.headers:
@@ -169,6 +177,8 @@ def _read_server_event(block: TypedBlock, config: RestApiConfig, parse: ParseCon
     complete = block.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
         block.error("METHOD", "METHOD must be GET, POST, PUT or DELETE in server mode, not PATCH")
+    if reads:
+        _check_read_topic(block)
     segments = _read_segments(block)
     destination = _template(block, "DESTINATION_TOPIC", Place.TOPIC, segments)
     payload = _template(block, "PAYLOAD", place_of(config.default_content_type), segments)
@@ -187,6 +197,18 @@ def _read_server_event(block: TypedBlock, config: RestApiConfig, parse: ParseCon
     read = dict.fromkeys(published) if reads else published | {"source_topic": None}
     read |= {"name": block.block.name, "destination_topic": destination, "signature": signature}
     return ServerEvent(**block.members_of(ServerEvent) | read)
+
+
+def _check_read_topic(block: TypedBlock) -> None:
+    """Refuse braces in SOURCE_TOPIC of a read event: no value is filled in, and no topic holds them as written."""
+    topic = block.texts.get("SOURCE_TOPIC")
+    if topic is None:
+        return
+    if found := re.search(r"\{[^{}]*\}", topic.text):
+        message = f"SOURCE_TOPIC of a read event cannot hold {found[0]}: no value is filled in there"
+        block.error("SOURCE_TOPIC", message, "write an event for each topic, each with an ENDPOINT of its own")
+    else:
+        warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, block.report)
 
 
 _ANSWER = ("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
@@ -218,6 +240,7 @@ def _read_segments(block: TypedBlock) -> tuple[str, ...] | None:
     endpoint = block.texts.get("ENDPOINT")
     if endpoint is None:
         return None
+    warn_of_foreign("ENDPOINT", endpoint, Mode.SERVER, block.report)
     try:
         return forms.read_server_endpoint(endpoint.text)
     except FormError as refused:

@@ -57,7 +57,8 @@ def check_url(text: str) -> None:
 
 def _check_characters(url: str) -> None:
     if found := _NOT_IN_URL.search(url):
-        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", f"write {quote(found[0])}")
+        hint = "a placeholder is written in braces, as in {payload}" if found[0] in "<>" else f"write {quote(found[0])}"
+        raise FormError(f"holds {found[0]!r}, which is not allowed in a URL", hint)
 
 
 def _check_authority(authority: str) -> None:
@@ -67,7 +68,7 @@ def _check_authority(authority: str) -> None:
     if found is None or not _is_host(found["host"]):
         hint = "as in http://127.0.0.1:8000, https://api.example.com/v1 or http://[::1]:8000"
         if authority in ("http:", "https:"):
-            hint = "quote it: outside of quotes, // begins a comment"
+            hint = "write // behind http: or https:, and quotes around the address: outside of them // begins a comment"
         if not authority.isascii():
             hint = "write the host in ASCII, a name with other letters in its xn-- form"
         raise FormError("has no valid host" if authority else "names no host", hint)
@@ -117,7 +118,9 @@ def read_server_endpoint(text: str) -> tuple[str, ...]:
 def _segment_name(segment: str, names: list[str]) -> str:
     found = _SEGMENT_NAME.fullmatch(segment)
     if found is None:
-        raise FormError(f"has the segment {segment}", "{name} fills its segment alone: letters, digits and _")
+        inside = re.fullmatch(r"\$?\{+\s*(?:path\.)?([A-Za-z_][A-Za-z0-9_]*)\s*\}+", segment)
+        hint = f"write {{{inside[1]}}}" if inside else "{name} fills its segment alone: letters, digits and _"
+        raise FormError(f"has the segment {segment}", hint)
     if found[1] in names:
         raise FormError(f"has two segments {segment}", "give them different names")
     return found[1]
@@ -148,18 +151,33 @@ def _read_origin(origin: str) -> str:
     return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"
 
 
+_FOREIGN_LEVEL = re.compile(
+    r"\*{1,2}|:(?P<colon>\w+)|<(?P<angle>\w+)>|\$(?P<dollar>[A-Za-z_]\w*)|[^{}]*(?P<braces>\{[^{}]*\}).*"
+)
+
+
+def foreign_levels(text: str) -> list[tuple[int, str, str]]:
+    """Return the levels of a filter or path that other languages match or fill: number from 1, text, name in it."""
+    found: list[tuple[int, str, str]] = []
+    for number, level in enumerate(text.partition("?")[0].split("/"), start=1):
+        match = _FOREIGN_LEVEL.fullmatch(level)
+        if match is not None and not (number == 1 and match["dollar"]):  # the topics of brokers begin with $
+            found.append((number, level, match["colon"] or match["angle"] or match["dollar"] or ""))
+    return found
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"([1-9][0-9]{0,6})\s*([smhd])", re.IGNORECASE)
+_DURATION = re.compile(r"([1-9][0-9]{0,6})\s*(?:([smhd])|(second|minute|hour|day)s?)", re.IGNORECASE)
 _RATE = re.compile(r"([1-9][0-9]{0,5})\s*/\s*([smhd])", re.IGNORECASE)
 _STATUSES = re.compile(r"([45][0-9]{2})(?:\s*-\s*([45][0-9]{2}))?")
 
 
 def read_duration(text: str) -> int:
-    """Return the seconds of a duration such as `15m`, at most a year."""
+    """Return the seconds of a duration such as `15m` or `15 MINUTES`, at most a year."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise FormError(f'"{text}" is not a duration', "write 30s, 15m, 6h or 1d")
-    seconds = int(found[1]) * _UNITS[found[2].lower()]
+    seconds = int(found[1]) * _UNITS[(found[2] or found[3])[0].lower()]
     if seconds > 366 * _UNITS["d"]:
         raise FormError(f'"{text}" is longer than a year')
     return seconds

@@ -133,7 +133,8 @@ class _Nodes:
         self._statements = 0
         self._count(ast, unreadable=True)
         open_strings = tuple(word for word in ast["unread"] if isinstance(word, Piece) and word.open_at is not None)
-        return RouteNode(ast["name"], ast["type"] is not None, tuple(ast["body"]), _define(ast), open_strings)
+        unread = tuple(word.text if isinstance(word, Piece) else str(word) for word in ast["unread"])
+        return RouteNode(ast["name"], ast["type"] is not None, tuple(ast["body"]), _define(ast), open_strings, unread)
 
     def other(self, ast: Any) -> OtherNode:
         name, route_type = ast["name"], ast["type"]
@@ -206,6 +207,7 @@ class _Nodes:
             self._count(ast, unreadable=False)
         return self._piece(ast)
 
+    span = word
     closed_string = string
     bare_name = route_name = title = _piece
 

@@ -10,11 +10,11 @@ from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.blocks import Block, Blocks
 from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.events import read_event
+from amqtt_rest_bridge.language.nodes import Block, Blocks
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
@@ -175,7 +175,7 @@ def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig,
     if not config.enable_client and not config.enable_server:
         hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
         report.warning(definition.offset, f"{definition.title} does nothing: both modes are off", hint)
-    elif not blocks.events:
+    elif not blocks.events and BlockKind.EVENT not in blocks.broken:
         message = f"{definition.title} does nothing: it has no event"
         report.warning(definition.offset, message, "write ADD EVENT <name>")
 

@@ -1,7 +1,12 @@
-"""The tree of a text of the route language: what `grammar` makes of it. Values alone; offsets count from 0."""
+"""The tree of a text of the route language, as `grammar` makes it, and the blocks that `blocks` reads in it.
 
-from dataclasses import dataclass
+Values alone; offsets count from 0.
+"""
+
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from amqtt_rest_bridge.language.parameters import BlockKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class RouteNode:
     """A route of our type: its blocks, and lines before the first of them.
 
     `name` is None when there is none; it may be one that no route can have. `has_type`: it has WITH TYPE;
-    `open_strings` are in text that is not read, for want of a first line.
+    `open_strings` are in text that is not read, for want of a first line; `unread` are its words.
     """
 
     name: Piece | None
@@ -80,6 +85,7 @@ class RouteNode:
     body: tuple[BlockNode | Line, ...]
     offset: int
     open_strings: tuple[Piece, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +138,33 @@ class ConditionTree:
 
     root: Operation
     leftover: Term
+
+
+@dataclass(slots=True)
+class Block:
+    """A block while it is read: `WITH` lines by name, each a setting that the block has, and lines below WITH HEADERS.
+
+    `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
+    they are not missed, and nothing else is concluded from them.
+    """
+
+    kind: BlockKind
+    offset: int
+    name: str = ""
+    settings: dict[str, SettingNode] = field(default_factory=dict)
+    headers: list[SettingNode] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    guessed: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Blocks:
+    """All blocks of a definition; REST_API_CONFIG and ROUTE_CONFIG are None when they are missing.
+
+    `broken` names blocks whose first line could not be read.
+    """
+
+    config: Block | None = None
+    route_config: Block | None = None
+    events: list[Block] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)

@@ -315,13 +315,17 @@ class RouteParser(Parser):
             with self._option():
                 self._get_()
             with self._option():
+                self._span_()
+            with self._option():
                 self._word_()
             self._error(
                 'expecting one of: '
                 '\'GET\' (?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))('
                 '?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+'
                 '<closed_string> <get> <open_string>'
-                '<string> <word>'
+                '<span> <string> <word> [0-'
+                '9]+\\s+(?i:SECOND|MINUTE|HOUR|DAY)(?i:S?)'
+                '(?![^\\s"\'\\/])'
             )
 
     @tatsumasu()
@@ -357,6 +361,11 @@ class RouteParser(Parser):
     @tatsumasu()
     def _word_(self):
         self._pattern('(?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+')
+        self.name_last_node('text')
+
+    @tatsumasu()
+    def _span_(self):
+        self._pattern('[0-9]+\\s+(?i:SECOND|MINUTE|HOUR|DAY)(?i:S?)(?![^\\s"\'\\/])')
         self.name_last_node('text')
 
     @tatsumasu()

@@ -12,10 +12,10 @@ from typing import Any
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.blocks import Block
 from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.hints import did_you_mean, explain_suspect
+from amqtt_rest_bridge.language.nodes import Block
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
@@ -27,12 +27,19 @@ from amqtt_rest_bridge.placeholders import (
     PlaceholderText,
     dot_segments,
     parse,
+    recognise,
     suspects,
 )
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")
+_WITH_UNIT = re.compile(r"([0-9]{1,9})\s*[A-Za-z]+")
+_READ_BY_GET = re.compile(
+    r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
+    |(?:(?:Bearer|Basic|Token)\s)?(?:\$(?P<brace>\{)?(?P<shell>[A-Z][A-Z0-9_]+)(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
+    re.VERBOSE,
+)
 
 
 class TypedBlock:
@@ -58,6 +65,7 @@ class TypedBlock:
             header = evaluate((line.name,), environment, report)
             value = evaluate(line.pieces, environment, report)
             if header is not None and value is not None:
+                _warn_of_unread(f"header {header.shown}", value, report, is_template=True)
                 self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
                 self.headers.append((header, value))
 
@@ -68,6 +76,7 @@ class TypedBlock:
         self.secrets |= value.secrets
         if parameter.secret:
             self.secrets |= {value.text, *value.brought_in} - {""}
+        _warn_of_unread(parameter.name, value, self.report, is_template=parameter.kind in _FILLED)
         try:
             _refuse_placeholders(parameter, value)
             converter = _CONVERTERS.get(parameter.kind)
@@ -147,9 +156,23 @@ class TypedBlock:
         return {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
 
 
+def _warn_of_unread(name: str, value: Value, report: Report, *, is_template: bool) -> None:
+    """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes."""
+    found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
+    if found is None or (is_template and found["brace"]):  # a misspelt placeholder
+        return
+    what = found["name"] or found["shell"] or found["windows"]
+    source = found["source"] or "ENV"
+    hint = f'write GET {source} "{what}", without quotes around it'
+    report.warning(value.offset, f"{name} is the text that is written here: nothing is read of the environment", hint)
+
+
+_FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
+
+
 def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
     """Refuse placeholders of messages where nothing fills them; a password may hold any braces."""
-    is_filled = parameter.kind in (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
+    is_filled = parameter.kind in _FILLED
     is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
     if not is_filled and not is_password and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
         hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
@@ -172,7 +195,8 @@ def _boolean(parameter: Parameter, value: Value) -> bool:
 def _integer(parameter: Parameter, value: Value) -> int:
     text = value.text.strip()
     if not _DIGITS.fullmatch(text) or not parameter.low <= int(text) <= parameter.high:
-        raise _wrong(parameter, value)
+        unit = _WITH_UNIT.fullmatch(text)
+        raise _wrong(parameter, value, f"write {unit[1]}, without a unit" if unit else None)
     return int(text)
 
 
@@ -201,7 +225,9 @@ def _topic(_: Parameter, value: Value) -> str:
 
 def _filter(_: Parameter, value: Value) -> str:
     if reason := check_topic_filter(value.text):
-        raise FormError(f'"{value.shown}" {reason}', None)
+        has_wildcard = "+" in value.text or "#" in value.text
+        hint = "+ is one whole level, # all that follow, at the end" if has_wildcard else None
+        raise FormError(f'"{value.shown}" {reason}', hint)
     if value.text.startswith("$share/"):
         raise FormError(f'"{value.shown}" is a shared subscription, which never matches here', "write the filter alone")
     return value.text
@@ -282,7 +308,31 @@ def _check_literal(template: PlaceholderText, value: Value) -> None:
     elif template.place is Place.HEADER:
         forms.check_header_value(sample)
     elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
-        raise FormError(f'"{value.shown}" {reason}')
+        hint = "a level of the message's topic is {topic.1}, {topic.2}, ..." if set("+#") & set(sample) else None
+        raise FormError(f'"{value.shown}" {reason}', hint)
+
+
+def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None:
+    """Warn of `:id`, `*` and the like in a topic filter or path, which other languages fill or match."""
+    if name != "ENDPOINT" and re.search(r",\s", value.text):
+        report.warning(value.offset, f"{name} is one filter, with the comma in it", "write an event for each filter")
+    for level, written, word in forms.foreign_levels(value.text):
+        if name == "ENDPOINT":
+            if "{" in written or ("<" in written and mode is Mode.CLIENT):
+                continue  # a placeholder or segment; no URL
+            hint = f"write {{{word or 'name'}}} for a segment that may be anything"
+            if mode is Mode.CLIENT and recognise(word, mode):
+                hint = f"did you mean {{{word}}}?"
+            elif mode is Mode.CLIENT:
+                field = f"{{value.json.{word or 'name'}}}"
+                hint = f"write {field} for a field of the payload, {{topic.2}} for a level of the topic"
+            effect = "is sent as it is written" if mode is Mode.CLIENT else "matches only that text"
+            report.warning(value.offset, f"ENDPOINT has the segment {written}, which {effect}", hint)
+            continue
+        hint = f"write + for a level that may be anything; its text is {{topic.{level}}}"
+        if written.startswith("*"):
+            hint = "write + for one level that may be anything, or # at the end for all that follow"
+        report.warning(value.offset, f"{name} has the level {written}, which matches only that text", hint)
 
 
 def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> None:
@@ -302,6 +352,8 @@ def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, rep
     except (ValueError, RecursionError) as error:
         reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
         hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
+        if '"' not in sample and _is_json(sample.replace("'", '"')):
+            hint = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
         report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
 
 
