@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.blocks import Block
 from amqtt_rest_bridge.language.definitions import Definition
 from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate
-from amqtt_rest_bridge.language.nodes import Piece
+from amqtt_rest_bridge.language.nodes import Block, Piece
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import RestApiConfig
