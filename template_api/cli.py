@@ -28,7 +28,7 @@ from template_api.config import (
     environment_settings,
     port_number,
 )
-from template_api.errors import SettingsError, TemplateApiError
+from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _reported(run: Callable[..., int]) -> Callable[..., None]:
         try:
             exit_status = run(**options)
         except TemplateApiError as exc:
-            print(f"template-api: {exc}", file=sys.stderr)
+            print(f"template-api: {visible(str(exc))}", file=sys.stderr)
             exit_status = 2 if isinstance(exc, SettingsError) else 1
         except KeyboardInterrupt:  # what was imported until then stays
             print("template-api: interrupted", file=sys.stderr)

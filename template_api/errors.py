@@ -1,6 +1,7 @@
 """The errors of the template API.
 
-Only exception classes live here; every one of them derives from `TemplateApiError`. Any thread may raise them.
+Only exception classes live here, all derived from `TemplateApiError`, and how foreign text is shown in their messages.
+Any thread may raise them.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,11 @@ from difflib import get_close_matches
 from http import HTTPStatus
 
 FORM_HINT = "See /openapi.json for the parameters of this API."
+
+
+def visible(text: str) -> str:
+    """Write out what cannot be seen, such as line breaks and escape sequences: names of folders may hold any."""
+    return text if text.isprintable() else "".join([char if char.isprintable() else repr(char)[1:-1] for char in text])
 
 
 class TemplateApiError(Exception):
@@ -52,9 +58,9 @@ class SourceError(TemplateApiError):
     """
 
     def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
-        self.reason = reason
+        self.where = visible(where)
+        self.reason = visible(reason)
+        super().__init__(f"{self.where}: {self.reason}")
 
 
 class ApiError(TemplateApiError):

@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from amqtt.client import MQTTClient
 from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError, NoDataError
@@ -19,6 +21,7 @@ from amqtt.session import ApplicationMessage
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.routing.status import reload_topic, status_topic
+from amqtt_rest_bridge.times import rfc3339
 
 CONNECT_SECONDS: Final = 10.0
 RELOAD_TOPIC: Final = reload_topic()
@@ -34,10 +37,15 @@ _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
     2: "it does not accept the client id",
     3: "it is not available",
     4: "wrong user name or password",
-    5: "not authorized: check user name and password: mqtt://USER:PASSWORD@HOST",
+    5: "not authorized: check user name (mqtt://USER@HOST) and password (REST_BRIDGE_BROKER_PASSWORD)",
 }
+_GROUP_TOPIC: Final = re.compile(r"bridge/[^/]+/(\d{1,4})/")
+_AWAY_AFTER: Final = 3  # intervals of the status without one
+_USUAL_SECONDS: Final = 30.0  # between two statuses
 
 Status = dict[str, Any]
+AWAY: Final = "away"
+"""The health of the routes of a worker that is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +61,34 @@ class BrokerUnavailableError(BridgeError):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for TLS: authorities, and this client's certificate and key."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerAddress:
     """Where a broker is; `url` may hold credentials, `shown` does not."""
 
     url: str = field(repr=False)
     shown: str
+    tls: TlsFiles = TlsFiles()
 
 
-def parse_address(url: str) -> BrokerAddress:
+def parse_address(url: str, password: str | None = None, tls: TlsFiles | None = None) -> BrokerAddress:
     """Parse a broker's URL.
 
+    Args:
+        url: The URL.
+        password: That of the user in the URL; one in the URL wins.
+        tls: Files, which are read.
+
     Raises:
-        ConfigurationError: It is not one; the message does not repeat it, since it may hold a password.
+        ConfigurationError: It is not one, or a file cannot be used; the message does not repeat the URL, since it may
+            hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -77,7 +101,32 @@ def parse_address(url: str) -> BrokerAddress:
             f"or {', '.join(_PORTS)[6:]}"
         )
     host = f"[{host}]" if ":" in host else host
-    return BrokerAddress(url, f"{parts.scheme}://{host}:{port if port is not None else _PORTS[parts.scheme]}")
+    if parts.username and parts.password is None and password:
+        location = parts.netloc.rpartition("@")[2]
+        url = urlunsplit(parts._replace(netloc=f"{parts.username}:{quote(password, safe='')}@{location}"))
+    files = tls or TlsFiles()
+    _check_tls(files, is_secure=parts.scheme in ("mqtts", "wss"))
+    return BrokerAddress(url, f"{parts.scheme}://{host}:{port if port is not None else _PORTS[parts.scheme]}", files)
+
+
+def _check_tls(files: TlsFiles, *, is_secure: bool) -> None:
+    values = {f"--{each.name.replace('_', '-')}": getattr(files, each.name) for each in fields(files)}
+    given = {name: value for name, value in values.items() if value is not None}
+    if given and not is_secure:
+        raise ConfigurationError(f"{next(iter(given))} needs TLS: write --broker mqtts://... or wss://...")
+    if (files.cert_file is None) != (files.key_file is None):
+        raise ConfigurationError("--cert-file and --key-file belong together: give both, or none")
+    try:
+        context = ssl.create_default_context(cafile=files.ca_file)
+        if files.cert_file is not None:
+            context.load_cert_chain(files.cert_file, files.key_file, password=_no_password)
+    except (OSError, ValueError) as error:
+        named = ", ".join(f"{name} {value}" for name, value in given.items())
+        raise ConfigurationError(f"the TLS files cannot be used ({named}): {reason(error)}") from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; store it without a password")
 
 
 def parse_status(payload: bytes) -> Status | None:
@@ -136,29 +185,65 @@ class _Feed:
         self._client = client
         self._address = address
         self._statuses: dict[str, Status] = {}
+        self._heard: dict[str, float] = {}  # when a status came that was not retained, by topic (Unix time)
+        self._gone: dict[int, float | None] = {}  # slots whose record says so; since when, if that was seen
         self._reload_failure: dict[str, Any] | None = None
 
     @property
     def overview(self) -> Overview:
-        return Overview(list(self._statuses.values()), self._reload_failure)
+        now = time.time()
+        return Overview([self._judged(topic, now) for topic in self._statuses], self._reload_failure)
+
+    def _judged(self, topic: str, now: float) -> Status:
+        """Return a status; one of a worker that is away with health `away`, and since when."""
+        status = self._statuses[topic]
+        slot = status.get("slot")
+        if slot is None:
+            return status
+        last = max(self._heard.get(topic, 0.0), _timestamp(status.get("timestamp")) or 0.0)
+        interval = status.get("status_seconds")
+        seconds = interval if isinstance(interval, int | float) and interval > 0 else _USUAL_SECONDS
+        silent = now - last > _AWAY_AFTER * seconds
+        if slot not in self._gone and not silent:
+            return status
+        return status | {"health": AWAY, "away_since": rfc3339(self._gone.get(slot) or last)}
 
     async def receive(self, seconds: float) -> bool:
         """Wait for one message; False when none came in time."""
         message = await receive(self._client, self._address, seconds)
         if message is not None:
-            self._update(message.topic, bytes(message.data or b""))
+            self._update(message.topic, bytes(message.data or b""), retained=bool(message.retain))
         return message is not None
 
-    def _update(self, topic: str, payload: bytes) -> None:
+    def _update(self, topic: str, payload: bytes, *, retained: bool) -> None:
         if topic == RELOAD_TOPIC:
             self._reload_failure = _parse(payload)
             return
+        found = _GROUP_TOPIC.match(topic)
+        slot = None if found is None else int(found[1])
+        if slot is not None and topic.endswith("/online"):
+            self._note_record(slot, _parse(payload), retained=retained)
+            return
         status = parse_status(payload)
         if status is not None:
-            slot = topic.split("/")[2]
-            self._statuses[topic] = status | ({"slot": int(slot)} if slot.isdigit() else {})
+            self._statuses[topic] = status | ({} if slot is None else {"slot": slot})
+            if not retained:
+                self._heard[topic] = time.time()
         elif not payload:  # the route is gone
             self._statuses.pop(topic, None)
+
+    def _note_record(self, slot: int, record: dict[str, Any] | None, *, retained: bool) -> None:
+        if record is None or record.get("online"):
+            self._gone.pop(slot, None)
+        elif slot not in self._gone:
+            self._gone[slot] = None if retained else time.time()
+
+
+def _timestamp(text: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError):
+        return None
 
 
 async def receive(client: MQTTClient, address: BrokerAddress, seconds: float) -> ApplicationMessage | None:
@@ -179,8 +264,11 @@ async def receive(client: MQTTClient, address: BrokerAddress, seconds: float) ->
 
 
 def _filters(topic_filter: str) -> list[str]:
-    """Return what is subscribed: workers do not retain a reload that failed."""
-    return [topic_filter, RELOAD_TOPIC] if topic_filter == TOPIC_FILTER else [topic_filter]
+    """Return what is subscribed: workers do not retain a reload that failed, but records of who is there."""
+    if topic_filter == TOPIC_FILTER:
+        return [topic_filter, RELOAD_TOPIC]
+    group = topic_filter.split("/")[1]
+    return [topic_filter, f"bridge/{group}/+/online"]
 
 
 async def _snapshot(address: BrokerAddress, topic_filter: str, seconds: float | None) -> Overview:
@@ -223,7 +311,9 @@ async def connected(address: BrokerAddress, filters: Sequence[str], qos: int = 0
         BrokerUnavailableError: The broker cannot be reached, or refuses us.
     """
     logging.getLogger("amqtt").setLevel(logging.CRITICAL + 1)  # what goes wrong becomes one BrokerUnavailableError
-    client = MQTTClient(config={"auto_reconnect": False, "plugins": {}})
+    files = address.tls
+    own = {} if files.cert_file is None else {"certfile": files.cert_file, "keyfile": files.key_file}
+    client = MQTTClient(config={"auto_reconnect": False, "plugins": {}, "connection": own})
     try:
         await _connect(client, address, [(topic_filter, qos) for topic_filter in filters])
         yield client
@@ -237,14 +327,14 @@ async def connected(address: BrokerAddress, filters: Sequence[str], qos: int = 0
 async def _connect(client: MQTTClient, address: BrokerAddress, filters: list[tuple[str, int]]) -> None:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await client.connect(address.url)
+            await client.connect(address.url, cafile=address.tls.ca_file)
             granted = await client.subscribe(filters) if filters else []
             # amqtt answers a second subscription after what was retained for the first one has been sent.
             await client.subscribe([(_NOTHING, 0)])
     except (ClientError, AMQTTError, MQTTError, NoDataError, OSError, TimeoutError) as error:
         _raise_if_interrupted()
         raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
-    if _REFUSED in granted:
+    if _REFUSED in granted[:1]:  # without the others there is less to show
         raise BrokerUnavailableError(f"{address.shown} does not allow a subscription to {filters[0][0]}")
 
 

@@ -4,21 +4,24 @@ import base64
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import read_bytes
-from amqtt_rest_bridge.cli.status import DEFAULT_BROKER
+from amqtt_rest_bridge.cli import broker_options, read_bytes
+from amqtt_rest_bridge.cli.broker_options import DEFAULT_BROKER, Broker, CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
-DESCRIPTION = """\
+_MOST_NAMED = 20
+
+DESCRIPTION = f"""\
 Publish the messages of failures again, after what made them fail has been mended.
 
 The failures are those of events with FAILURE_PAYLOAD "true". They come from a file with one failure payload a line, as
@@ -26,11 +29,13 @@ a subscriber has written them (amqtt_sub -t alerts/failed >> failures.jsonl), or
 come within --seconds are taken. It shows how many messages it would publish on which topics, and asks before it does.
 
 A message is published on the topic that it came from, so every subscriber and every route there gets it again.
-"""
+Lines of a file that are not JSON, or whose message is damaged, are named; the others are published.
+
+{broker_options.HELP}"""
 EPILOG = """\
 exit status:
   0  published, or there was nothing to publish
-  1  the broker cannot be reached, or the answer was no
+  1  the broker cannot be reached, the answer was no, or lines of the file cannot be read
   2  a file cannot be read, or the command is used wrongly
 
 examples:
@@ -48,49 +53,81 @@ def _pace(text: str) -> float:
 
 def run(
     source: Annotated[str, typer.Option("--from", metavar="FILTER|FILE", help="file with failures, or topic filter")],
-    broker: Annotated[
-        str, typer.Option(metavar="URL", help="mqtt://, mqtts://, ws:// or wss://[USER:PASSWORD@]HOST[:PORT]")
-    ] = DEFAULT_BROKER,
+    broker: Broker = DEFAULT_BROKER,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     rate: Annotated[float, typer.Option(metavar="RATE", parser=_pace, help="messages at most")] = "10/s",  # type: ignore[assignment]
     seconds: Annotated[float, typer.Option(metavar="N", min=0.1, help="how long to listen on a topic filter")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
-    """Read the failures, ask, and publish their messages."""
+    """Read the failures, ask, and publish their messages; return the exit status."""
     from amqtt_rest_bridge.broker import replay_client, status_client  # amqtt takes a second to import
 
-    address = status_client.parse_address(broker)
+    address = broker_options.address(broker, ca_file, cert_file, key_file)
     try:
         if Path(source).is_file():
-            payloads: Iterable[bytes] = filter(bytes.strip, read_bytes(Path(source)).splitlines())
+            found = _read(read_bytes(Path(source)).split(b"\n"))
         elif reason := check_topic_filter(source):
             raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
         else:
             print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
-            payloads = replay_client.collect(address, source, seconds)
-        publications, without = messages_of(payloads)
-        print(_summary(publications, without))
-        if not publications:
-            return 0
-        if not yes and not typer.confirm(f"Publish {len(publications)} message(s) to {address.shown}?"):
+            # Decision: a topic may carry any messages, such as results beside failures; a line of a file that is not
+            # JSON was cut off or damaged.
+            found = _Found(*messages_of(replay_client.collect(address, source, seconds)))
+        print(_summary(found))
+        publications = found.publications
+        if publications and not yes and not typer.confirm(
+            f"Publish {len(publications)} message(s) to {address.shown}?"
+        ):
             return 1
-        replay_client.publish(address, publications, rate)
+        if publications:
+            replay_client.publish(address, publications, rate)
+            print(f"published {len(publications)} message(s)")
     except status_client.BrokerUnavailableError as error:
         print(f"rest-bridge replay: {error}", file=sys.stderr)
         return 1
-    print(f"published {len(publications)} message(s)")
-    return 0
+    return 1 if found.damaged else 0
+
+
+@dataclass(slots=True)
+class _Found:
+    """What failure payloads hold: messages, how many hold none, and the lines that cannot be read, from 1."""
+
+    publications: list[Publication] = field(default_factory=list)
+    without: int = 0
+    damaged: list[int] = field(default_factory=list)
+
+
+class _DamagedError(ValueError):
+    """A failure payload, or the message in it, cannot be read."""
 
 
 def messages_of(payloads: Iterable[bytes]) -> tuple[list[Publication], int]:
     """Return the messages of failure payloads, and how many payloads hold none that can be published."""
-    publications: list[Publication] = []
-    without = 0
-    for payload in payloads:
+    found = _read(payloads)
+    return found.publications, found.without + len(found.damaged)
+
+
+def _read(payloads: Iterable[bytes]) -> _Found:
+    found = _Found()
+    for number, payload in enumerate(payloads, start=1):
+        if not payload.strip():
+            continue
         try:
-            publications.append(_message_of(json.loads(payload)))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            without += 1
-    return publications, without
+            found.publications.append(_message_of(_parsed(payload)))
+        except _DamagedError:
+            found.damaged.append(number)
+        except (ValueError, KeyError, TypeError):
+            found.without += 1
+    return found
+
+
+def _parsed(payload: bytes) -> Any:
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise _DamagedError(str(error)) from error
 
 
 def _message_of(failure: Any) -> Publication:
@@ -98,14 +135,21 @@ def _message_of(failure: Any) -> Publication:
     if check_topic_name(topic) or topic.startswith("$"):  # a broker refuses those; the schedule runs its own again
         raise ValueError(topic)
     if not isinstance(payload, str) or encoding not in ("utf-8", "base64"):
-        raise ValueError(encoding)
-    return Publication(topic, payload.encode() if encoding == "utf-8" else base64.b64decode(payload, validate=True))
+        raise _DamagedError(encoding)
+    try:
+        content = payload.encode() if encoding == "utf-8" else base64.b64decode(payload, validate=True)
+    except ValueError as error:
+        raise _DamagedError(str(error)) from error
+    return Publication(topic, content)
 
 
-def _summary(publications: Sequence[Publication], without: int) -> str:
-    lines = [f"{count:>7} on {visible(topic)}" for topic, count in Counter(one.topic for one in publications).items()]
-    if without:
-        lines.append(f"{without:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule")
+def _summary(found: _Found) -> str:
+    topics = Counter(one.topic for one in found.publications)
+    lines = [f"{count:>7} on {visible(topic)}" for topic, count in topics.items()]
+    if found.damaged:
+        named = ", ".join(map(str, found.damaged[:_MOST_NAMED]))
+        others = f" and {len(found.damaged) - _MOST_NAMED} more" if len(found.damaged) > _MOST_NAMED else ""
+        lines.append(f"{len(found.damaged):>7} cannot be read: damaged or cut off, line {named}{others}")
+    if found.without:
+        lines.append(f"{found.without:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule")
     return "\n".join(lines) or "no failures"
-
-

@@ -12,15 +12,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import status_table
+from amqtt_rest_bridge.cli import broker_options, status_table
+from amqtt_rest_bridge.cli.broker_options import DEFAULT_BROKER, Broker, CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.broker.status_client import Overview
 
-DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
-
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last
 error.
 
@@ -29,14 +28,17 @@ printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin 
 (30 by default, 0: never) and whenever the health of a route changes.
 
 With --group the routes of the workers of a group are shown, each with the worker's slot: what they publish on
-bridge/<group>/<slot>/routes/<route>/status.
+bridge/<group>/<slot>/routes/<route>/status. A worker that has gone, or published nothing for three times its
+status_seconds, is away: its routes have the time since when in the place of their health.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
-Columns that are zero for every route are left out; the last error of each route follows below the table. A reload
+Columns that are zero for every route are left out, and what does not fit beside each other goes below; then the last
+error of each route, and how old the counters are. A reload
 that failed is reported on a line of its own (to standard error unless on a terminal).
-"""
+
+{broker_options.HELP}"""
 EPILOG = """\
 exit status:
   0    shown (even if there is no route)
@@ -46,7 +48,7 @@ exit status:
 
 examples:
   rest-bridge status
-  rest-bridge status --broker mqtt://monitor:secret@broker.example
+  REST_BRIDGE_BROKER_PASSWORD=secret rest-bridge status --broker mqtts://monitor@broker.example --ca-file ca.pem
   rest-bridge status --group plant --broker mqtt://broker.example
   rest-bridge status --json | jq -r '.[] | select(.health != "Green") | .name'
 """
@@ -71,14 +73,10 @@ def _group(text: str) -> str:
 
 
 def run(
-    broker: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="mqtt://, mqtts://, ws:// or wss://[USER:PASSWORD@]HOST[:PORT]; "
-            "%XX in user name and password is decoded",
-        ),
-    ] = DEFAULT_BROKER,
+    broker: Broker = DEFAULT_BROKER,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME", parser=_group, help="show the workers of this group")
     ] = None,
@@ -94,7 +92,7 @@ def run(
     """Show the table, or print once."""
     from amqtt_rest_bridge.broker import status_client  # amqtt takes a second to import, which --help need not wait for
 
-    address = status_client.parse_address(broker)
+    address = broker_options.address(broker, ca_file, cert_file, key_file)
     topics = status_client.TOPIC_FILTER if group is None else f"bridge/{group}/+/routes/+/status"
     try:
         if sys.stdout.isatty() and not as_json:
@@ -119,7 +117,10 @@ def _print_once(overview: "Overview", *, as_json: bool) -> None:
         print(json.dumps(status_table.in_order(statuses), indent=2))
     elif statuses:
         console = Console(highlight=False, soft_wrap=True)
-        console.print(status_table.table(statuses, console, now=time.time()), crop=False)
+        shown = status_table.table(statuses, console, now=time.time(), width=status_table.UNBOUNDED)
+        console.print(shown, crop=False)
+        if (age := status_table.counters_age(statuses, time.time())) is not None:
+            console.print(age)
     else:
         print("no route has a status yet: is the bridge loaded, and its status_seconds above 0?", file=sys.stderr)
 
@@ -150,14 +151,13 @@ class _Screen:
     def _screen(self, overview: "Overview", rows: int | None) -> Group:
         statuses, now = overview.statuses, time.time()
         failure = status_table.reload_failure(overview.reload_failure, now)
-        if failure is not None:
-            failure.truncate(self._console.width)
-            rows = None if rows is None else rows - 1
         clock = time.strftime("%H:%M:%S", time.localtime(now))
-        title = f"{self._broker}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)"
+        title = Text(f"{self._broker}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold")
+        head = [line for line in (title, status_table.counters_age(statuses, now), failure) if line is not None]
+        if rows is not None:
+            rows -= sum(len(line.wrap(self._console, self._console.width)) for line in head) - 1
         return Group(
-            Text(title, no_wrap=True, overflow="crop"),
-            *(() if failure is None else (failure,)),
+            *head,
             status_table.table(statuses, self._console, now=now, rows=rows),
         )
 

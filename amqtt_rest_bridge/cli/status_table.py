@@ -6,11 +6,12 @@ So every cell is a `Text`, which rich prints as it is, of printable characters.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +19,8 @@ Status = Mapping[str, Any]
 
 _UNKNOWN: Final = "-"
 _COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red": "red"}
-_GRAVEST_FIRST: Final = ("Red", "Yellow", "Green")
+_AWAY_COLOUR: Final = "red"
+_GRAVEST_FIRST: Final = ("Red", "away", "Yellow", "Green")
 _TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
 _SLOT: Final = ("SLOT", "slot")  # of statuses of a group of workers
 _NUMBERS: Final = (
@@ -35,8 +37,9 @@ _NUMBERS: Final = (
     ("WAIT P99", "wait_ms", "p99"),
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-_WIDEST: Final = 10_000
-_NARROW: Final = (0, 1, 0, 0)  # one space between columns where two would not fit
+UNBOUNDED: Final = 10_000
+"""The width of a table that is not for a terminal."""
+_LEAST_NAME: Final = 12  # characters of a route's name on a line, before columns go below
 
 
 def in_order(statuses: Iterable[Status]) -> list[Status]:
@@ -46,38 +49,145 @@ def in_order(statuses: Iterable[Status]) -> list[Status]:
     )  # fmt: skip
 
 
-def table(statuses: Iterable[Status], console: Console, *, now: float, rows: int | None = None) -> RenderableType:
+def table(
+    statuses: Iterable[Status], console: Console, *, now: float, rows: int | None = None, width: int | None = None
+) -> RenderableType:
     """Return a table of all routes, with their last errors below it, one a line.
 
-    Columns that are zero or unknown for every route are left out, so that it fits 80 columns unless all has happened;
-    what does not fit is cut off at the right, never wrapped.
+    Columns that are zero or unknown for every route are left out. What does not fit beside each other goes below, with
+    the routes' names again; long names go over several lines; no number is cut.
 
     Args:
         statuses: Status payloads.
         console: Where it is measured for.
         now: Unix time; the age of an error is counted from it.
-        rows: Most routes to show, the others are counted; None: all.
+        rows: Most lines to show, the routes and errors beyond are counted; None: all.
+        width: Characters of a line; None: those of the console.
     """
     ordered = in_order(statuses)
-    numbers = [column for column in _NUMBERS if any(_member(status, *column[1:]) for status in ordered)]
-    grid = Table(box=None, pad_edge=False, header_style="bold")
+    bands = _bands(_columns(ordered), console.width if width is None else width)
+    lines_of = [sum(band.lines(number) for band in bands) for number in range(len(ordered))]
+    room = None if rows is None else rows - (len(bands) - 1)
+    shown = _fitting(lines_of, room)
+    parts: list[RenderableType] = [band.grid(shown) for band in bands]
+    if shown < len(ordered):
+        return Group(*parts, Text(f"... and {len(ordered) - shown} more"))
+    below = list(_errors(ordered, now))
+    left = None if room is None else room - sum(lines_of)
+    fitting = _fitting([_wrapped(line.cell_len, console.width) for line in below], left)
+    parts += below[:fitting]
+    if fitting < len(below):
+        parts.append(Text(f"... and {len(below) - fitting} more lines"))
+    return Group(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: its title, the cell of each route, and how it is aligned. Names may go over several lines."""
+
+    title: str
+    cells: Sequence[Text]
+    is_number: bool = False
+    is_name: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(cell_len(self.title), *(cell.cell_len for cell in self.cells), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Columns beside each other, `space` apart; names have `name_width` characters."""
+
+    columns: Sequence[_Column]
+    space: int
+    name_width: int
+
+    def lines(self, number: int) -> int:
+        """Return how many lines a route takes."""
+        return max(_wrapped(each.cells[number].cell_len, self.name_width) for each in self.columns if each.is_name)
+
+    def grid(self, shown: int) -> Table:
+        grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, self.space, 0, 0))
+        for each in self.columns:
+            width = self.name_width if each.is_name else each.width
+            grid.add_column(
+                each.title, no_wrap=not each.is_name, overflow="fold", width=width,
+                justify="right" if each.is_number else "left",
+            )  # fmt: skip
+        for cells in zip(*(each.cells[:shown] for each in self.columns), strict=True):
+            grid.add_row(*cells)
+        grid.width = sum(self.name_width if each.is_name else each.width for each in self.columns)
+        grid.width += self.space * (len(self.columns) - 1)
+        return grid
+
+
+def _columns(ordered: Sequence[Status]) -> list[_Column]:
     texts = (*_TEXTS[:1], _SLOT, *_TEXTS[1:]) if any("slot" in status for status in ordered) else _TEXTS
-    for title, _ in texts:
-        grid.add_column(title, no_wrap=True)
-    for title, *_ in numbers:
-        grid.add_column(title, no_wrap=True, justify="right")
-    shown = ordered if rows is None or len(ordered) <= rows else ordered[: max(0, rows - 1)]
-    for status in shown:
-        cells = [Text(_text(status.get(name)), _COLOURS.get(str(status.get(name)), "")) for _, name in texts]
-        grid.add_row(*cells, *(Text(_text(_member(status, *path))) for _, *path in numbers))
-    unbounded = console.options.update(max_width=_WIDEST)
-    grid.width = Measurement.get(console, unbounded, grid).maximum
-    if grid.width > console.width:
-        grid.padding, grid.width = _NARROW, None
-        grid.width = Measurement.get(console, unbounded, grid).maximum
-    if len(shown) < len(ordered):
-        return Group(grid, Text(f"... and {len(ordered) - len(shown)} more"))
-    return Group(grid, *_errors(ordered, now))
+    columns = [
+        _Column(title, [_cell(status, name) for status in ordered], is_name=name == "name") for title, name in texts
+    ]
+    for title, *path in _NUMBERS:
+        if any(_member(status, *path) for status in ordered):
+            cells = [Text(_text(_member(status, *path))) for status in ordered]
+            columns.append(_Column(title, cells, is_number=True))
+    return columns
+
+
+def _bands(columns: Sequence[_Column], width: int) -> list[_Band]:
+    """Lay columns out: two spaces apart if that fits, else one, else with shorter names, else below each other."""
+    name, others = columns[0], columns[1:]
+    for space in (2, 1):
+        if name.width + sum(space + each.width for each in others) <= width:
+            return [_Band(columns, space, name.width)]
+    shortest = min(name.width, _LEAST_NAME)
+    bands: list[list[_Column]] = [[]]
+    for each in others:
+        used = shortest + sum(1 + one.width for one in bands[-1])
+        if bands[-1] and used + 1 + each.width > width:
+            bands.append([])
+        bands[-1].append(each)
+    laid = []
+    for band in bands:
+        left = width - sum(1 + each.width for each in band)
+        laid.append(_Band([name, *band], 1, max(shortest, min(name.width, left))))
+    return laid
+
+
+def _wrapped(length: int, width: int) -> int:
+    """Return how many lines a text takes."""
+    return max(1, -(-length // max(1, width)))
+
+
+def _fitting(lines: Sequence[int], room: int | None) -> int:
+    """Return how many of these fit; where not all do, one line is kept for their count."""
+    if room is None or sum(lines) <= room:
+        return len(lines)
+    fitting, used = 0, 0
+    for each in lines:
+        used += each
+        if used > room - 1:
+            break
+        fitting += 1
+    return fitting
+
+
+def _cell(status: Status, name: str) -> Text:
+    value = status.get(name)
+    since = status.get("away_since")
+    if name == "health" and since is not None:
+        return Text(f"away since {_clock(since)}", _AWAY_COLOUR)
+    return Text(_text(value), _COLOURS.get(str(value), ""))
+
+
+def _clock(time: Any) -> str:
+    """Return an RFC 3339 time as a clock here shows it, with the day where it is not today."""
+    try:
+        moment = datetime.fromisoformat(time).astimezone()
+    except (TypeError, ValueError):
+        return _text(time)
+    today = datetime.now().astimezone().date()
+    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def summary(statuses: Iterable[Status]) -> str:
@@ -95,6 +205,13 @@ def reload_failure(failure: Status | None, now: float) -> Text | None:
     errors, told = failure.get("errors"), _text(failure.get("message"))
     why = f"{errors} errors in the route files, the first: {told}" if isinstance(errors, int) and errors > 1 else told
     return Text(f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}", "red")
+
+
+def counters_age(statuses: Iterable[Status], now: float) -> Text | None:
+    """Return the line about the oldest counters of routes that are not away, None where no status has a time."""
+    times = [status.get("timestamp") for status in statuses if "away_since" not in status]
+    ages = [seconds for time in times if (seconds := _seconds_since(time, now)) is not None]
+    return Text(f"counters of up to {_in_largest_unit(max(ages))} ago") if ages else None
 
 
 def _slot(status: Status) -> int:
@@ -115,13 +232,21 @@ def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:
 
 def _age(time: Any, now: float) -> str:
     """Return how long ago an RFC 3339 time was, in its largest unit: `12 min ago`."""
+    seconds = _seconds_since(time, now)
+    return f"at {_text(time)}" if seconds is None else f"{_in_largest_unit(seconds)} ago"
+
+
+def _seconds_since(time: Any, now: float) -> int | None:
     try:
         moment = datetime.fromisoformat(time)
     except (TypeError, ValueError):
-        return f"at {_text(time)}"
-    seconds = max(0, int(now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()))
+        return None
+    return max(0, int(now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()))
+
+
+def _in_largest_unit(seconds: int) -> str:
     size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
-    return f"{seconds // size} {unit} ago"
+    return f"{seconds // size} {unit}"
 
 
 def _member(status: Status, group: str, name: str) -> Any:

@@ -1,5 +1,6 @@
 """The listening sockets of server mode: bound by the broker process, so that they outlive every bridge process."""
 
+import errno
 import socket
 from collections.abc import Iterable
 from typing import Final
@@ -40,6 +41,8 @@ class ListeningSockets:
             for sock in opened.values():
                 sock.close()
             why = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server says the address again
+            if self._setting == "admin_port" and error.errno == errno.EADDRINUSE:
+                why += "; each broker or worker of a machine needs an admin_port of its own"
             raise ConfigurationError(f"cannot listen on {self._host} port {port} ({self._setting}): {why}") from error
         self.sockets |= opened
         self._note_bound()

@@ -73,6 +73,7 @@ class StatusReporter:
         self.reload_failure: ReloadFailure | None = None
         """The last reload, if it failed; see `reloaded`."""
         self._reports = False
+        self._seconds = 0.0
         self.fault: str | None = None
         """Why no route can be well, None while they can."""
         self._broken_since = 0.0  # since when there is a fault (Unix time)
@@ -105,7 +106,8 @@ class StatusReporter:
 
     def report(self, statistics: RouteStatistics) -> None:
         """Publish one route's status now."""
-        self._publish(Publication(self._topic(statistics.name), _json(self.status(statistics)), retain=True))
+        status = self.status(statistics) | {"status_seconds": self._seconds}
+        self._publish(Publication(self._topic(statistics.name), _json(status), retain=True))
 
     def remove(self, route: str) -> None:
         """Remove the retained status of a route that is gone; subscribers receive the empty payload too."""
@@ -118,7 +120,7 @@ class StatusReporter:
 
     async def run(self, seconds: float) -> None:
         """Publish all every `seconds` until cancelled."""
-        self._reports = True
+        self._reports, self._seconds = True, seconds
         while True:
             for statistics in list(self._statistics.values()):
                 self.report(statistics)

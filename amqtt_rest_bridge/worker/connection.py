@@ -28,6 +28,7 @@ CONNECT_SECONDS: Final = 10.0  # from the first packet to CONNACK, and for SUBAC
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
 _LARGEST_PACKET: Final = 268_435_455  # MQTT 5 section 2.1.4
 _RECEIVE_MAXIMUM: Final = 65_535  # MQTT 5 section 3.2.2.3.3: the default
+_MQTT_5: Final = "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the plugin"
 _FAILURE: Final = 0x80  # reason codes from here on are failures
 _UNSUPPORTED_VERSION: Final = (0x84, 0x01)  # the second is MQTT 3.1.1's, from a broker that knows no other
 
@@ -94,7 +95,8 @@ class MqttConnection:
             await asyncio.wait_for(self._connected, CONNECT_SECONDS)
         except TimeoutError as error:
             self.abort()
-            raise BrokerError(f"the broker {self._address.shown} does not answer CONNECT") from error
+            says = f"the broker {self._address.shown} does not answer CONNECT"
+            raise BrokerError(f"{says}: {_MQTT_5}") from error
 
     async def ended(self) -> str:
         """Wait for the end of the connection, and return why it ended."""
@@ -252,7 +254,7 @@ class MqttConnection:
         self._ended.set_result(why)
         if not self._connected.done():
             says = f"the broker {self._address.shown} closed the connection without an answer to CONNECT"
-            self._connected.set_exception(BrokerError(f"{says}: it lacks MQTT 5, or expects TLS ({why})"))
+            self._connected.set_exception(BrokerError(f"{says}: it expects TLS, or {_MQTT_5} ({why})"))
             self._connected.exception()  # nothing may be waiting for it any more
         self._published.clear()
         for answer in self._answers.values():

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from template_api.errors import SourceError, StartError
+from template_api.errors import SourceError, StartError, visible
 from template_api.sources.fields import Fields
 from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
 from template_api.sources.notebooks import NotebookSource, listed_notebooks, notebook_source, primary_names
@@ -93,7 +93,7 @@ def _reading(
         fields, source, warned = read()
     except SourceError as exc:
         return Reading(None, (exc,), (), done, total)
-    return Reading(source, fields.found_faults(), warned, done, total)
+    return Reading(source, fields.found_faults(), tuple(map(visible, warned)), done, total)
 
 
 def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:

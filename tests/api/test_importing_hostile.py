@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from template_api.cli import main
 from template_api.library import Report, import_templates
 from template_api.sources import reading as reading_module
 from template_api.sources.fields import SLUG
@@ -199,3 +200,21 @@ def test_an_import_waits_for_the_one_that_runs_and_changes_nothing_twice(store: 
     assert str(report) == "20 added, 0 changed, 0 unchanged, 0 failed"
     assert [str(other.result()) for other in others] == ["0 added, 0 changed, 20 unchanged, 0 failed"]
     assert store.client().library.version == 1 + 20
+
+
+def test_escape_sequences_of_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tmp_path / "library"
+    write(library, "a\x1b[2Jb", "title: [1]\n")
+    write(library, "c\x9b31m\nd", "title: One\ntitel: Two\n")
+    command = ["import", str(library), "--database-url", f"sqlite:///{tmp_path}/library.db"]
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    assert "a\\x1b[2Jb/template.yaml:1: error: " in printed.err
+    assert "c\\x9b31m\\nd/template.yaml" in printed.err
+    assert all(line.isprintable() for line in (printed.out + printed.err).splitlines())
+    assert main(["import", str(tmp_path / "\x1b[31mgone"), *command[2:]]) == 1
+    assert "\x1b" not in capsys.readouterr().err
+    assert main([*command, "--json"]) == 1
+    assert "\\x1b[2Jb" in json.loads(capsys.readouterr().out)["faults"][0]["where"]

@@ -11,6 +11,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.replay import messages_of
 from amqtt_rest_bridge.model import Publication
 from tests.bridge.host import hosting
+from tests.bridge.launcher_support import SERVER_ROUTE
 from tests.bridge.recorder import recording
 from tests.pages import FENCED, page
 
@@ -281,11 +282,12 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         file.write_bytes(b"\n".join([*failures, b"", b'{"no": "failure"}', b"[" * 3000]))
         target.answer = lambda seen: (200, seen.body)
         address = f"mqtt://127.0.0.1:{host.mqtt_port}"
-        assert main(["replay", "--from", str(file), "--broker", address, "--rate", "100/s", "--yes"]) == 0
+        assert main(["replay", "--from", str(file), "--broker", address, "--rate", "100/s", "--yes"]) == 1
         assert sorted(client.messages(3)) == sorted(("out", payload) for _, payload in sent)
         output = capsys.readouterr().out
         assert "2 on in/a" in output
-        assert "2 without a message" in output
+        assert "1 without a message" in output
+        assert "1 cannot be read: damaged or cut off, line 6\n" in output
         assert output.endswith("published 3 message(s)\n")
         # amqtt sends it to whatever connects, as another client subscribes to it
         client.publish("failed", failures[1], retain=True)
@@ -327,3 +329,22 @@ def test_failures_hold_no_payload_unless_the_event_says_so() -> None:
         assert "payload" not in json.loads(client.message()[1])
 
 
+def test_lines_of_a_file_that_are_cut_off_or_damaged_are_named_and_the_exit_status_is_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"error": {"code": "timeout"}, "source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
+    texts = [json.dumps(whole), json.dumps(whole | {"payload_encoding": "base64"})]
+    lines = [texts[0], texts[0][:30], "", '{"error": {}}', texts[1]]
+    file = tmp_path / "failures.jsonl"
+    file.write_text("\n".join(lines[1:]))
+    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "      2 cannot be read: damaged or cut off, line 1, 4",
+        "      1 without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule",
+    ]
+    file.write_text("\n".join(lines))
+    with hosting(SERVER_ROUTE) as host:
+        client = host.client("in")
+        assert main(["replay", "--from", str(file), "--broker", f"mqtt://127.0.0.1:{host.mqtt_port}", "--yes"]) == 1
+        assert client.message() == ("in", b"a")
+    assert capsys.readouterr().out.splitlines()[0] == "      1 on in"

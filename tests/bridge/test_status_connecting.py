@@ -62,7 +62,7 @@ def test_refusal_is_printed_without_the_password(capsys: pytest.CaptureFixture[s
         shown = url(gated)
     assert printed.err == (
         f"rest-bridge status: cannot connect to {shown}: "
-        "not authorized: check user name and password: mqtt://USER:PASSWORD@HOST\n"
+        "not authorized: check user name (mqtt://USER@HOST) and password (REST_BRIDGE_BROKER_PASSWORD)\n"
     )
 
 

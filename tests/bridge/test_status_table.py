@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from amqtt_rest_bridge.broker.status_client import parse_status
-from amqtt_rest_bridge.cli.status_table import in_order, summary, table
+from amqtt_rest_bridge.cli.status_table import counters_age, in_order, summary, table
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:
@@ -98,9 +99,62 @@ def test_markup_of_rich_is_text_like_any_other() -> None:
     assert below == "[bold]x[/bold]: [link=http://evil]x[/link] :smile: [/] (at [red])"
 
 
-def test_lines_are_cut_to_the_width_of_the_terminal() -> None:
-    title, *rows = lines(status(last_error=None), status("b", last_error=None), width=40)
-    assert [len(line) for line in (title, *rows)] == [40, 40, 40]
+NUMBERS = ("1234", "1200", "30", "7", "4", "5", "16", "12.3", "250.0")
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 30])
+@pytest.mark.parametrize("name", ["Orders", "Intake_of_orders_from_Porto_and_its_two_warehouses.v2", "工場" * 20])
+def test_every_number_and_every_name_is_whole_at_any_width(width: int, name: str) -> None:
+    shown = lines(status(name, last_error=None), status("b", last_error=None), width=width)
+    assert max(map(cell_len, shown)) <= width
+    words = [word for line in shown for word in line.split()]
+    assert [words.count(number) for number in NUMBERS] == [2] * len(NUMBERS)
+    for title in ("ROUTE", "HEALTH", "CONNECTION", "TOTAL", "FAILED", "REFUSED", "QUEUED", "P50", "P99"):
+        assert title in words
+    text = "".join(line.split(" ")[0] for line in shown)
+    assert text.count(name) == words.count("ROUTE")
+
+
+def test_a_long_name_goes_over_several_lines_and_costs_no_other_column() -> None:
+    shown = lines(status("Intake_of_all_orders_from_Porto", last_error=None), width=100)
+    assert [line.rstrip() for line in shown] == [
+        "ROUTE             HEALTH CONNECTION TOTAL   OK FAILED RETRIED REFUSED QUEUED IN FLIGHT P50 MS P99 MS",
+        "Intake_of_all_ord Green  connected   1234 1200     30       7       4      5        16   12.3  250.0",
+        "ers_from_Porto",
+    ]
+
+
+def test_columns_that_do_not_fit_go_below() -> None:
+    assert lines(status("b", last_error=None), status("a", last_error=None), width=50) == [
+        "ROUTE HEALTH CONNECTION TOTAL   OK FAILED RETRIED",
+        "a     Green  connected   1234 1200     30       7",
+        "b     Green  connected   1234 1200     30       7",
+        "ROUTE REFUSED QUEUED IN FLIGHT P50 MS P99 MS",
+        "a           4      5        16   12.3  250.0",
+        "b           4      5        16   12.3  250.0",
+    ]
+
+
+def test_errors_that_do_not_fit_below_are_counted() -> None:
+    shown = lines(status("a"), status("b"), status("c"), rows=5)
+    assert shown[-2:] == ["a: timeout no answer within 5 s (1 h ago)", "... and 2 more lines"]
+
+
+def test_a_worker_that_is_away_is_never_green() -> None:
+    moment = datetime.now().astimezone().replace(hour=12, minute=34, second=56)
+    away = status("a", slot=1, health="away", away_since=moment.isoformat(), last_error=None)
+    title, first, second = lines(status("a", slot=0, last_error=None), away)
+    assert title.startswith("ROUTE  SLOT  HEALTH")
+    assert first.startswith("a      0     Green ")
+    assert second.startswith("a      1     away since 12:34:56 ")
+    assert summary([away, status("b")]) == "2 routes: 1 away, 1 Green"
+
+
+def test_age_of_the_counters_is_that_of_the_oldest() -> None:
+    ages = [status("a", timestamp="2026-01-31T11:59:32Z"), status("b", timestamp="2026-01-31T11:59:50Z")]
+    gone = status("c", timestamp="2026-01-01T00:00:00Z", away_since="2026-01-01T00:00:00Z")
+    assert str(counters_age([*ages, gone, status("d", timestamp="soon")], NOW)) == "counters of up to 28 s ago"
+    assert counters_age([gone], NOW) is None
 
 
 @pytest.mark.parametrize(

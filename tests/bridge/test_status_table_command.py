@@ -60,7 +60,7 @@ def test_retained_statuses_are_printed_once(
 ) -> None:
     assert main(["status", "--broker", url(host)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in shown] == ["ROUTE", "a", "b", "a:", "b:"]
+    assert [line.split()[0] for line in shown] == ["ROUTE", "a", "b", "a:", "b:", "counters"]
     assert not any(line.endswith(" ") for line in shown)
 
 
@@ -250,3 +250,18 @@ def test_interrupt_while_connecting_ends_it() -> None:
         terminal.expect(r"\x1b\[\?1049h")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130
+
+
+def test_terminal_of_80_columns_shows_every_number_and_the_whole_name(host: Host, retained: dict[str, bytes]) -> None:
+    name = "Intake_of_orders_from_Porto_and_its_two_warehouses.v2"
+    payload = json.dumps(status(name, latency_ms={"p50": 324.54, "p99": 12345.67})).encode()
+    host.wait(host.broker.retain_message(None, f"$SYS/broker/routes/{name}/status", payload))
+    terminal = Terminal("status", "--broker", url(host), "--seconds", "0.1", columns=80, NO_COLOR="1")
+    assert terminal.end() == 0
+    last = re.sub(r"\x1b\[[\d;?]*\w", "", terminal.text.rpartition("\x1b[?1049l")[2]).splitlines()
+    table = [line for line in last if not line.startswith(("mqtt:", "counters", "a:", "b:", f"{name}:", "("))]
+    assert all(len(line) <= 80 for line in table)
+    words = " ".join(table).split()
+    assert {"324.5", "12345.7", "1234", "1200", "30", "7", "4", "5", "16", "Green", "connected"} <= set(words)
+    assert name in "".join(line.partition(" ")[0] for line in table)
+    assert any(line.startswith("counters of up to ") for line in last)

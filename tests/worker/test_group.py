@@ -1,6 +1,8 @@
 """Several workers of one group: shares, adoption, takeover, and what a reload or a broker that was away costs."""
 
+import json
 import os
+import re
 import signal
 import time
 from zlib import crc32
@@ -214,5 +216,24 @@ def test_status_shows_the_routes_of_every_worker_of_a_group(group: Group, mosqui
         command = ["status", "--group", "plant", "--broker", mosquitto.url]
         shown = forked.run(forked.REST_BRIDGE, command, group.folder).stdout.splitlines()
         assert [line.split()[:3] for line in shown] == [
-            ["ROUTE", "SLOT", "HEALTH"], ["Echo", "0", "Green"], ["Echo", "1", "Green"],
+            ["ROUTE", "SLOT", "HEALTH"], ["Echo", "0", "Green"], ["Echo", "1", "Green"], ["counters", "of", "up"],
         ]  # fmt: skip
+
+
+def test_status_shows_a_worker_that_was_killed_as_away_and_never_green(group: Group, mosquitto: Mosquitto) -> None:
+    command = ["status", "--group", "plant", "--broker", mosquitto.url]
+
+    def shown(*more: str) -> str:
+        return forked.run(forked.REST_BRIDGE, [*command, *more], group.folder).stdout
+
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in"))
+        first, second = group.start(0, status_seconds=1).ready(), group.start(1, status_seconds=1).ready()
+        second.kill()
+        eventually(lambda: " away " in shown(), "the will has not come")
+        health = [(one["slot"], one["health"], "away_since" in one) for one in json.loads(shown("--json"))]
+        assert health == [(0, "Green", False), (1, "away", True)]
+        assert re.search(r"^Echo +1 +away since \d\d:\d\d:\d\d ", shown(), re.MULTILINE)
+        first.kill()
+        mosquitto.client("old").publish("bridge/plant/0/online", b"", retain=True)  # no will tells of this one
+        eventually(lambda: shown().count(" away since ") == 2, "its status is not too old")

@@ -12,6 +12,7 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.worker.settings import WorkerSettings, check_worker_settings
 from tests import forked
+from tests.bridge.host import plain_broker
 from tests.bridge.http_target import AUTHORITY, CERTIFICATES, Peer, Target, echo
 from tests.bridge.launcher_support import taken_port
 from tests.worker.mosquitto import Mosquitto
@@ -123,6 +124,24 @@ def test_a_broker_that_cannot_be_used(tmp_path: Path, connack: bytes, wrong: str
         assert wrong in reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{broker.port}"))
 
 
+def test_a_worker_says_that_amqtt_lacks_mqtt_5(tmp_path: Path) -> None:
+    with plain_broker() as broker:
+        line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{broker.mqtt_port}"))
+    assert "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the" in line
+
+
+@pytest.mark.mosquitto
+def test_a_second_worker_on_a_machine_needs_another_admin_port(group: Group, unused_port: int) -> None:
+    group.routes(client_route("Echo", 9, "in"))
+    group.start(0, admin_port=unused_port).ready()
+    second = group.start(1, admin_port=unused_port)
+    second.line(
+        f"cannot listen on 127.0.0.1 port {unused_port} (admin_port): Address already in use; "
+        "each broker or worker of a machine needs an admin_port of its own"
+    )
+    assert second.end() == 1
+
+
 def test_a_broker_that_cannot_be_reached(tmp_path: Path, unused_port: int) -> None:
     line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{unused_port}"))
     assert line == f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused"
@@ -181,3 +200,35 @@ def test_tls_certificate_and_password(
             worker.line(wrong)
             assert worker.end() == 1
         assert "s3cret" not in "".join(worker.lines)
+
+
+@pytest.mark.mosquitto
+def test_status_and_replay_use_tls_files_and_the_password_of_the_environment(
+    tmp_path: Path, mosquitto_tls: Callable[[str], Mosquitto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = mosquitto_tls(TLS)
+    monkeypatch.setenv("REST_BRIDGE_BROKER_PASSWORD", "s3cret")
+    failure = {"source_topic": "in", "payload": "x", "payload_encoding": "utf-8"}
+    (tmp_path / "failures.jsonl").write_text(json.dumps(failure))
+    client = str(CERTIFICATES / "client.pem")
+    address = ["--broker", f"mqtts://bridge@localhost:{broker.port}", "--ca-file", AUTHORITY]
+    own = ["--cert-file", client, "--key-file", client]
+
+    def ended(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return forked.run(forked.REST_BRIDGE, [*arguments], tmp_path)
+
+    assert (ended("status", "--json", *address, *own).stdout) == "[]\n"
+    replayed = ended("replay", "--from", "failures.jsonl", "--yes", *address, *own)
+    assert (replayed.returncode, replayed.stdout) == (0, "      1 on in\npublished 1 message(s)\n")
+    for arguments, wrong in (
+        ((*address[:2], *own), "certificate verify failed"),
+        ((*address, "--cert-file", client), "--cert-file and --key-file belong together: give both, or none"),
+        ((*address, "--cert-file", "gone", "--key-file", client), "the TLS files cannot be used (--ca-file "),
+        (("--broker", "mqtt://localhost", "--ca-file", AUTHORITY), "--ca-file needs TLS: write --broker mqtts://"),
+    ):
+        refused = ended("status", *arguments)
+        assert refused.returncode in (1, 2)
+        assert wrong in refused.stderr
+        assert "s3cret" not in refused.stderr
+    monkeypatch.setenv("REST_BRIDGE_BROKER_PASSWORD", "wrong")
+    assert "not authorized" in ended("status", *address, *own).stderr
