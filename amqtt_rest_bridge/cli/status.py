@@ -35,8 +35,8 @@ Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 fai
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
 Columns that are zero for every route are left out, and what does not fit beside each other goes below; then the last
-error of each route, and how old the counters are. A reload
-that failed is reported on a line of its own (to standard error unless on a terminal).
+error of each route, and how old the counters are. A reload that failed is reported on a line of its own (to standard
+error unless on a terminal).
 
 {broker_options.HELP}"""
 EPILOG = """\

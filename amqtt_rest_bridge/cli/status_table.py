@@ -177,6 +177,8 @@ def _cell(status: Status, name: str) -> Text:
     since = status.get("away_since")
     if name == "health" and since is not None:
         return Text(f"away since {_clock(since)}", _AWAY_COLOUR)
+    if name == "connection" and since is not None:  # it was that of the worker
+        return Text(_UNKNOWN)
     return Text(_text(value), _COLOURS.get(str(value), ""))
 
 

@@ -146,7 +146,7 @@ def test_a_worker_that_is_away_is_never_green() -> None:
     title, first, second = lines(status("a", slot=0, last_error=None), away)
     assert title.startswith("ROUTE  SLOT  HEALTH")
     assert first.startswith("a      0     Green ")
-    assert second.startswith("a      1     away since 12:34:56 ")
+    assert second.startswith("a      1     away since 12:34:56  -  ")
     assert summary([away, status("b")]) == "2 routes: 1 away, 1 Green"
 
 
