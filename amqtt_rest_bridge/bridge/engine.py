@@ -21,6 +21,7 @@ from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
+from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads
 from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.observation import Observation, OpenAdmin
 from amqtt_rest_bridge.bridge.outbox import Outbox
@@ -93,6 +94,7 @@ class Engine:
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
         self._parsing = threading.Lock()
+        self._payloads = WaitingPayloads()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
         self._workers = 1  # ... which so many share
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
@@ -189,6 +191,8 @@ class Engine:
     def _run_calls(self, calls: list[DispatchedCall]) -> None:
         by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
         for call in calls:
+            if self._payloads.expected and self._payloads.arrived(call):
+                continue
             by_runner.setdefault(self._runners[call.event], []).append(call)
         for runner, own in by_runner.items():
             pool = runner.take(own)
@@ -231,7 +235,7 @@ class Engine:
         sender = self._makers.sender(numbered.route.config, settings)
         context = RouteContext(
             self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name),
-            self._parsing,
+            self._parsing, self._payloads,
         )  # fmt: skip
         return RouteRunner(numbered, settings, sender, context, self.recorder)
 

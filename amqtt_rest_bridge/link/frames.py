@@ -251,11 +251,15 @@ class Publish(Struct, frozen=True, array_like=True, tag=23):
 
 
 class Waiting(Struct, frozen=True, array_like=True, tag=24):
-    """A call begins (`change` is 1) to wait for its next try, or without `for_try` for its turn; it is due (-1)."""
+    """A call begins (`change` is 1) to wait for its next try, or without `for_try` for its turn; it is due (-1).
+
+    With `let_go` the bridge process does not keep the payload meanwhile: when it is due, the call is sent again.
+    """
 
     call: int
     change: int
     for_try: bool = True
+    let_go: bool = False
 
 
 class Served(Struct, frozen=True, array_like=True, tag=25):

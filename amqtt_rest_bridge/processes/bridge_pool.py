@@ -285,12 +285,11 @@ class BridgePool:
             bridge.index,
             bridge.pid,
             f": {bridge.failure}" if bridge.failure else "",
-            sum(call.place is not CallPlace.HELD for call in calls),
+            sum(map(_was_sent, calls)),
             f"in {delay:.0f} s" if delay else "at once",
         )
-        again = [call for call in calls if call.key is not None or call.place is CallPlace.HELD]
-        self._lost.put_last(call for call in calls if call.key is None and call.place is not CallPlace.HELD)
-        self._due.put_first(again)
+        self._lost.put_last(call for call in calls if call.key is None and _was_sent(call))
+        self._due.put_first(call for call in calls if call.key is not None or not _was_sent(call))
         self._loop.call_later(delay, self._restart, bridge)
 
     def _delay(self, bridge: BridgeProcess) -> float:
@@ -324,6 +323,10 @@ class BridgePool:
     def _forgive(self, bridge: BridgeProcess) -> None:
         if bridge in self._bridges:
             self._delays[bridge.index] = 0.0
+
+
+def _was_sent(call: Call) -> bool:
+    return call.place is not CallPlace.HELD or call.let_go
 
 
 def _size(call: Call) -> int:

@@ -249,7 +249,10 @@ class BridgeProcess:
         call = self.calls[frame.call]
         call.reports.waiting(call, frame.change, for_try=frame.for_try)
         if frame.change > 0:
+            call.let_go = frame.let_go
             self._ahead.waits(call)
+        elif call.let_go:
+            self._ahead.returns(call)
         else:
             self._ahead.resumes(call)
 

@@ -82,7 +82,7 @@ class ReadAhead:
         flow = self._flows.get(listening.route)
         if flow is None:
             flow = self._flows[listening.route] = _Flow()
-        call.place, call.line = CallPlace.HELD, None
+        call.place, call.line, call.let_go = CallPlace.HELD, None, False
         if listening.event.ordered:
             key = call.line = listening.event.name, call.message.topic
             line = flow.lines.get(key)
@@ -106,6 +106,13 @@ class ReadAhead:
                 flow.active, call.place = flow.active + 1, CallPlace.ACTIVE
             else:
                 self._put_ahead(flow, call)
+
+    def returns(self, call: Call) -> None:
+        """Send such a call again, before those that wait here: the bridge process has not kept its payload."""
+        flow = self._flows[call.listening.route]
+        call.place = CallPlace.HELD
+        flow.held.appendleft(call)
+        self._pump(flow)
 
     def ended(self, call: Call) -> None:
         """Note the end of a call, and send those that it made room for."""
@@ -161,10 +168,11 @@ class ReadAhead:
         """Send what waits here and has room; where `renew` ends a call, others may enter meanwhile."""
         while flow.held:
             call = flow.held.popleft()
-            if not self._renew(call):
+            if not call.let_go and not self._renew(call):
                 if call.line is not None:
                     self._leave_line(flow, call.line, call)
             elif self._place(flow, call):
+                call.let_go = False
                 self._send(call)
             else:
                 flow.held.appendleft(call)

@@ -143,7 +143,8 @@ class CallPlace(Enum):
 class Call:
     """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call.
 
-    `line` is set by the bridge process that has it: event and topic, for an ORDERED event.
+    `line` is set by the bridge process that has it: event and topic, for an ORDERED event. With `let_go` that process
+    waits with it, and does not keep its payload.
     """
 
     id: int
@@ -156,6 +157,7 @@ class Call:
     waits: bool = False  # between two tries
     place: CallPlace = CallPlace.HELD
     line: tuple[str, str] | None = None
+    let_go: bool = False
 
 
 class BridgePort(Protocol):

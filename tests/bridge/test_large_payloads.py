@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import os
 import resource
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,14 +123,14 @@ class Results:
         self._wire.close()
 
 
-def publish(port: int, count: int, size: int, *, others: int = 5) -> int:
+def publish(port: int, count: int, size: int, *, others: int = 5, first: int = 0) -> int:
     """Publish large messages to Hang, and after every few a small one to Good; return how many of these there were."""
     with contextlib.closing(Wire(port, "publisher")) as wire:
         small = 0
-        for number in range(count):
+        for number in range(first, first + count):
             wire.send(publish_packet(f"hang/{number}", message(number, size), 1))
             wire.expect(0x40)
-            if number % others == 0:
+            if number % others == others - 1:
                 small += 1
                 wire.send(publish_packet(f"good/{number}", b'{"n": 1}', 2))
                 wire.expect(0x40)
@@ -177,3 +180,123 @@ def test_a_bridge_process_with_little_memory_survives_large_messages(target: Rec
         eventually(lambda: results.of("out/hang") == {"overloaded": 84, "ok": 16})
         eventually(lambda: results.of("out/good") == {"ok": small})
     assert processes(broker.pid)[1] == bridge
+
+
+@contextmanager
+def running(folder: Path, routes: str, **settings: Any) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(folder, routes, **settings)
+    process.start()
+    try:
+        eventually(lambda: len(processes(process.pid)) == 1 + settings.get("processes", 1))
+        yield process
+    finally:
+        process.close()
+
+
+ROOM = "ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '1GiB'"
+
+
+def test_what_waits_for_its_next_try_is_held_by_the_broker_process_alone(tmp_path: Path, target: Recorder) -> None:
+    well, tried = threading.Event(), Counter[bytes]()
+
+    def answer(seen: Seen) -> Answer:
+        tried[seen.body] += 1
+        return (200 if well.is_set() else 503), seen.body
+
+    target.answer = answer
+    routes = route(target, "WITH RETRIES '20'", config=ROOM)
+    with running(tmp_path, routes) as broker, contextlib.closing(Results(broker.port)) as results:
+        bridge = processes(broker.pid)[1]
+        idle = memory(bridge)
+        publish(broker.port, 25, 4_000_000, others=1000)
+        eventually(lambda: len(tried) == 25 and min(tried.values()) > 1)
+        eventually(lambda: memory(bridge) - idle < 40 * MIB, "the bridge process keeps what waits")
+        well.set()
+        eventually(lambda: results.of("out/hang") == {"ok": 25})
+
+
+def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
+    tmp_path: Path, target: Recorder
+) -> None:
+    config = "ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '1GiB' WITH RATE_LIMIT '10/h'"
+    routes = route(target, config=config, event="WITH WHEN '{value.json.n} >= 0'")
+    with running(tmp_path, routes, workers=2, status_seconds=0.05) as broker:
+        bridge = processes(broker.pid)[1]
+        idle = memory(bridge)
+        with contextlib.closing(Wire(broker.port, "both", timeout=0.2)) as wire:
+            wire.subscribe("$SYS/broker/routes/Hang/status")
+            publish(broker.port, 20, 4_000_000, others=1000)
+            publish(broker.port, 5, 4_000_000, others=1000, first=-1000)
+            skipped = [0]
+
+            def look() -> bool:
+                with contextlib.suppress(TimeoutError):
+                    for _, payload in wire.messages():
+                        skipped[0] = json.loads(payload)["messages"]["skipped"]
+                return skipped[0] == 5
+
+            eventually(look)
+        eventually(lambda: memory(bridge) - idle < 40 * MIB, "the bridge process keeps what waits")
+        assert len(target.requests) == 1
+
+
+def test_each_request_has_its_message_though_payloads_are_let_go_and_sent_again(
+    tmp_path: Path, target: Recorder
+) -> None:
+    config = "ADD ROUTE_CONFIG WITH RATE_LIMIT '20/s'"
+    with running(tmp_path, route(target, config=config), workers=2) as broker:
+        with contextlib.closing(Results(broker.port)) as results:
+            publish(broker.port, 16, 4_000_000, others=1000)
+            eventually(lambda: results.of("out/hang") == {"ok": 16})
+        assert [json.loads(seen.body)["n"] for seen in target.requests] == list(range(16))
+
+
+def bridge_of(broker: BrokerProcess) -> int:
+    found = processes(broker.pid)[1:]
+    return found[0] if found else 0
+
+
+@pytest.mark.parametrize("event", ["", "WITH ORDERED 'true'"], ids=["", "ordered"])
+def test_what_waits_in_the_broker_process_survives_a_bridge_process_and_a_reload(
+    tmp_path: Path, target: Recorder, event: str
+) -> None:
+    routes = route(target, config=ROOM, event=event) + route(target, name="Good")
+    with (
+        running(tmp_path, routes, workers=2, reload_seconds=0.05) as broker,
+        contextlib.closing(Results(broker.port)) as results,
+        hanging(target) as released,
+    ):
+        publish(broker.port, 12, 4_000_000, others=1000)
+        eventually(lambda: len(target.requests) >= 2)
+        before = len(target.requests)
+        os.kill(bridge_of(broker), signal.SIGKILL)
+        eventually(lambda: len(target.requests) > before)
+        publish(broker.port, 2, 4_000_000, others=1)
+        eventually(lambda: results.of("out/good") == {"ok": 2})
+        changed = (tmp_path / "routes.lot").read_text().replace('"out/hang"', '"out/changed"')
+        (tmp_path / "routes.lot").write_text(changed)
+        eventually(lambda: "routes reloaded" in broker.log)
+        released.set()
+        eventually(lambda: sum(results.counts.values()) == 16)
+        ends = Counter(results.of("out/hang")) + Counter(results.of("out/changed"))
+        assert ends["bridge_restarted"] <= 4  # in flight and ahead, when it was killed
+        assert ends["bridge_restarted"] + ends["ok"] == 14
+        assert results.of("out/changed")["ok"] >= 4  # those that waited for the reload
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_other_numbers_of_bridge_processes_have_the_same_bounds(tmp_path: Path, target: Recorder, count: int) -> None:
+    routes = route(target) + route(target, name="Good")
+    with (
+        running(tmp_path, routes, processes=count) as broker,
+        contextlib.closing(Results(broker.port)) as results,
+        hanging(target) as released,
+    ):
+        peak = Peak(broker.pid)
+        small = publish(broker.port, 40, 4 * MIB)
+        eventually(lambda: results.of("out/hang") == {"overloaded": 24})
+        eventually(lambda: results.of("out/good") == {"ok": small})
+        released.set()
+        eventually(lambda: results.of("out/hang") == {"overloaded": 24, "ok": 16})
+        assert peak.stop() < 450 * MIB
+        eventually(lambda: peak.now() - peak.idle < 40 * MIB, "memory is not given back")

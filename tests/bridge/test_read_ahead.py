@@ -99,6 +99,23 @@ def test_calls_that_wait_for_a_try_or_a_turn_are_not_in_flight(process: Process)
     assert process.calls(("in/1", LARGE))[0].place is CallPlace.ACTIVE
 
 
+def test_a_call_whose_payload_was_let_go_is_sent_again_before_those_that_wait_and_by_no_other_definition(
+    process: Process,
+) -> None:
+    calls = process.calls(*[("in/1", LARGE)] * 9)
+    calls[0].let_go = True
+    process.ahead.waits(calls[0])
+    assert process.newly_sent() == [1, 2, 3, 4, 5]
+    process.rig.use()
+    process.ahead.returns(calls[0])
+    assert process.newly_sent() == []
+    process.rig.use(huge(route()))
+    process.end(calls[1])
+    process.end(calls[2])
+    assert process.newly_sent() == [1, 6]
+    assert not calls[0].let_go
+
+
 def test_behind_the_first_of_an_ordered_topic_nothing_is_in_flight_and_no_other_topic_waits(process: Process) -> None:
     first = process.calls(*[("o/1", LARGE)] * 6)
     assert [call.id for call in first[:2]] == process.newly_sent()  # one, and one ahead

@@ -22,6 +22,7 @@ from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, Sender, SkippedError
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
+from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.recorder import Recorder
@@ -48,7 +49,7 @@ class RouteContext:
 
     `pace` spaces the requests of a route with a RATE_LIMIT; `successor` returns the runner of its present definition.
     `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's,
-    and the interpreter lock lets one thread at a time parse anyway.
+    and the interpreter lock lets one thread at a time parse anyway. `payloads` are those of calls that wait.
     """
 
     outbox: Outbox
@@ -58,6 +59,7 @@ class RouteContext:
     pace: Pace | None
     successor: Callable[[], "RouteRunner | None"]
     parsing: threading.Lock
+    payloads: WaitingPayloads
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +67,7 @@ class _OpenCall:
     """A call that has not ended; `order_key` is set for an ORDERED event.
 
     With a RATE_LIMIT `current` is the try that waits for its turn to send another request, `has_turn` that it has come.
+    While it waits, `kept` are the bytes of its payload that count as kept; None: the broker process alone has it.
     """
 
     id: int
@@ -77,6 +80,7 @@ class _OpenCall:
     url: str | None = None  # of the last try
     current: Try | None = None
     has_turn: bool = False
+    kept: int | None = 0
 
 
 class RouteRunner:
@@ -252,7 +256,7 @@ class RouteRunner:
         self._retry_log.write(call.event.label, failure, loggable(call.message.topic), seconds)
         if self._policy.lossless:
             self._outbox.send(TryFailed(call.id, failure.code.value, failure.message))
-        self._outbox.send(Waiting(call.id, 1))
+        self._begin_wait(call)
         self._context.timers.after(seconds, functools.partial(self._resume, call))
 
     def _fail(self, call: _OpenCall, failure: CallError, response: HttpResponse | None) -> None:
@@ -304,24 +308,51 @@ class RouteRunner:
     def _await_turn(self, call: _OpenCall, *, first: bool = False) -> None:
         """Queue a call for its turn; with `first` before those that have sent nothing yet."""
         if self._pace is not None and not self._stopping:
-            self._outbox.send(Waiting(call.id, 1, for_try=False))
+            self._begin_wait(call, for_try=False)
             self._pace.enter(functools.partial(self._take_turn, call), first=first)
 
     def _take_turn(self, call: _OpenCall) -> None:
         if not self._stopping:
             call.has_turn = True
+            self._end_wait(call, self._submit)
+
+    def _submit(self, call: _OpenCall) -> None:
+        self._pool.submit((call,))
+
+    def _begin_wait(self, call: _OpenCall, *, for_try: bool = True) -> None:
+        """Report that a call waits; its payload goes where too many are kept, unless its try has begun."""
+        message = call.message
+        size = len(message.payload)
+        call.kept = size if self._context.payloads.keep(size) else 0 if call.current is not None else None
+        if call.kept is None:
+            call.message = Message(message.topic, b"", message.timestamp)
+        self._outbox.send(Waiting(call.id, 1, for_try, let_go=call.kept is None))
+
+    def _end_wait(self, call: _OpenCall, start: Callable[[_OpenCall], None]) -> None:
+        """Report that a call is due and start it, once its payload is here."""
+        if call.kept is None:
+            self._context.payloads.expect(call.id, functools.partial(self._restore, call, start))
             self._outbox.send(Waiting(call.id, -1))
-            self._pool.submit((call,))
+            return
+        self._context.payloads.release(call.kept)
+        call.kept = 0
+        self._outbox.send(Waiting(call.id, -1))
+        start(call)
+
+    @staticmethod
+    def _restore(call: _OpenCall, start: Callable[[_OpenCall], None], message: Message) -> None:
+        call.message, call.kept = message, 0
+        start(call)
 
     # A retry that is due.
 
     def _resume(self, call: _OpenCall) -> None:
         if not (self._retired and self._policy.lossless) or self._stopping:
-            self._outbox.send(Waiting(call.id, -1))
-            self._start(call)
+            self._end_wait(call, self._start)
             return
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
+            self._context.payloads.release(call.kept or 0)
             self._outbox.send(Returned(call.id))
             self._leave(call)
             return
@@ -336,8 +367,7 @@ class RouteRunner:
         call.event = same[-1]
         with self._lock:
             self._open += 1
-        self._outbox.send(Waiting(call.id, -1))
-        self._start(call)
+        self._end_wait(call, self._start)
         return True
 
     # What the engine asks for.
