@@ -207,6 +207,8 @@ def explain_quotes(junk: Junk, before: BlockNode | SettingNode | None) -> tuple[
 def _explain_bare(name: str, piece: Piece, junk: Junk) -> tuple[str, str]:
     """Return message and hint for a value that does not begin with a quote but has one."""
     quote = junk.text[0] if junk.text[0] in _OTHER else '"'
+    if any(name.upper() in rows and rows[name.upper()].secret for rows in PARAMETERS.values()):
+        return f"the value of {name} holds quotes but has none around it", f"write {_OTHER[quote]} around it"
     if junk.open_strings and not junk.text.strip(quote):
         return f"the {quote} before {on_one_line(piece.text, 40)} is missing", f"write {quote}{piece.text}{quote}"
     if piece.text[0] in TYPOGRAPHIC_QUOTES:
