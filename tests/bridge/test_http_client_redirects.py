@@ -3,9 +3,10 @@
 import pytest
 
 from amqtt_rest_bridge.bridge.client import results
-from amqtt_rest_bridge.errors import FailureCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.http_client import Stopwatch, finish
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
-from tests.bridge.http_client_support import client_by, get
+from tests.bridge.http_client_support import base_of, client_by, client_of, get
 from tests.bridge.http_target import (
     AUTHORITY,
     ConnectProxy,
@@ -111,3 +112,17 @@ def test_redirect_from_http_on_80_to_https_on_443_is_followed() -> None:
                 assert client.send(HttpRequest(Method.GET, "http://target.test/here")).body == b"secure"
     assert [seen.line for seen in secure.requests] == ["GET /there HTTP/1.1"] * 2
     assert secure.requests[0].values("Host") == ["target.test"]
+
+
+def test_an_exchange_stops_before_each_of_its_requests_and_they_share_one_timeout() -> None:
+    with Target(pages(a=to("b"), b=reply(b"there"))) as target, client_of(base_of(target), seconds=3600) as client:
+        request, stopwatch = HttpRequest(Method.GET, f"{base_of(target)}/a"), Stopwatch()
+        exchange = client.exchange(request, stopwatch)
+        for sent in (0, 1):
+            next(exchange)
+            assert len(target.requests) == sent
+        assert stopwatch.seconds > 0
+        stopwatch.seconds = 3600.0
+        with pytest.raises(CallError) as caught:
+            finish(exchange)
+        assert caught.value.code is FailureCode.TIMEOUT
