@@ -66,7 +66,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             if spool is not None:
                 has_acl = partial(amqtt_broker.has_acl, broker)
                 lossless = Lossless(parts.dispatcher, spool, may_publish, time.time, has_acl)
-                tasks |= {"lossless": lossless.run, "spool": lossless.tidy}
+                tasks |= {"lossless": lossless.run, "spool": lossless.tidy, "replaying": lossless.replay_later}
             self._lossless = lossless
             self.supervisor = parts.supervisor
             self._incoming = IncomingMessages(broker, self, parts.dispatcher, publisher, lossless)

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _EXACTLY_ONCE: Final = 2
 _FLUSH_SECONDS: Final = 0.01  # how long ended calls may stay on disk
+_LATER_SECONDS: Final = 0.01  # how often what waits on disk is looked at
 _FLUSHES: Final = 100  # between two checkpoints of the spool
 
 
@@ -66,6 +67,9 @@ class Lossless:
         self._dispatcher = dispatcher
         self._spool = spool
         self._clock = clock
+        # What an earlier run left and has no room in memory, in order, by route: event, key and size.
+        self._later: dict[str, deque[tuple[str, str, int]]] = {}
+        self._has_later = asyncio.Event()
         self._acl = AclQueue(dispatcher, spool, may_publish, is_asked)
 
     async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
@@ -104,6 +108,34 @@ class Lossless:
         finally:
             self._acl.cancel()
 
+    async def replay_later(self) -> None:
+        """Dispatch what had no room in memory when it was replayed, as it gets room, until cancelled."""
+        while True:
+            await self._has_later.wait()
+            for route in list(self._later):
+                await self._replay_waiting(route, self._later[route])
+            if not self._later:
+                self._has_later.clear()
+            await asyncio.sleep(_LATER_SECONDS)
+
+    async def _replay_waiting(self, route: str, waiting: deque[tuple[str, str, int]]) -> None:
+        while waiting:
+            event, key, size = waiting[0]
+            listening = self._dispatcher.table.by_name.get((route, event))
+            if listening is not None and not listening.statistics.has_bytes(size):
+                return
+            waiting.popleft()
+            if listening is None:
+                self._dispatcher.orphans.append(key)
+                continue
+            listening.statistics.deferred = len(waiting)
+            for kept in self._spool.find([key]):
+                if isinstance(kept, Unreadable):
+                    self._set_aside(kept)
+                else:
+                    await self._replay(kept, listening)
+        del self._later[route]
+
     async def adopt(self) -> None:
         """Dispatch what stayed on disk because its route was gone, if a reload has brought it back."""
         orphans, self._dispatcher.orphans = deque(self._dispatcher.orphans), []
@@ -126,6 +158,8 @@ class Lossless:
             if listening is None:
                 self._dispatcher.orphans.append(kept.key)
                 gone[kept.route, kept.event] += 1
+            elif self._has_no_room(kept, listening):
+                count += 1
             else:
                 count += await self._replay(kept, listening)
         for (route, event), number in gone.items():
@@ -136,6 +170,19 @@ class Lossless:
                 event,
             )
         return count
+
+    def _has_no_room(self, kept: Kept, listening: Listening) -> bool:
+        """Return whether a call stays on disk until its route has room for its payload, behind those before it."""
+        statistics, size = listening.statistics, len(kept.message.payload)
+        waiting = self._later.get(kept.route)
+        if waiting is None and statistics.has_bytes(size):
+            return False
+        if waiting is None:
+            waiting = self._later[kept.route] = deque()
+        waiting.append((kept.event, kept.key, size))
+        statistics.deferred = len(waiting)
+        self._has_later.set()
+        return True
 
     async def _replay(self, kept: Kept, listening: Listening) -> bool:
         """Dispatch a call from disk; return False when its publisher may not publish, or not yet."""
@@ -166,7 +213,10 @@ class Lossless:
 
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         size = len(message.payload)
-        refusal = self._dispatcher.too_large(size) or listening.statistics.admit(size)
+        statistics = listening.statistics
+        refusal = self._dispatcher.too_large(size) or (
+            statistics.full(size) if statistics.deferred else statistics.admit(size)
+        )
         if refusal is None:
             try:
                 client = (session.client_id or "", session.username)

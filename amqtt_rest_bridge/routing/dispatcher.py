@@ -282,7 +282,7 @@ class Dispatcher:
             statistics.admit_again(size)
             return self._call(offered)
         # Those that came before go first.
-        refusal = statistics.full(size) if statistics.outside else statistics.admit(size)
+        refusal = statistics.full(size) if statistics.outside or statistics.deferred else statistics.admit(size)
         if refusal is None:
             return self._call(offered)
         if not self._room.accept(offered):

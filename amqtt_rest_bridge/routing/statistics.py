@@ -46,6 +46,7 @@ class RouteStatistics:
         self._queue = queue
         self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
         self._outside_bytes = 0
+        self.deferred = 0  # on disk from an earlier run, and not read while there is no room; they go first, too
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
         self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
@@ -104,6 +105,12 @@ class RouteStatistics:
             self.outstanding < self.capacity and self.held_bytes + size <= self.most_bytes
         )
 
+    def has_bytes(self, size: int) -> bool:
+        """Return whether a message of `size` bytes that was admitted by an earlier run can be read from disk."""
+        return not self.outstanding or (
+            self.held_bytes + size <= self.most_bytes and self._queue.held + size <= self._queue.limit
+        )
+
     def may_wait(self, count: int, size: int) -> bool:
         """Return whether one more message of `size` bytes may wait for room beside `count` others."""
         return (
@@ -131,7 +138,7 @@ class RouteStatistics:
     @property
     def queued(self) -> int:
         """Return how many messages wait: for a worker, for their next try, or for room."""
-        return self.outstanding - self.in_flight + self.outside
+        return self.outstanding - self.in_flight + self.outside + self.deferred
 
     @property
     def queue_bytes(self) -> int:

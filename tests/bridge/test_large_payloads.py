@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.broker.disk.spool import Spool
+from amqtt_rest_bridge.model import Message
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.broker_process import BrokerProcess
 from tests.bridge.http_target import Seen
@@ -249,6 +251,30 @@ def test_each_request_has_its_message_though_payloads_are_let_go_and_sent_again(
             publish(broker.port, 16, 4_000_000, others=1000)
             eventually(lambda: results.of("out/hang") == {"ok": 16})
         assert [json.loads(seen.body)["n"] for seen in target.requests] == list(range(16))
+
+
+def test_a_start_reads_from_the_spool_what_has_room_and_discards_nothing(tmp_path: Path, target: Recorder) -> None:
+    spool = tmp_path / "spool.db"
+    lossless = "ADD ROUTE_CONFIG WITH OVERLOAD_POLICY 'lossless' WITH OVERLOAD_BYTES"
+    with contextlib.closing(Spool(spool)) as left:
+        for number in range(40):
+            left.keep("Hang", "E", Message(f"hang/{number % 2}", message(number, 4_000_000), 1.0), 0, None)
+        left.keep("Good", "E", Message("good/1", b'{"n": 1}', 1.0), 0, None)
+    routes = route(target, config=f"{lossless} '16MiB'", event="WITH ORDERED 'true'")
+    routes += route(target, name="Good", config=f"{lossless} '16MiB'")
+    with hanging(target) as released, running(tmp_path, routes, spool=str(spool)) as broker:
+        peak = Peak(broker.pid)
+        seen = [target.request().path for _ in range(3)]
+        assert sorted(seen) == ["/good", "/hang", "/hang"]
+        with contextlib.closing(Results(broker.port)) as results:
+            publish(broker.port, 1, 1000)
+            eventually(lambda: results.of("out/hang") == {"overloaded": 1})
+            assert peak.stop() < 120 * MIB
+            released.set()
+            eventually(lambda: results.of("out/hang") == {"overloaded": 1, "ok": 40})
+    numbers = [json.loads(seen.body)["n"] for seen in target.requests if seen.path == "/hang"]
+    assert [number for number in numbers if number % 2] == list(range(1, 40, 2))
+    assert [number for number in numbers if number % 2 == 0] == list(range(0, 40, 2))
 
 
 def bridge_of(broker: BrokerProcess) -> int:

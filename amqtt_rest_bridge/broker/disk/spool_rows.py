@@ -14,10 +14,12 @@ from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.topics import check_topic_name
 
 COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"
-_PAGE: Final = 100
+_PAGE: Final = 100  # rows, or ...
+_PAGE_BYTES: Final = 1 << 20  # ... so many bytes of payloads, and one row more
 _SHOWN: Final = 200  # characters
 # The reader asks for text as bytes (see `rows`), so the payload's own type has to be asked for.
 _SELECT: Final = f"SELECT id, typeof(payload), {COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
+_LENGTHS: Final = f"SELECT id, length(payload) FROM calls WHERE id > ? AND id <= ? ORDER BY id LIMIT {_PAGE}"  # noqa: S608
 _KEY: Final = re.compile(r"[!-~]{1,200}")  # what a header may hold
 _YEAR_10000: Final = 253_402_300_800.0
 
@@ -65,8 +67,8 @@ def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tupl
     """
     while after < last:
         try:
-            query = f"{_SELECT} > ? AND id <= ? ORDER BY id LIMIT {_PAGE}"
-            found = connection.execute(query, (after, last)).fetchall()
+            end = _page_end(connection, after, last)
+            found = connection.execute(f"{_SELECT} > ? AND id <= ? ORDER BY id", (after, end)).fetchall()
         except sqlite3.DatabaseError:  # a damaged page: the others can be reached row by row
             until = min(after + _PAGE, last)
             for number in range(after + 1, until + 1):
@@ -78,6 +80,16 @@ def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tupl
         for columns in found:
             yield columns[0], _read(*columns)
         after = found[-1][0]
+
+
+def _page_end(connection: sqlite3.Connection, after: int, last: int) -> int:
+    """Return the id of the last row that is read together with those before it; `after` where there is none."""
+    end, size = after, 0
+    for number, length in connection.execute(_LENGTHS, (after, last)):
+        end, size = number, size + (length or 0)
+        if size > _PAGE_BYTES:
+            break
+    return end
 
 
 def row(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Kept | Unreadable]]:
