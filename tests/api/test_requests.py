@@ -129,6 +129,7 @@ def test_a_result_has_content_score_and_the_words_found(client: "Client") -> Non
     [found] = client.get("/api/search?q=recieve").json["results"]
     assert found["slug"] == "webhook"
     assert found["content"] == "Details " * 300
+    assert "content" not in client.get("/api/templates?q=webhook").json["results"][0]
     assert 0 < found["score"] <= 1
     assert found["matched"] == [{"typed": "recieve", "found": "receive"}]
     [exact] = client.get("/api/search?q=weather").json["results"]
