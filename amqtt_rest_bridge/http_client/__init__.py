@@ -19,7 +19,7 @@ and `failures` as needed. Other packages import from here alone.
 """
 
 from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Stopwatch, finish
-from amqtt_rest_bridge.http_client.connecting import Resolver
+from amqtt_rest_bridge.http_client.connecting import Resolver, check_urllib3
 from amqtt_rest_bridge.http_client.failures import describe_status, redirect_refused
 from amqtt_rest_bridge.http_client.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions, check_files
@@ -34,6 +34,7 @@ __all__ = [
     "TlsContexts",
     "TlsOptions",
     "check_files",
+    "check_urllib3",
     "describe_status",
     "finish",
     "origin_of",

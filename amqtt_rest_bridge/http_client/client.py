@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import failures
-from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server
+from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
 from amqtt_rest_bridge.http_client.connection import Connection, Received, exchange
 from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
 from amqtt_rest_bridge.http_client.failures import EXCHANGE_ERRORS
@@ -93,7 +93,7 @@ class HttpClient:
         contexts: TLS contexts shared with other clients; default: its own.
 
     Raises:
-        ConfigurationError: A proxy variable of the environment cannot be used.
+        ConfigurationError: A proxy variable of the environment, or the installed urllib3, cannot be used.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class HttpClient:
         resolver: Resolver | None = None,
         contexts: TlsContexts | None = None,
     ) -> None:
+        check_urllib3()
         self._options = options
         self._clock = clock
         self._connector = Connector(

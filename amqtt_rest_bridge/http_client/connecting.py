@@ -7,6 +7,7 @@ server holds no worker beyond its deadline and never more than one thread for ea
 
 import errno
 import http.client as http_client
+import importlib.metadata
 import ipaddress
 import socket
 import ssl
@@ -35,6 +36,24 @@ _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
 ]
 
 LookUp = Callable[[str, int], Sequence[str]]
+
+
+def check_urllib3() -> None:
+    """Check that the package urllib3 is what this client is built on.
+
+    urllib3-future installs itself over its files, and its connections do not build on http.client: every call would
+    fail (seen with 2.25.904, which niquests brings along).
+
+    Raises:
+        ConfigurationError: Another package has taken its place.
+    """
+    if not issubclass(HTTPConnection, http_client.HTTPConnection):
+        providers = importlib.metadata.packages_distributions().get("urllib3", ())
+        other = next((name for name in providers if name != "urllib3"), "another package")
+        raise ConfigurationError(
+            f"every call would fail: {other} has replaced the package urllib3. Install the bridge into a virtual "
+            f"environment of its own, or run: pip uninstall {other}; pip install --force-reinstall urllib3"
+        )
 
 
 class Server:
