@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,6 +30,8 @@ _PART_SECONDS = 0.4  # of putting templates before the next look at what has cha
 _CHANGES_SECONDS = 1.0  # of putting changed ones before they are committed: 1,000 of 300 words take 0.3 to 0.8
 _COMMIT_SECONDS = 5.0  # between commits while all is built; what a killed process has to do again
 _ROWS = 50
+_REMIND_SECONDS = 60.0  # after which a fault that lasts is logged again; then twice as long, and so on
+_LONGEST_REMIND_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,32 @@ class State:
     library: str
     version: int
     walked: str | None
+
+
+class LastingFault:
+    """Log a fault that each attempt meets again: once, then after 1, 2, 4 ... 60 minutes, and its end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._attempts = 0
+        self._pause = 0.0
+        self._due = 0.0
+
+    def met(self, error: Exception) -> None:
+        """Log the fault where it is due."""
+        self._attempts += 1
+        now = self._clock()
+        if self._pause and now < self._due:
+            return
+        self._pause = min(2 * self._pause, _LONGEST_REMIND_SECONDS) or _REMIND_SECONDS
+        self._due = now + self._pause
+        log.error("%s; searches do not see changes until it can be written again", error)
+
+    def ended(self) -> None:
+        """Log that the fault is over, where it was logged."""
+        if self._pause:
+            log.warning("the search index can be written again, after %d attempts that failed", self._attempts)
+        self._attempts, self._pause = 0, 0.0
 
 
 class Indexer:
@@ -61,10 +89,11 @@ class Indexer:
         self._state: State | None = None  # what was put, committed or not; None to go on from what was committed
         self._committed = 0.0
         self._checked = -1  # the version at which the index was last compared with the database
-        self._fault = ""
+        self._fault = LastingFault()
         self._searched: tuple[SearchIndex, State] | None = None  # what `ranking` is a state of
         self.ranking: Ranking | None = None
         self.edition = 0
+        self.is_settled = False  # whether a kept index was opened, or a first one is complete
 
     def work(self) -> bool:
         """Do a part of what the index lacks, half a second's worth; return whether something is left.
@@ -75,7 +104,8 @@ class Indexer:
         try:
             return self._work()
         except DamagedIndexError as exc:
-            self._give_up(exc)
+            self._fault.met(exc)
+            self._close()  # until the next time; searches keep the state that they have
             return False
 
     def close(self) -> None:
@@ -92,10 +122,12 @@ class Indexer:
             library, version = connection.execute(self._statements.identity).one()
         if state is not None and state.library == library:
             self._adopt(index, state)
+            self.is_settled = self.is_settled or self._state is None
         if not index.is_locked:
+            self._fault.ended()
             return False
-        self._fault = ""
         if state == State(library, version, None):
+            self._fault.ended()
             return self._compared(index, state)
         self._put_part(index, state, library)
         return True
@@ -116,13 +148,6 @@ class Indexer:
                 self._index = SearchIndex(self._folder)
             self._checked = -1
         return self._index
-
-    def _give_up(self, exc: DamagedIndexError) -> None:
-        """Close the index until the next time; searches keep the state that they have."""
-        if str(exc) != self._fault:
-            log.error("%s; searches do not see changes until it can be written again", exc)
-        self._fault = str(exc)
-        self._close()
 
     def _close(self) -> None:
         if self._index is not None:
@@ -187,7 +212,9 @@ class Indexer:
     def _commit(self, index: SearchIndex, state: State) -> None:
         index.commit(json.dumps(asdict(state)))
         self._committed = time.monotonic()
+        self._fault.ended()
         self._adopt(index, state)
+        self.is_settled = self.is_settled or state.walked is None
         complete = "complete" if state.walked is None else "being built"
         log.info("library version %d is indexed; the index is %s", state.version, complete)
 

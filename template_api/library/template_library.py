@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.25
 _OVERDUE_SECONDS = 1.0  # a request looks for changes itself when the last look is older
-_FIRST_PART_SECONDS = 0.5  # small libraries are indexed by then
+_FIRST_INDEX_SECONDS = 5.0  # some thousands of templates are indexed by then
 _SUGGESTIONS = 8
 
 
@@ -91,14 +91,15 @@ class TemplateLibrary:
     def follow(self) -> None:
         """Start the threads that look for changes until `close`.
 
-        Waits for the first part of a new search index, half a second at most: a small library is searched at once.
+        Waits until a kept search index is open, or for 5 s at most until a first one is complete: searches right after
+        the start of all but large libraries find everything.
         """
-        deadline = time.monotonic() + _FIRST_PART_SECONDS
+        deadline = time.monotonic() + _FIRST_INDEX_SECONDS
         for name, act in (("library-version", self._check), ("library-index", self._index)):
             thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
-        while self._indexer.ranking is None and time.monotonic() < deadline:
+        while not self._indexer.is_settled and time.monotonic() < deadline:
             self._stopping.wait(0.005)
 
     def close(self) -> None:

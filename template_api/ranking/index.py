@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ _LIST: Final = "meta.json"
 _SUFFIXES: Final = ("term", "idx", "pos", "fast", "fieldnorm", "store")
 _FOOTER_END: Final = 8  # each file ends with its footer (JSON), the footer's length and a magic number (4 bytes each)
 _CHUNK: Final = 1 << 20
+_PROBE_BYTES: Final = 65536
 _LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
@@ -155,7 +156,21 @@ def _translated(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, KeyError, TypeError) as exc:
-        raise DamagedIndexError(f"the search index in {folder or 'memory'} cannot be used: {exc}") from exc
+        reason = (None if folder is None else _system_reason(folder)) or exc
+        raise DamagedIndexError(f"the search index in {folder or 'memory'} cannot be used: {reason}") from exc
+
+
+def _system_reason(folder: Path) -> str | None:
+    """Return why nothing can be written, as on a full disk, of which tantivy only says that a thread was killed."""
+    probe = folder / f".{os.getpid()}.probe"
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    except OSError as exc:
+        return exc.strerror
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return None
 
 
 def _check(folder: Path) -> None:

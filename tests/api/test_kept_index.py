@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,9 @@ from template_api.errors import IndexNotReadyError, StartError
 from template_api.library import TemplateLibrary, import_templates, index_folder, indexing, set_status
 from template_api.ranking import SearchIndex
 from template_api.records import Status, TemplateQuery
+from tests.api.served import READY
+from tests.forked import TEMPLATE_API, Forked
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.api.stores import Store
@@ -178,6 +183,85 @@ def test_a_search_before_the_first_part_gets_503_and_retry_after(
     assert len(client.post({"query": ""}).json["results"]) == 1
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.7])
+def test_a_start_waits_until_a_first_index_is_complete(
+    sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float
+) -> None:
+    """It is built in parts, on a slow disk too: searches right after the start found a part, or got 503."""
+    slugs = {f"pump-{n}" for n in range(4)}
+    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in slugs))
+    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0), ("_COMMIT_SECONDS", 0.0)):
+        monkeypatch.setattr(indexing, name, value)
+    commit = SearchIndex.commit
+
+    def slowly(index: SearchIndex, state: str) -> None:
+        threading.Event().wait(seconds)
+        commit(index, state)
+
+    monkeypatch.setattr(SearchIndex, "commit", slowly)
+    library = TemplateLibrary(sqlite_store.url, tmp_path / "index")
+    library.follow()
+    assert found(library, "pump") == slugs
+    library.close()
+
+
+def test_a_start_does_not_wait_for_the_rest_of_a_kept_index(
+    sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sqlite_store.bring(*(make_template(f"pump-{n}", title="Pump control") for n in range(4)))
+    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0), ("_COMMIT_SECONDS", 0.0)):
+        monkeypatch.setattr(indexing, name, value)
+    killed = TemplateLibrary(sqlite_store.url, tmp_path / "index")
+    assert killed._indexer.work()
+    killed.close()
+    library, gate = TemplateLibrary(sqlite_store.url, tmp_path / "index"), threading.Event()
+    monkeypatch.setattr(SearchIndex, "put", lambda *_: gate.wait(60))
+    library.follow()
+    assert len(found(library, "pump")) == 1
+    monkeypatch.undo()
+    gate.set()
+    library.close()
+
+
+def test_a_disk_that_is_full_is_logged_once_and_so_is_its_end(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    """Files that may have no bytes, and then may again."""
+    sqlite_store.bring(make_template("pump", title="Pump control"))
+    arguments = ("--database-url", sqlite_store.url, "--index-dir", str(tmp_path / "kept"), "--log-level", "DEBUG")
+    with serve(*arguments) as served:
+        resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        sqlite_store.bring(make_template("valve", title="Valve control"))
+        eventually(lambda: served.log.read_text().count("templates put in") > 8, "it does not try again")
+        assert served.get("/api/search?q=pump").json["results"]
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        eventually(lambda: served.get("/api/search?q=valve").json["results"], "the change is not seen")
+        logged = served.log.read_text()
+    assert [line.rpartition(": ")[2] for line in logged.splitlines() if "ERROR" in line] == [
+        "File too large; searches do not see changes until it can be written again"
+    ]
+    assert logged.count("WARNING - the search index can be written again, after ") == 1
+
+
+def test_a_fault_that_lasts_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    seconds = 0
+    fault = indexing.LastingFault(lambda: seconds)
+    logged = []
+    for seconds in range(0, 3 * 3600):
+        fault.met(ValueError("full"))
+        if caplog.messages:
+            logged.append(seconds)
+            caplog.clear()
+    minutes = [second // 60 for second in logged]
+    assert minutes == [0, 1, 3, 7, 15, 31, 63, 123]
+    fault.ended()
+    assert caplog.messages == [f"the search index can be written again, after {3 * 3600} attempts that failed"]
+    caplog.clear()
+    fault.ended()
+    assert caplog.messages == []
+
+
 def not_ready() -> None:
     raise IndexNotReadyError("not yet")
 
@@ -219,9 +303,13 @@ def test_a_process_that_is_killed_while_it_indexes_is_followed_by_one_with_the_r
     import_templates(sqlite_store.url, file)
     arguments = ("--database-url", sqlite_store.url, "--index-dir", str(tmp_path / "kept"))
     for _ in range(3):
-        with serve(*arguments) as served:
-            assert served.get("/api/templates?limit=1").status == 200
-            os.kill(served.process.pid, signal.SIGKILL)
+        process = Forked(TEMPLATE_API, ["serve", "--port", "0", *arguments], tmp_path)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
+            assert any("the index is" in line or READY in line for line in process.stderr), "it ended at its start"
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
     set_status(sqlite_store.url, "t0", Status.HIDDEN)
     with serve(*arguments) as served:
         for text, count in (("needle0", 499), ("needle1", 500), ("needle2", 500)):
