@@ -3,9 +3,11 @@
 Blocks while it reads. Offsets become lines and columns here and nowhere else.
 """
 
+import errno
 import json
 import os
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severi
 SUFFIXES = (".lot", ".lotnb")
 """Names of route files end so, in any case."""
 _START = Position(1, 1)
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
@@ -130,8 +133,19 @@ def find_route_files(folder: Path, on_error: Callable[[OSError], None]) -> list[
     found: list[Path] = []
     for inner, folders, files in os.walk(folder, onerror=on_error):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [path for path in (Path(inner, name) for name in files if is_route_file(name)) if path.is_file()]
+        found += [path for path in (Path(inner, name) for name in files if is_route_file(name)) if _is_file(path)]
     return sorted(found)
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether this is a file, or something of which opening it tells why it cannot be read.
+
+    Path.is_file raises those errors up to Python 3.13 and hides them since 3.14.
+    """
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        return error.errno not in _NO_FILE
 
 
 def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Source]) -> Iterator[Path]:

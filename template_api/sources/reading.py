@@ -4,6 +4,7 @@ Blocks on the file system. Yields one `Reading` for each template found, so that
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -44,14 +45,15 @@ def read_templates(path: Path) -> Iterator[Reading]:
         StartError: there is no such file or folder, or it holds no template.
     """
     try:
-        if path.is_dir():
-            return _read_folders(path)
-        if path.suffix == ".jsonl" and path.is_file():
-            return _read_lines(path)
+        mode = path.stat().st_mode  # not is_dir and is_file, which hide every error since Python 3.14
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise StartError(f"{path}: there is no such file or folder") from exc
     except OSError as exc:
         raise StartError(f"{path}: cannot be read: {exc.strerror}") from exc
-    if not path.exists():
-        raise StartError(f"{path}: there is no such file or folder")
+    if stat.S_ISDIR(mode):
+        return _read_folders(path)
+    if path.suffix == ".jsonl" and stat.S_ISREG(mode):
+        return _read_lines(path)
     raise StartError(f"{path}: is neither a folder nor a .jsonl file")
 
 

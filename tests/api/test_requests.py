@@ -1,6 +1,7 @@
 """Requests that are valid, and the errors of those that are not. Every answer is checked against openapi.json."""
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,8 @@ from tests.api.stores import two_templates
 if TYPE_CHECKING:
     from tests.api.stores import Client, Store
 
+# Decision of Python: 3.14 measures the stack, where 64 KiB of brackets have room; earlier versions count.
+TOO_DEEP = "nested too deeply" if sys.version_info < (3, 14) else "the body is not"
 UUID = "11111111-2222-4333-8444-555555555555"
 
 
@@ -183,7 +186,8 @@ def test_null_is_as_good_as_leaving_a_member_of_the_body_out(client: "Client") -
         pytest.param('{"query": "", "limit": -Infinity}', "-Infinity", id="infinity"),
         pytest.param('{"query": "a", "query": "b"}', '"query" comes twice', id="duplicate key"),
         pytest.param('{"query": "", "filters": {"a": 1, "a": 1}}', '"a" comes twice', id="duplicate key within"),
-        pytest.param("[" * 60000, "nested too deeply", id="nested brackets"),
+        pytest.param("[" * 60000, TOO_DEEP, id="nested brackets"),
+        pytest.param("[" * 30000 + "]" * 30000, TOO_DEEP, id="nested lists"),
         pytest.param('{"query": "", "limit": ' + "9" * 5000 + "}", "too long", id="endless number"),
         pytest.param('{"query": "\\ud800"}', "lone surrogate", id="lone surrogate"),
         pytest.param('{"query": "", "filters": {"tag_ids": ["\\udfff"]}}', "lone surrogate", id="surrogate in an id"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -117,8 +118,9 @@ def test_the_live_stream_has_every_message_and_request_matched_or_not(running: H
             ("message", "done/1", None, None),
             ("message", "without/route", None, None),
         }
-        with pytest.raises(OSError, match="404"):
+        with pytest.raises(HTTPError, match="404") as refused:
             post(running, "/nowhere")
+        refused.value.close()
         unmatched = events.record()
         assert (unmatched["kind"], unmatched["route"], unmatched["url"]) == ("request", None, "/nowhere")
         assert (unmatched["status"], unmatched["code"]) == (404, "not_found")

@@ -99,6 +99,12 @@ def test_link_in_a_circle_is_not_a_route_file(folder: Path) -> None:
         read([folder / "loop.lot"])
 
 
+def test_link_whose_target_cannot_be_looked_up_is_reported(folder: Path) -> None:
+    (folder / "far.lot").symlink_to("a" * 300)
+    with pytest.raises(ConfigurationError, match=f"^cannot read {folder}/far.lot: File name too long$"):
+        read([folder])
+
+
 def test_name_too_long_for_the_file_system_cannot_be_read() -> None:
     with pytest.raises(ConfigurationError, match="File name too long"):
         read(["a" * 300])
