@@ -62,7 +62,7 @@ print(json.dumps(answers))
 def test_a_generated_client_works(serve: Callable[..., Any], tmp_path: Path) -> None:
     generator = Path(os.environ["OPENAPI_PYTHON_CLIENT"])
     (tmp_path / "openapi.json").write_bytes(description_text())
-    command = [generator, "generate", "--path", "openapi.json", "--output-path", "client", "--meta", "none"]
+    command = [str(generator), "generate", "--path", "openapi.json", "--output-path", "client", "--meta", "none"]
     path = f"{generator.parent}{os.pathsep}{os.environ['PATH']}"  # it runs ruff
     generated = subprocess.run(
         [*command, "--fail-on-warning"], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True,
