@@ -22,7 +22,7 @@ from amqtt_rest_bridge.broker.connections import Connections
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.publisher import Publisher, delivered
 from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.broker.wills import Wills
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
@@ -57,7 +57,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         with _logging_the_reason(), contextlib.ExitStack() as opened:
             loaded, sockets, spool = _open(settings, opened)
             publisher = Publisher(
-                context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker)
+                context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker),
+                partial(delivered, broker),
             )
             parts = assemble(settings, _CODE, publisher, amqtt_broker.loop_of(context), store=spool)
             may_publish = partial(amqtt_broker.may_publish, broker)

@@ -10,6 +10,8 @@ takes the place of one of amqtt's: those are the `replace_...` functions, which 
 
 import asyncio
 import traceback
+import uuid
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -112,6 +114,34 @@ def replace_broadcast(broker: Any, make: Callable[[Step], Step]) -> None:
 def replace_end_of_forwarding(broker: Any, make: Callable[[Step], Step]) -> None:
     """Replace the step of the shutdown that ends forwarding, once all sessions have ended."""
     broker._shutdown_broadcast_loop = make(broker._shutdown_broadcast_loop)
+
+
+async def forwarded(broker: Any) -> None:
+    """Wait until the delivery of every message that waits to be forwarded has begun.
+
+    One of our own follows them, on a topic that nothing subscribes to. amqtt lets go of it once it has looked for its
+    subscribers, which ends it: CPython counts references.
+    """
+    passed = asyncio.Event()
+    last = _Last(session=None, topic=f"$rest-bridge/{uuid.uuid4()}", data=b"")
+    weakref.finalize(last, passed.set)
+    broker._broadcast_queue.put_nowait(last)
+    del last
+    await passed.wait()
+
+
+class _Last(dict[str, Any]):
+    """A message as amqtt queues it, whose end can be noticed."""
+
+
+def unsent(broker: Any) -> int:
+    """Return how many bytes wait to be written to the sockets of connected clients."""
+    size = 0
+    for session, handler in list(sessions(broker).values()):
+        stream = getattr(getattr(handler, "writer", None), "_writer", None)  # none for WebSockets
+        if stream is not None and session.transitions.is_connected():
+            size += stream.transport.get_write_buffer_size()
+    return size
 
 
 def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":

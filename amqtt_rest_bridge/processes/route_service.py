@@ -7,7 +7,6 @@ the end `drain` and `close`. No MQTT library here.
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +46,7 @@ from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, st
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 5.0  # for running requests at shutdown
-_PUBLISH_SECONDS: Final = 2.0  # ... and then for their results, to be published
+_PUBLISH_SECONDS: Final = 2.0  # ... and at least so much for their results, to reach their subscribers
 _NO_TASKS: Final[Mapping[str, Work]] = MappingProxyType({})
 
 
@@ -231,6 +230,8 @@ class RouteService:
 
     async def drain(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + GRACE_SECONDS + _PUBLISH_SECONDS
         self._sockets.close()
         self._parts.schedule.replace(())
         self._admin.close()
@@ -247,8 +248,11 @@ class RouteService:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
             if kept and not self._redelivered:
                 log.info("route %s: %d message(s) stay in the spool for a start with this route", route, kept)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._parts.publisher.emptied(), _PUBLISH_SECONDS)
+        undelivered = await self._parts.publisher.settled(max(_PUBLISH_SECONDS, deadline - loop.time()))
+        if undelivered and self._redelivered:
+            log.info("%d message(s) were not acknowledged by the broker when the worker stopped", undelivered)
+        elif undelivered:
+            log.warning("%d message(s) had not reached their subscribers when the broker stopped", undelivered)
 
     async def close(self) -> None:
         """End all tasks and bridge processes, and close the listening sockets."""

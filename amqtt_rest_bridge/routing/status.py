@@ -22,8 +22,11 @@ class RoutesPublisher(PublisherPort, Protocol):
     def put_status(self, publication: Publication) -> bool:
         """Queue the status of a route; return False when there is no room."""
 
-    async def emptied(self) -> None:
-        """Wait until all that is queued has been published."""
+    async def settled(self, seconds: float) -> int:
+        """Wait until all that is queued has reached the broker's clients, or the broker where it is another process.
+
+        Returns after so many seconds at most, with the number of messages that have not.
+        """
 
 
 @dataclass(frozen=True, slots=True)

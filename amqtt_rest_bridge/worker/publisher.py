@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _HEADER_BYTES: Final = 64  # of a PUBLISH packet beside topic and payload, properties included
 _LOOK_SECONDS: Final = 0.01
+_AWAY_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,10 +78,19 @@ class BrokerPublisher:
         """Queue the status of a route; return False without a connection: the next one comes soon."""
         return self._connection is not None and self.put(publication, 1)
 
-    async def emptied(self) -> None:
-        """Wait until everything has been published; for ever, while the broker is away."""
+    async def settled(self, seconds: float) -> int:
+        """Wait until the broker has acknowledged all that is queued; return how many messages it has not in time.
+
+        A broker that is away is waited for two seconds at most.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while self._queue or self._under_way:
+            most = seconds if self._connection is not None else min(seconds, _AWAY_SECONDS)
+            if loop.time() - began >= most:
+                break
             await asyncio.sleep(_LOOK_SECONDS)
+        return len(self._queue) + len(self._under_way)
 
     def up(self, connection: MqttConnection) -> None:
         """Publish on this connection from now on."""

@@ -175,8 +175,7 @@ class Worker:
         await self._service.drain()
         if self._own is not None and not self._failed.done():
             self._publish_record(online=False)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._publisher.emptied(), 1)
+            await self._publisher.settled(1)
         await self._service.close()
         for slot in slots:
             await slot.close()

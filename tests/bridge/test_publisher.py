@@ -22,8 +22,11 @@ def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
     async def keep(_topic: str, _payload: bytes) -> None:
         raise AssertionError("nothing here is retained")
 
+    async def delivered(_seconds: float) -> int:
+        raise AssertionError("the broker goes on")
+
     async def run() -> None:
-        publisher = Publisher(broadcast, keep, queued)
+        publisher = Publisher(broadcast, keep, queued, delivered)
         for payload in (b"1", b"2", b"3"):
             assert publisher.put(Publication("topic", payload), 1)
         task = asyncio.create_task(publisher.run())

@@ -169,7 +169,7 @@ def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -
         publisher.up(connection)
         for _ in range(5):
             publisher.put(Publication("out", b"x"), 0)
-        await publisher.emptied()
+        await publisher.settled(10)
         connection.abort()
 
     run(script, use)
