@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.host import hosting
 from tests.bridge.http_target import Seen
 from tests.bridge.launcher_support import Running, Workplace
 from tests.bridge.recorder import Recorder, recording
