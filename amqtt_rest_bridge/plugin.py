@@ -41,7 +41,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     """Run REST_API routes beside an amqtt broker.
 
     The constructor loads the routes, binds the server ports and starts the bridge processes, so whatever is wrong stops
-    the broker's start; it blocks for ten seconds at most.
+    the broker's start; it blocks for `start_seconds` at most.
 
     Raises:
         RouteFilesError: A route file has an error; every fault has been logged.
@@ -66,6 +66,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             lossless = None
             if spool is not None:
                 has_acl = partial(amqtt_broker.has_acl, broker)
+                spool.on_refusing = parts.reporter.report_refusing
                 lossless = Lossless(parts.dispatcher, spool, may_publish, time.time, has_acl)
                 tasks |= {"lossless": lossless.run, "spool": lossless.tidy, "replaying": lossless.replay_later}
             self._lossless = lossless

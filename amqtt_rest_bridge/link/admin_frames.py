@@ -114,6 +114,7 @@ class BrokerInsight(Struct, frozen=True, array_like=True):
     """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
 
     `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
+    `spool_refusing` is whether messages of lossless routes are refused for a full disk.
     """
 
     restarts: int
@@ -121,6 +122,7 @@ class BrokerInsight(Struct, frozen=True, array_like=True):
     reasons: list[str]
     unmatched: dict[int, int] = {}
     unmatched_paths: list[UnmatchedPath] = []
+    spool_refusing: bool = False
 
 
 # Broker to bridge process.

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
-from amqtt_rest_bridge.processes.bridge_process import READY_SECONDS, BridgeProcess
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError
 from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
@@ -51,6 +51,7 @@ class BridgePool:
         server: Counts what their server mode takes in and answers.
         loop: The broker's, which may not run yet.
         oversight: Answers the one that serves the admin port; None without such a port.
+        start_seconds: What they get, together, to become ready at the start.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class BridgePool:
         server: ServerReports,
         loop: asyncio.AbstractEventLoop,
         oversight: Oversight | None = None,
+        start_seconds: float = 30.0,
     ) -> None:
         self.restarts = 0
         """How many bridge processes had to be started again."""
@@ -69,6 +71,7 @@ class BridgePool:
         self._settings = settings
         self._server = server
         self._oversight = oversight
+        self._start_seconds = start_seconds
         self._admin: socket.socket | None = None
         self._bridges: list[BridgeProcess] = []
         # Admitted while no bridge was ready, and on their way to one that is, before all that is admitted later.
@@ -109,28 +112,64 @@ class BridgePool:
         sockets: Mapping[int, socket.socket],
         admin: socket.socket | None = None,
     ) -> None:
-        """Start all processes and wait until they serve; blocks for `READY_SECONDS` at most.
+        """Start all processes and wait until they serve; blocks for `start_seconds` at most.
 
-        The first one serves the admin port, where there is a socket for it.
+        The first one serves the admin port, where there is a socket for it. One that dies is started again.
 
         Raises:
             ConfigurationError: One of them cannot start; none is left.
         """
         self._describe(routes, sockets)
         self._admin = admin
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + self._start_seconds
         try:
             for index in range(self._count):
-                bridge = self._make(index)
-                self._bridges.append(bridge)
-                if admin is not None and index == 0:
-                    bridge.serve_admin_now(admin)
-                bridge.configure_now(self._routes, self._ports_of(index))
-            for bridge in self._bridges:
-                bridge.await_ready(deadline)
+                self._start_now(index, deadline)
+            for index in range(self._count):
+                self._await_now(index, deadline)
         except (ConfigurationError, OSError) as error:
             self.close()
             raise ConfigurationError(f"the bridge process cannot start: {error}") from error
+
+    def _start_now(self, index: int, deadline: float) -> None:
+        """Start a process, again while it dies before it has read what it gets; raises `DiedError` at the deadline."""
+        delay = 0.0
+        while True:
+            bridge = self._make(index)
+            self._bridges[index : index + 1] = [bridge]
+            try:
+                if self._admin is not None and index == 0:
+                    bridge.serve_admin_now(self._admin)
+                bridge.configure_now(self._routes, self._ports_of(index))
+            except (BrokenPipeError, ConnectionResetError):
+                delay = self._bury(bridge, delay, deadline, DiedError("the bridge process ended while it started"))
+            else:
+                return
+
+    def _await_now(self, index: int, deadline: float) -> None:
+        """Wait until a process serves, and start it again while it dies."""
+        delay = 0.0
+        while True:
+            bridge = self._bridges[index]
+            try:
+                bridge.await_ready(deadline)
+            except DiedError as error:
+                delay = self._bury(bridge, delay, deadline, error)
+                self._start_now(index, deadline)
+            else:
+                return
+
+    def _bury(self, bridge: BridgeProcess, delay: float, deadline: float, error: DiedError) -> float:
+        """Close a process that died, wait for `delay`, and return the next one; raises the error at the deadline."""
+        bridge.close()
+        if time.monotonic() + delay >= deadline:
+            raise error
+        log.warning(
+            "bridge process %d (pid %d) ended while it started; it is started again %s",
+            bridge.index, bridge.pid, f"in {delay:.0f} s" if delay else "at once",
+        )  # fmt: skip
+        time.sleep(delay)
+        return min(LONGEST_DELAY, delay * 2 or FIRST_DELAY)
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""

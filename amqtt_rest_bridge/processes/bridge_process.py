@@ -50,7 +50,6 @@ from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS: Final = 10.0
 _BUFFER: Final = 1 << 20  # bytes
 # Credits go back a quarter of the window at a time, or after a while: each frame wakes the bridge process, which took
 # 15 % of the loop's time under full load when 64 credits or 2 ms were the measure.
@@ -58,6 +57,10 @@ _CREDIT_BATCH: Final = INITIAL_CREDITS // 4
 _CREDIT_SECONDS: Final = 0.05
 PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
+
+
+class DiedError(ConfigurationError):
+    """A bridge process ended during the start, as one does that is killed: another may start."""
 
 
 class BridgeProcess:
@@ -138,6 +141,7 @@ class BridgeProcess:
         """Wait until the bridge serves.
 
         Raises:
+            DiedError: It has ended without a reason.
             ConfigurationError: It cannot start, or did not within the time; the message says why.
         """
         while not self.ready:
@@ -148,9 +152,9 @@ class BridgeProcess:
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
                 raise ConfigurationError(reason)
             if frames is None:
-                raise ConfigurationError("the bridge process ended while it started; its output says why")
+                raise DiedError("the bridge process ended while it started; its output says why")
             if not frames and remaining <= 0:
-                raise ConfigurationError(f"the bridge process was not ready after {READY_SECONDS:.0f} s")
+                raise ConfigurationError("it was not ready in time; the setting start_seconds gives it more")
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""

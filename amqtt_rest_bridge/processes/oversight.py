@@ -29,7 +29,7 @@ from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
-from amqtt_rest_bridge.routing.status import StatusReporter
+from amqtt_rest_bridge.routing.status import StatusReporter, spool_refuses
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
 _LIVE_SECONDS: Final = 0.1
@@ -129,7 +129,7 @@ class Oversight:
     def _insight(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteInsight:
         return RouteInsight(
             statistics.name,
-            statistics.health if self._reporter.fault is None else "Red",
+            statistics.health if self._reporter.fault_of(statistics) is None else "Red",
             events,
             statistics.succeeded,
             statistics.failed,
@@ -150,12 +150,15 @@ class Oversight:
             reasons.append(self._reporter.fault)
         if failure is not None:
             reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
-        if self._store is not None and self._store.trouble is not None:
+        refusing = None if self._store is None else self._store.refusing
+        if refusing is not None:
+            reasons.append(spool_refuses(refusing))
+        elif self._store is not None and self._store.trouble is not None:
             reasons.append(f"the spool cannot be written: {self._store.trouble}")
         errors = 0 if failure is None else max(1, failure.errors)
         reasons += [*self._server.troubles(), *self._troubles()]
         unmatched = self._server.unmatched
-        return BrokerInsight(restarts, errors, reasons, unmatched.totals(), unmatched.most())
+        return BrokerInsight(restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None)
 
     def _follow(self, on: bool, processes: Processes) -> None:
         if on == self._observer.following:

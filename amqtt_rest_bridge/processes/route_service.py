@@ -109,7 +109,7 @@ def assemble(
     outcomes = Outcomes(publisher, statistics, reporter.health_changed, quiet_log, observer)
     server = ServerReports(outcomes)
     oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop, troubles)
-    pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight)
+    pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight, settings.start_seconds)
     return_large_blocks()
     queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
     dispatcher = Dispatcher(
@@ -187,7 +187,7 @@ class RouteService:
         return self._parts.pool.processes
 
     def start(self) -> None:
-        """Start the bridge processes and wait until they serve; blocks for ten seconds at most.
+        """Start the bridge processes and wait until they serve; blocks for `start_seconds` at most.
 
         Raises:
             ConfigurationError: One of them cannot start, or the admin port is taken; none is left.

@@ -29,6 +29,7 @@ _RANGES: Final = (
     ("workers", 1, 1024),
     ("reload_seconds", 0, 86_400),
     ("status_seconds", 0, 86_400),
+    ("start_seconds", 1, 3600),
 )
 
 SettingFault = tuple[tuple[str, ...], str]
@@ -55,6 +56,7 @@ class Settings:
     workers: int = 64
     reload_seconds: float = 2
     status_seconds: float = 30
+    start_seconds: float = 30
     spool: str | None = None
     access_log: str | None = None
     admin_host: str = "127.0.0.1"

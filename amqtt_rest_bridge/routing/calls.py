@@ -40,6 +40,10 @@ class Store(Protocol):
     def trouble(self) -> str | None:
         """Return why the last write failed, None when it did not."""
 
+    @property
+    def refusing(self) -> str | None:
+        """Return why messages are refused: from the first refusal to the first message that is kept again."""
+
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
         """Keep a call and return its key; raises `StoreFullError`.
 

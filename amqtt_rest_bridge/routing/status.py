@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.model import OverloadPolicy, Publication
 from amqtt_rest_bridge.routing.calls import PublisherPort
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.times import rfc3339
@@ -50,6 +50,11 @@ def status_topic(route: str) -> str:
     return f"{STATUS_TOPICS}{route}/status"
 
 
+def spool_refuses(why: str) -> str:
+    """Return the sentence for a spool that refuses messages."""
+    return f"the spool refuses messages, and can keep none until there is room on its disk: {why}"
+
+
 def reload_topic(topic: Callable[[str], str] = status_topic) -> str:
     """Return the topic beside the status of the routes where a reload that failed is retained until one succeeds."""
     return topic("").removesuffix("/status") + "reload"
@@ -80,12 +85,28 @@ class StatusReporter:
         self.fault: str | None = None
         """Why no route can be well, None while they can."""
         self._broken_since = 0.0  # since when there is a fault (Unix time)
+        self._refusing: str | None = None
+        self._refusing_since = 0.0
 
     def report_broken(self, fault: str | None) -> None:
         """Report all routes Red for this reason from now on; None: as they are themselves."""
         self.fault, self._broken_since = fault, time.time()
         if self._reports:
             self.report_all()
+
+    def report_refusing(self, why: str | None) -> None:
+        """Report lossless routes Red from now on, whose messages the spool refuses; None: it has kept one again."""
+        self._refusing, self._refusing_since = None if why is None else spool_refuses(why), time.time()
+        if self._reports:
+            for statistics in list(self._statistics.values()):
+                if statistics.policy is OverloadPolicy.LOSSLESS:
+                    self.report(statistics)
+
+    def fault_of(self, statistics: RouteStatistics) -> str | None:
+        """Return why a route is Red whatever became of its calls; None when it is not."""
+        if self.fault is None and statistics.policy is OverloadPolicy.LOSSLESS:
+            return self._refusing
+        return self.fault
 
     def health_changed(self, statistics: RouteStatistics) -> None:
         """Publish a route's status, once the status is published at all."""
@@ -102,9 +123,13 @@ class StatusReporter:
     def status(self, statistics: RouteStatistics) -> dict[str, Any]:
         """Return one route's status as it is now."""
         status = statistics.status(time.time())
-        if self.fault is not None:
-            error = {"time": rfc3339(self._broken_since), "code": "internal_error", "message": self.fault}
-            status |= {"health": "Red", "health_reason": self.fault, "last_error": error}
+        fault = self.fault_of(statistics)
+        if fault is not None:
+            since, code = self._broken_since, "internal_error"
+            if self.fault is None:
+                since, code = self._refusing_since, "overloaded"
+            error = {"time": rfc3339(since), "code": code, "message": fault}
+            status |= {"health": "Red", "health_reason": fault, "last_error": error}
         return status
 
     def report(self, statistics: RouteStatistics) -> None:

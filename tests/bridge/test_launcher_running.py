@@ -1,5 +1,6 @@
 """`rest-bridge serve` while it runs and when it ends: signals, event loop, listeners."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.bridge.launcher_support import BRIDGE, SECONDS, Workplace, accepts
+from tests.waiting import eventually
 
 STUCK_AT_SHUTDOWN = """\
     async def on_broker_pre_shutdown(self):
@@ -247,3 +249,27 @@ def test_request_under_way_is_finished_and_its_result_published_at_shutdown(plac
             assert running.end() == 0
             connection.close()
             client.sock.close()
+
+
+def test_a_bridge_process_that_is_killed_during_the_start_is_started_again(place: Workplace) -> None:
+    place.configure(("processes: 0", "processes: 1"))
+    with place.serving() as running:
+        eventually(running.children)
+        (killed,) = running.children()
+        os.kill(killed, signal.SIGKILL)
+        running.line("ended while it started; it is started again at once")
+        assert running.port
+        assert running.children() != [killed]
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+
+
+def test_a_bridge_process_has_start_seconds_to_become_ready(place: Workplace) -> None:
+    place.configure(("processes: 0", "processes: 1, start_seconds: 1"))
+    with place.serving() as running:
+        while running.process.poll() is None:  # whichever comes: none of them ever becomes ready
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it has ended meanwhile
+                for pid in running.children():
+                    os.kill(pid, signal.SIGKILL)
+        assert running.end() == 1
+    assert "ended while it started; its output says why" in running.lines[-1]

@@ -12,6 +12,10 @@ from tests.benchmarks import client_mode, rig
 from tests.bridge.host import hosting
 
 
+async def never(_seconds: float) -> int:
+    raise AssertionError("the broker goes on")
+
+
 def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
     """Return what a publisher with three publications has sent after some iterations of the loop."""
     sent: list[bytes] = []
@@ -22,11 +26,8 @@ def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
     async def keep(_topic: str, _payload: bytes) -> None:
         raise AssertionError("nothing here is retained")
 
-    async def delivered(_seconds: float) -> int:
-        raise AssertionError("the broker goes on")
-
     async def run() -> None:
-        publisher = Publisher(broadcast, keep, queued, delivered)
+        publisher = Publisher(broadcast, keep, queued, never)
         for payload in (b"1", b"2", b"3"):
             assert publisher.put(Publication("topic", payload), 1)
         task = asyncio.create_task(publisher.run())
@@ -40,7 +41,7 @@ def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
 
 
 def test_large_failures_have_no_room_beside_many_bytes_that_wait() -> None:
-    publisher = Publisher(lambda *_: asyncio.sleep(0), lambda *_: asyncio.sleep(0), lambda: 0)
+    publisher = Publisher(lambda *_: asyncio.sleep(0), lambda *_: asyncio.sleep(0), lambda: 0, never)
     large, small = Publication("topic", b"x" * (9 << 20)), Publication("topic", b"x" * LARGE_FAILURE)
     taken = [publisher.put(one, 1) for one in (large, large, large, small)]
     assert taken == [True, True, False, True]

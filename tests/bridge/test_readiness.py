@@ -39,23 +39,38 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_spool_that_cannot_be_written_is_a_reason_until_it_can_be_written_again(tmp_path: Path) -> None:
+async def tidy(host: Host) -> None:
+    """Do what the plugin does every second with its spool."""
+    lossless: Any = host.plugin._lossless
+    lossless._spool.checkpoint()
+    lossless._spool.settle()
+
+
+def test_a_spool_that_refuses_messages_is_a_reason_and_its_routes_are_red_until_it_keeps_one_again(tmp_path: Path) -> None:
     with recording() as target:
         lossless = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
         with hosting(lossless, admin_port=0, processes=1, spool=str(tmp_path / "spool.db")) as host:
             admin, client = admin_of(host), host.client("done/#")
             assert reasons(admin) == []
+            assert admin.value("rest_bridge_spool_refusing") == 0
             with full_disk():
                 client.publish("orders/1", b"1" * 10_000)
                 assert b"could not be written to the spool" in client.message()[1]
                 (reason,) = reasons(admin)
-                assert reason.startswith("the spool cannot be written: ")
+                assert reason.startswith("the spool refuses messages, ")
                 assert reason in admin.get("/").text
                 assert admin.value("rest_bridge_ready") == 0
-            eventually(lambda: reasons(admin) == [])  # without another message
+            host.wait(tidy(host))  # the disk has room again, and the spool knows it
+            assert reasons(admin) == [reason]
+            assert admin.value("rest_bridge_spool_refusing") == 1
+            assert admin.value("rest_bridge_health", route="Orders") == 2
+            (status,) = admin.get("/api/routes").json["routes"]
+            assert (status["health"], status["last_error"]["message"]) == ("Red", reason)
             client.publish("orders/2", b"2")
             assert client.message() == ("done/2", b"2")
             assert reasons(admin) == []
+            assert admin.value("rest_bridge_spool_refusing") == 0
+            assert admin.value("rest_bridge_health", route="Orders") == 1
 
 
 def test_a_port_that_is_not_served_is_a_reason_until_it_is_served(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Subscriber(Wire):
 
 
 class Gate:
-    """A server that answers when all requests have come and it is told to."""
+    """A server that answers once it is open."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.open = threading.Event()

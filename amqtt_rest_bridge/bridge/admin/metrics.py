@@ -42,6 +42,7 @@ METRICS: Final = {
     "rest_bridge_held_bytes": ("gauge", "Payloads of messages that wait or are in flight."),
     "rest_bridge_in_flight": ("gauge", "Calls that a worker runs."),
     "rest_bridge_spool_messages": ("gauge", "Messages of a lossless route on disk."),
+    "rest_bridge_spool_refusing": ("gauge", "1 from a message that the spool refused to the next it keeps, else 0."),
     "rest_bridge_restarts_total": ("counter", "Bridge processes that had to be started again."),
     "rest_bridge_reload_errors": ("gauge", "Errors of the last reload; 0 when it succeeded."),
     "rest_bridge_ready": ("gauge", "1 when /readyz answers 200, else 0."),
@@ -112,6 +113,7 @@ class _Samples(Collector):
         samples.append(Sample(f"{name}_count", labels, total))
 
     def _add_broker(self, broker: BrokerInsight) -> None:
+        self._add("rest_bridge_spool_refusing", {}, broker.spool_refusing)
         self._add("rest_bridge_restarts_total", {}, broker.restarts)
         self._add("rest_bridge_reload_errors", {}, broker.reload_errors)
         self._add("rest_bridge_ready", {}, not broker.reasons)

@@ -13,7 +13,7 @@ import logging
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +70,10 @@ class Spool:
         self._failing = False
         self.trouble: str | None = None
         """Why the last write failed, None when it did not, or when `settle` has found that the next one will not."""
+        self.refusing: str | None = None
+        """Why messages are refused: from the first refusal to the first message that is kept again."""
+        self.on_refusing: Callable[[str | None], None] = lambda _: None
+        """Called with `refusing` whenever it changes."""
         self._checkpointed = True  # completely, the last time
         self._replayed = 0  # the last row that `left_over` has yielded
         # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
@@ -110,8 +114,12 @@ class Spool:
             self._insert(row, size)
         except (sqlite3.Error, OSError) as error:
             self.trouble = str(error)
+            if self.refusing is None:
+                self._refuse(self.trouble)
             raise StoreFullError(str(error)) from error
         self.trouble = None
+        if self.refusing is not None:
+            self._refuse(None)
         self._ids[key] = self._cursor.lastrowid or 0
         return key
 
@@ -184,6 +192,12 @@ class Spool:
         self._connection.close()
         self._room.hold_for_next_start()
         self._lock.close()
+
+    def _refuse(self, why: str | None) -> None:
+        self.refusing = why
+        if why is None:
+            log.warning("the spool %s keeps messages again", self._path)
+        self.on_refusing(why)
 
     def _open(self) -> None:
         for _ in range(_REPAIRS):
