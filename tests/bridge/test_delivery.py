@@ -44,6 +44,7 @@ class FullStore:
     """Takes nothing."""
 
     trouble = None
+    refusing = None
 
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
         raise StoreFullError("no room")

@@ -46,7 +46,7 @@ async def tidy(host: Host) -> None:
     lossless._spool.settle()
 
 
-def test_a_spool_that_refuses_messages_is_a_reason_and_its_routes_are_red_until_it_keeps_one_again(tmp_path: Path) -> None:
+def test_a_spool_that_refuses_makes_its_routes_red_and_the_bridge_unready_until_it_keeps_again(tmp_path: Path) -> None:
     with recording() as target:
         lossless = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
         with hosting(lossless, admin_port=0, processes=1, spool=str(tmp_path / "spool.db")) as host:
