@@ -162,13 +162,15 @@ class Observed(Struct, frozen=True, array_like=True, tag=13):
 class FoundRecords(Struct, frozen=True, array_like=True, tag=14):
     """The last records of a route that the sender knows, and its last failures. Either direction.
 
-    From the broker first its own, with the number of bridge processes in `awaited` whose frames it passes on after it.
+    From the broker first its own, with the number of bridge processes in `awaited` whose frames it passes on after it,
+    and in `kept` the failures of calls whatever process ran them, which may have died since.
     """
 
     route: str
     records: list[Record]
     failures: list[Record]
     awaited: int = 0
+    kept: list[Record] = []
 
 
 # Bridge process to broker.

@@ -25,6 +25,7 @@ from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.topics import loggable
 
 _RECENT: Final = 50  # records of a route
+_KEPT: Final = 20  # failures of a route
 _MOST_LIVE: Final = 1000  # records between two looks at them
 
 SUCCEEDED: Final = "succeeded"
@@ -38,6 +39,7 @@ class Observer:
         """Whether every message is recorded for those that follow; see `take_live`."""
         self._counts: dict[EventName, EventCounts] = {}
         self._records: dict[str, deque[Record]] = {}
+        self._kept: dict[str, deque[Record]] = {}  # failures of calls, which a bridge process has recorded too
         self._live: list[Record] = []
         self._dropped = 0
 
@@ -46,6 +48,7 @@ class Observer:
         routes = {route for route, _ in names}
         self._counts = {name: self._counts.get(name) or _nothing() for name in names}
         self._records = {route: kept for route, kept in self._records.items() if route in routes}
+        self._kept = {route: kept for route, kept in self._kept.items() if route in routes}
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
@@ -54,9 +57,20 @@ class Observer:
             by_route.setdefault(route, {})[event] = counts
         return by_route
 
-    def ended(self, name: EventName, result: CallResult) -> None:
-        """Count a call that has ended."""
-        self._count(name, result.code or SUCCEEDED, result.waited, result.took)
+    def ended(self, listening: Listening, message: Message, result: CallResult) -> None:
+        """Count a call that has ended, and keep a failure: the bridge process that has recorded it may die."""
+        self._count(listening.name, result.code or SUCCEEDED, result.waited, result.took)
+        if result.code is None or result.code == SKIPPED or listening.name not in self._counts:
+            return
+        route, event = listening.name
+        record = Record(
+            time.time(), "call", route, event, loggable(message.topic), listening.event.method.value,
+            status=result.status or None, code=result.code, message=result.message,
+        )  # fmt: skip
+        kept = self._kept.get(route)
+        if kept is None:
+            kept = self._kept[route] = deque(maxlen=_KEPT)
+        kept.append(record)
 
     def lost(self, listening: Listening, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
@@ -91,7 +105,7 @@ class Observer:
     def found(self, route: str, awaited: int) -> FoundRecords:
         """Return the last records of a route; all of them are failures."""
         records = list(self._records.get(route, ()))
-        return FoundRecords(route, records, records, awaited)
+        return FoundRecords(route, records, records, awaited, list(self._kept.get(route, ())))
 
     def take_live(self) -> Observed | None:
         """Return what was recorded since the last time, None without any."""

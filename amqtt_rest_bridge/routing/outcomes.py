@@ -52,7 +52,7 @@ class Outcomes:
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
         if self.observer is not None:
-            self.observer.ended(listening.name, result)
+            self.observer.ended(listening, call.message, result)
         if changed:
             self._report_health(statistics)
         if result.publication is not None:

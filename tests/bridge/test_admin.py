@@ -171,6 +171,22 @@ def test_counts_survive_the_bridge_process_and_what_it_held_counts_as_lost(targe
         assert (call["topic"], call["code"]) == ("orders/2", "bridge_restarted")
 
 
+def test_failures_from_before_a_bridge_process_was_replaced_are_on_the_page_of_their_route(target: Recorder) -> None:
+    target.answer = lambda _: (400, b"no")
+    with hosting(client_route(target.url), admin_port=0, processes=1) as host:
+        admin, client, service = admin_of(host), host.client("done/#"), host.plugin.service
+        for number in range(3):
+            client.publish(f"orders/{number}", b"1")
+            client.message()
+        assert admin.get("/routes/Orders").text.count("<details>") == 3
+        kill(service.processes[0])
+        eventually(lambda: service.processes[0].ready)
+        page = admin.get("/routes/Orders")
+        assert (page.status, page.text.count("<details>")) == (200, 3)
+        assert "http_status" in page.text
+        assert "None." not in page.text
+
+
 def kill(process: BridgeProcess) -> None:
     os.kill(process.pid, signal.SIGKILL)
     eventually(lambda: not process.ready)

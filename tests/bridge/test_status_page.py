@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.bridge.admin import pages
+from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Host, configuration, hosting
 from tests.bridge.http_server_support import Raw, post
@@ -68,6 +69,39 @@ def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page)
         client.message()
     page.wait(f"{cell} === '{before + 5}'")
     assert page.evaluate("window.mark") == "not reloaded"
+
+
+def streaming(host: Host) -> http.client.HTTPResponse:
+    """Follow the changes, as soon as there is room for one more."""
+    found: list[http.client.HTTPResponse] = []
+
+    def is_live() -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", admin_of(host).port, timeout=20)
+        connection.request("GET", "/api/changes")
+        found.append(connection.getresponse())
+        if found[-1].status != 200:
+            found.pop().close()
+            connection.close()
+        return bool(found)
+
+    eventually(is_live)
+    return found[0]
+
+
+@pytest.mark.chromium
+def test_a_page_beyond_the_limit_says_that_it_is_not_live_and_becomes_it_when_another_one_is_not_seen(
+    host: Host, page: Page
+) -> None:
+    others = [streaming(host) for _ in range(MOST_FOLLOWERS)]
+    page.open(url(host))
+    page.wait("document.querySelector('[data-live]').innerText === 'not live, trying again'")
+    for other in others:
+        other.close()
+    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && 1")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    for other in [streaming(host) for _ in range(MOST_FOLLOWERS)]:  # a tab that is not seen holds no connection
+        other.close()
 
 
 @pytest.mark.chromium

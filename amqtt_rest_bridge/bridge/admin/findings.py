@@ -9,6 +9,7 @@ from amqtt_rest_bridge.link.admin_frames import FoundRecords, Record, WantRecord
 
 RECENT = 50
 FAILURES = 20
+_SAME_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +19,7 @@ class Finding:
     wake: Callable[[], None]
     records: list[Record] = field(default_factory=list)
     failures: list[Record] = field(default_factory=list)
+    kept: list[Record] = field(default_factory=list)
     missing: int | None = None
 
     @property
@@ -30,8 +32,15 @@ class Finding:
         return sorted(self.records, key=lambda record: record.time, reverse=True)[:RECENT]
 
     def last_failures(self) -> list[Record]:
-        """Return the last failures, the newest first."""
-        return sorted(self.failures, key=lambda record: record.time, reverse=True)[:FAILURES]
+        """Return the last failures, the newest first; those the broker kept where no process has them any more."""
+        lost = [one for one in self.kept if not any(_is_same(one, found) for found in self.failures)]
+        return sorted([*self.failures, *lost], key=lambda record: record.time, reverse=True)[:FAILURES]
+
+
+def _is_same(kept: Record, found: Record) -> bool:
+    """Return whether two records are, most likely, of one failure: its process and the broker each note it."""
+    same = (kept.event, kept.topic, kept.code) == (found.event, found.topic, found.code)
+    return same and abs(kept.time - found.time) < _SAME_SECONDS
 
 
 class Findings:
@@ -73,6 +82,7 @@ class Findings:
             for finding in findings:
                 finding.records += found.records
                 finding.failures += found.failures
+                finding.kept += found.kept
                 finding.missing = found.awaited if finding.missing is None else finding.missing - 1
         for finding in findings:
             if finding.is_complete:

@@ -5,6 +5,7 @@ const live = document.querySelector("[data-live]");
 const rows = new Map([...document.querySelectorAll("[data-route]")].map((row) => [row.dataset.route, row]));
 const page = document.querySelector("[data-page=route]");
 const MOST_CALLS = 50;
+const RETRY_MS = 5000;
 const MOST_FAILURES = 20;
 
 function tell(text) {
@@ -24,13 +25,34 @@ function update(row, cells) {
   }
 }
 
+// A browser opens six connections to a host: tabs that are not seen hold none, so that any number of them loads.
+// An EventSource that is refused (503: too many viewers) never tries again by itself.
 function follow(path, names) {
-  const source = new EventSource(path);
-  source.onopen = () => tell("live");
-  source.onerror = () => tell("connection lost, trying again");
-  for (const [name, take] of Object.entries(names)) {
-    source.addEventListener(name, (event) => take(JSON.parse(event.data)));
+  let source = null;
+  function open() {
+    if (source || document.hidden) return;
+    source = new EventSource(path);
+    source.onopen = () => tell("live");
+    source.onerror = () => {
+      if (source.readyState !== EventSource.CLOSED) return tell("connection lost, trying again");
+      close();
+      tell("not live, trying again");
+      setTimeout(open, RETRY_MS);
+    };
+    for (const [name, take] of Object.entries(names)) {
+      source.addEventListener(name, (event) => take(JSON.parse(event.data)));
+    }
   }
+  function close() {
+    if (source) source.close();
+    source = null;
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) close();
+    else if (page && !source) location.reload(); // calls have been missed
+    else open();
+  });
+  open();
 }
 
 function element(tag, text, className) {
