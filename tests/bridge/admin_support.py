@@ -104,11 +104,11 @@ class Admin:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request("GET", f"/api/live{query}", headers=dict(self._headers))
-            response = connection.getresponse()
-            assert response.status == 200, response.read()
-            assert response.headers["Content-Type"] == "text/event-stream"
-            assert response.readline() == b"retry: 2000\n"
-            yield Events(response)
+            with connection.getresponse() as response:  # it holds the socket beyond the connection's end
+                assert response.status == 200, response.read()
+                assert response.headers["Content-Type"] == "text/event-stream"
+                assert response.readline() == b"retry: 2000\n"
+                yield Events(response)
         finally:
             connection.close()
 
