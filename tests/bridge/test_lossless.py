@@ -183,6 +183,20 @@ def test_a_full_route_refuses_the_newest_message(tmp_path: Path) -> None:
         assert b"OVERLOAD_CAPACITY of 2" in client.message()[1]
 
 
+def test_a_lossless_route_refuses_what_has_no_room_in_bytes_and_what_is_too_large_and_keeps_neither_on_disk(
+    tmp_path: Path,
+) -> None:
+    spool = tmp_path / "spool.db"
+    routes = f"{route(free_port())} WITH OVERLOAD_BYTES '1KiB'"
+    with hosting(routes, spool=str(spool), max_message_bytes=2000) as host:
+        client = host.client("out")
+        for size in (1500, 1, 2001):  # one is taken where nothing is queued
+            client.publish("in/x", b"x" * size)
+        assert b"OVERLOAD_BYTES of 1 KiB" in client.message()[1]
+        assert b"payload_too_large" in client.message()[1]
+        assert on_disk(spool) == 1
+
+
 def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
