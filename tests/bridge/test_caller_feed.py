@@ -63,7 +63,8 @@ def not_reading(host: Host) -> Iterator[BridgeProcess]:
 
 @pytest.mark.parametrize("size", [20_000_000, pytest.param(40_000_000, marks=pytest.mark.long)])
 def test_large_messages_of_read_events_cost_no_reply(size: int) -> None:
-    with hosting(ROUTE, processes=1) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
+    hosted = hosting(ROUTE, processes=1, max_message_bytes=2 * size)
+    with hosted as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
         client = host.client("ask/#")
         waiting = pool.submit(ask, host, "POST", "/ask")
         request_id = client.message()[0].split("/")[1]
