@@ -65,7 +65,8 @@ class PreparedEvent:
     """A client event of a route, with everything that no message changes computed once.
 
     Immutable, so that any number of workers may call `build` at once. `of` is its route and event, `label` names
-    them in the log, `result` makes the publication of a response.
+    them in the log, `result` makes the publication of a response. With `forgets_payload` that and a failure need no
+    more of the message than its topic and time.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
@@ -87,6 +88,7 @@ class PreparedEvent:
         destination = event.destination_topic
         self._destination = None if destination is None or destination.needs_response else _Text(destination)
         self.result = result_of(event)
+        self.forgets_payload = not event.failure_payload and not any(map(_needs_payload, (destination, event.payload)))
         self._body = event.body
         self._signature = event.signature
         self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
@@ -171,6 +173,10 @@ def split_base_address(text: str) -> tuple[Origin, str]:
         return origin_of(parts), printable(parts.path).rstrip("/")
     except ValueError as error:
         raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
+
+
+def _needs_payload(text: PlaceholderText | None) -> bool:
+    return text is not None and any(name.startswith(("payload", "value")) for name in text.names)
 
 
 class _Text:

@@ -67,7 +67,8 @@ class _OpenCall:
     """A call that has not ended; `order_key` is set for an ORDERED event.
 
     With a RATE_LIMIT `current` is the try that waits for its turn to send another request, `has_turn` that it has come.
-    While it waits, `kept` are the bytes of its payload that count as kept; None: the broker process alone has it.
+    Without `has_payload` the broker process alone has the payload; while a call waits, `kept` are the bytes of its own
+    that count as kept.
     """
 
     id: int
@@ -80,7 +81,8 @@ class _OpenCall:
     url: str | None = None  # of the last try
     current: Try | None = None
     has_turn: bool = False
-    kept: int | None = 0
+    has_payload: bool = True
+    kept: int = 0
 
 
 class RouteRunner:
@@ -204,6 +206,8 @@ class RouteRunner:
         try:
             built = self._build(call)
             call.url = built.request.url
+            if event.forgets_payload and len(call.message.payload) >= _LARGE:
+                _let_go(call)
             response = yield from self._sender.exchange(built.request, stopwatch)
             failure = results.failure_of(built.request, response)
             if failure is None:
@@ -321,16 +325,16 @@ class RouteRunner:
 
     def _begin_wait(self, call: _OpenCall, *, for_try: bool = True) -> None:
         """Report that a call waits; its payload goes where too many are kept, unless its try has begun."""
-        message = call.message
-        size = len(message.payload)
-        call.kept = size if self._context.payloads.keep(size) else 0 if call.current is not None else None
-        if call.kept is None:
-            call.message = Message(message.topic, b"", message.timestamp)
-        self._outbox.send(Waiting(call.id, 1, for_try, let_go=call.kept is None))
+        size = len(call.message.payload)
+        if self._context.payloads.keep(size):
+            call.kept = size
+        elif call.current is None:
+            _let_go(call)
+        self._outbox.send(Waiting(call.id, 1, for_try, let_go=_is_incomplete(call)))
 
     def _end_wait(self, call: _OpenCall, start: Callable[[_OpenCall], None]) -> None:
         """Report that a call is due and start it, once its payload is here."""
-        if call.kept is None:
+        if _is_incomplete(call):
             self._context.payloads.expect(call.id, functools.partial(self._restore, call, start))
             self._outbox.send(Waiting(call.id, -1))
             return
@@ -341,7 +345,7 @@ class RouteRunner:
 
     @staticmethod
     def _restore(call: _OpenCall, start: Callable[[_OpenCall], None], message: Message) -> None:
-        call.message, call.kept = message, 0
+        call.message, call.has_payload = message, True
         start(call)
 
     # A retry that is due.
@@ -352,7 +356,7 @@ class RouteRunner:
             return
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
-            self._context.payloads.release(call.kept or 0)
+            self._context.payloads.release(call.kept)
             self._outbox.send(Returned(call.id))
             self._leave(call)
             return
@@ -404,6 +408,17 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
+
+
+def _let_go(call: _OpenCall) -> None:
+    """Leave the payload of a call to the broker process."""
+    message, call.has_payload = call.message, False
+    call.message = Message(message.topic, b"", message.timestamp)
+
+
+def _is_incomplete(call: _OpenCall) -> bool:
+    """Return whether a call that goes on needs its payload, which the broker process alone has."""
+    return call.current is None and not call.has_payload
 
 
 def _waited(call: _OpenCall) -> float:
