@@ -164,7 +164,8 @@ class ServerEvent:
 class Route:
     """One `DEFINE ROUTE ... WITH TYPE REST_API`, checked; `path` and `position` are those of its DEFINE.
 
-    `secrets` are the values that GET SECRET, `{secret.X}`, passwords and signing secrets brought in, for masking.
+    For masking: `secrets` are the values that GET SECRET, `{secret.X}`, passwords, tokens and signing secrets brought
+    in, `in_addresses` those of GET ENV and `{env.X}` in URLs. `definition` is its text, in one layout, without secrets.
     """
 
     name: str
@@ -175,6 +176,8 @@ class Route:
     path: str = field(default="", compare=False)
     position: Position = field(default=Position(1, 1), compare=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    in_addresses: frozenset[str] = field(default=frozenset(), repr=False)
+    definition: str = field(default="", repr=False, compare=False)
 
 
 class Message(Struct, frozen=True, array_like=True):
@@ -197,13 +200,17 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response read to its end; `headers` as received, `body` after content decoding, `elapsed` in seconds."""
+    """A response read to its end; `headers` as received, `body` after content decoding, `elapsed` in seconds.
+
+    `credentials` were sent beside the request's own: an access token, those for a proxy. They are here for masking.
+    """
 
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
     elapsed: float
+    credentials: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
 
 class Publication(Struct, frozen=True, array_like=True):

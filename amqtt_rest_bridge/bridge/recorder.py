@@ -16,7 +16,7 @@ from msgspec import Struct
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.link.admin_frames import FoundRecords, Observed, Record
-from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
 from amqtt_rest_bridge.topics import loggable
 
@@ -78,7 +78,7 @@ class Recorder:
     ) -> None:
         """Record the end of a call, or (`kind` "retry") a try that failed; `url` None when none could be built."""
         if url is not None and len(url) > _LONGEST:
-            url = mask(url, of[0].secrets)[:_LONGEST]
+            url = masker_of(of[0]).address(url)[:_LONGEST]
         if len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
         told = None if failure is None else (failure.code.value, failure.message, failure.hint)
@@ -97,7 +97,8 @@ class Recorder:
         now = time.time()
         target = request.target
         if len(target) > _LONGEST:
-            target = mask(_path(target), () if of[0] is None else of[0].secrets)[:_LONGEST]
+            masker = NO_SECRETS if of[0] is None else masker_of(of[0])
+            target = masker.address(_path(target))[:_LONGEST]
         if topic is not None and len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
         seconds = 0.0 if began is None or began > now else now - began
@@ -149,7 +150,7 @@ def _path(target: str) -> str:
 
 def _shown(raw: _Raw) -> Record:
     route, event = raw.of
-    secrets = () if route is None else route.secrets
+    masker = NO_SECRETS if route is None else masker_of(route)
     url, status = raw.url, raw.status
     if isinstance(status, str):
         url, status = _path(url or ""), int(status[:3])
@@ -161,10 +162,10 @@ def _shown(raw: _Raw) -> Record:
         None if event is None else event.name,
         None if raw.topic is None else loggable(raw.topic),
         str(raw.method),
-        None if url is None else mask(url, secrets),
+        None if url is None else masker.address(url),
         status,
         code,
-        None if message is None else mask(message, secrets),
+        None if message is None else masker.address(message),
         hint,
         raw.tries,
         round(1000 * raw.seconds, 1),

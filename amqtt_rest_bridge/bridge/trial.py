@@ -50,17 +50,21 @@ def try_call(
 ) -> CallTrial:
     """Run the one try of a call; `send` may raise `CallError`."""
     prepared = PreparedEvent(route, event, max_body_bytes=MAX_BYTES)
-    built, response = None, None
+    built, request, response = None, None, None
     try:
         built = prepared.build(message, idempotency_key=key)
-        response = send(built.request)
-        failure = results.failure_of(built.request, response)
+        request = built.request
+        response = send(request)
+        failure = results.failure_of(request, response)
         if failure is None:
             return CallTrial(route, event, built, prepared.result(message, built.destination, response))
     except SkippedError:
         return CallTrial(route, event, None, None)
     except CallError as error:
         failure = error
+    masker = results.masker_for(prepared.masker, request, response)
+    failure = results.error_without_secrets(masker, failure)
+    response = None if response is None else results.without_secrets(masker, response)
     return CallTrial(route, event, built, results.failure(route.name, event, message, failure, response), failure)
 
 

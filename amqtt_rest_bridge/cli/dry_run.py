@@ -1,9 +1,6 @@
 """`rest-bridge try`: show the requests that one message would send, or send them. Main thread."""
 
-import base64
-import contextlib
 import os
-import re
 import sys
 import time
 import uuid
@@ -15,9 +12,8 @@ from typing import Annotated
 import typer
 
 from amqtt_rest_bridge.bridge.client.http_options import sender_of
-from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender
 from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, SkippedError
-from amqtt_rest_bridge.bridge.client.results import failure_of
+from amqtt_rest_bridge.bridge.client.results import failure_of, masker_for
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
@@ -25,7 +21,7 @@ from amqtt_rest_bridge.failures import failure_topic
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.masking import is_credential, mask_encoded, mask_header
+from amqtt_rest_bridge.masking import Masker, masker_of
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
@@ -120,16 +116,19 @@ def request_of(line: str, headers: Iterable[str], body: bytes) -> Request:
 
 def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     """Print the answer to a request and what it would publish; return the exit status."""
-    secrets = frozenset(secret for route in routes for secret in route.secrets)
+    masker = Masker(
+        (secret for route in routes for secret in route.secrets),
+        (value for route in routes for value in route.in_addresses),
+    )
     tried = try_request(routes, request, now=time.time())
     if tried.event is not None:
         print(f"# route {tried.event.route}, event {tried.event.event}: {tried.event.request}")
-    print(mask_encoded(tried.response.status, secrets))
-    print("\n".join(_headers_and_body(tried.response.headers, tried.response.body, secrets)))
+    print(masker.text(tried.response.status))
+    print("\n".join(_headers_and_body(tried.response.headers, tried.response.body, masker)))
     for publication in tried.publications:
         retained = ", retained" if publication.retain else ""
-        print(f"# would be published on {mask_encoded(publication.topic, secrets)}{retained}:")
-        print(_body_text(publication.payload, secrets))
+        print(f"# would be published on {masker.text(publication.topic)}{retained}:")
+        print(_body_text(publication.payload, masker))
     if not tried.publications:
         print("# nothing would be published")
     return 0 if tried.response.status < "400" else 1
@@ -138,39 +137,40 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
     """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
-    secrets, response = route.secrets, None
+    masker, response = masker_of(route), None
     try:
         prepared = PreparedEvent(route, event, max_body_bytes=MAX_BYTES)
         call = prepared.build(message, idempotency_key=_key(route, send=send))
-        secrets |= credentials_of(call.request)
-        print("\n".join(request_lines(_with_token(route, call.request), route.secrets)))
+        masker = masker_for(masker, call.request, None)
+        print("\n".join(request_lines(_with_token(route, call.request), prepared.masker)))
         if not send:
             goes_to = call.destination or (event.destination_topic.source if event.destination_topic else None)
-            print(f"# nothing was sent; the response would go to {_topic(goes_to, route.secrets)}\n")
+            print(f"# nothing was sent; the response would go to {_topic(goes_to, prepared.masker)}\n")
             return True
         response, failure = _send(route, call.request)
-        print("\n".join(response_lines(response, secrets)))
+        masker = masker_for(masker, call.request, response)
+        print("\n".join(response_lines(response, masker)))
         if failure is None:
             result = prepared.result(message, call.destination, response)
-            goes_to = _topic(result.topic if result else None, secrets)
+            goes_to = _topic(result.topic if result else None, masker)
             print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}")
             if result and result.payload != response.body:  # PAYLOAD or RESPONSE_FORMAT has shaped it
-                print(f"# as:\n{_body_text(result.payload, secrets)}")
+                print(f"# as:\n{_body_text(result.payload, masker)}")
             print()
             return True
     except SkippedError:
-        print(f"# skipped: {mask_encoded(why_skipped(event.when, message), secrets)}\n")
+        print(f"# skipped: {masker.text(why_skipped(event.when, message))}\n")
         return True
     except CallError as failed:
         failure = failed
-    where = _topic(failure_topic(event, message, response), secrets)
-    print(f"# fails with {failure.code}: {mask_encoded(failure.message, secrets)}")
+    where = _topic(failure_topic(event, message, response), masker)
+    print(f"# fails with {failure.code}: {masker.address(failure.message)}")
     print(f"# hint: {failure.hint}\n# the failure would go to {where}\n")
     return False
 
 
-def _topic(topic: str | None, secrets: frozenset[str]) -> str:
-    return mask_encoded(topic or "no topic", secrets)
+def _topic(topic: str | None, masker: Masker) -> str:
+    return masker.text(topic or "no topic")
 
 
 def why_skipped(condition: Condition | None, message: Message) -> str:
@@ -203,8 +203,6 @@ def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallError |
         response = sender.send(request)
     finally:
         sender.close()
-    if isinstance(sender, AuthorizedSender):
-        response = sender.without_token(response)
     return response, failure_of(request, response)
 
 
@@ -215,49 +213,35 @@ def _with_token(route: Route, request: HttpRequest) -> HttpRequest:
     return replace(request, headers=(*request.headers, ("Authorization", "Bearer (token)")))
 
 
-def credentials_of(request: HttpRequest) -> frozenset[str]:
-    """Return what headers carry that are masked by their name, whole and in parts: a server may send any of it back."""
-    found: set[str] = set()
-    for name, value in request.headers:
-        if is_credential(name):
-            scheme, _, rest = value.partition(" ")
-            credentials = rest.strip() or scheme
-            found |= {value, credentials, *re.findall(r"""=\s*"?([^\s;,"=]+)""", credentials)}
-            if scheme.lower() == "basic":
-                with contextlib.suppress(ValueError):
-                    found.add(base64.b64decode(rest).decode().partition(":")[2])
-    return frozenset(found)
-
-
-def request_lines(request: HttpRequest, secrets: frozenset[str]) -> Iterator[str]:
+def request_lines(request: HttpRequest, masker: Masker) -> Iterator[str]:
     """Write a request as it is sent, but with the whole URL and with credentials masked."""
-    yield f"{request.method} {mask_encoded(request.url, secrets)}"
-    yield from _headers_and_body(request.headers, request.body or b"", secrets)
+    yield f"{request.method} {masker.address(request.url)}"
+    yield from _headers_and_body(request.headers, request.body or b"", masker)
 
 
-def response_lines(response: HttpResponse, secrets: frozenset[str]) -> Iterator[str]:
+def response_lines(response: HttpResponse, masker: Masker) -> Iterator[str]:
     """Write a response as it came, after content decoding, with secrets masked in every form that servers send back."""
-    yield f"{response.status} {_printable(mask_encoded(response.reason, secrets))}"
-    yield from _headers_and_body(response.headers, response.body, secrets)
+    yield f"{response.status} {_printable(masker.text(response.reason))}"
+    yield from _headers_and_body(response.headers, response.body, masker)
 
 
-def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, secrets: frozenset[str]) -> Iterator[str]:
+def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, masker: Masker) -> Iterator[str]:
     for name, value in headers:
-        yield f"{mask_encoded(name, secrets)}: {_printable(mask_header(name, value, secrets))}"
+        yield f"{masker.text(name)}: {_printable(masker.header(name, value))}"
     yield ""
     if body:
-        yield _body_text(body, secrets)
+        yield _body_text(body, masker)
         yield ""
 
 
-def _body_text(body: bytes, secrets: frozenset[str]) -> str:
+def _body_text(body: bytes, masker: Masker) -> str:
     try:
-        text = body.decode()
+        text = masker.body(body, shown=True).decode()
     except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:  # UTF-16 has one beside each ASCII character, where no secret would be found
         return f"({len(body)} bytes that are not text)"
-    return "".join([char if char in "\n\t" or char.isprintable() else "\ufffd" for char in mask_encoded(text, secrets)])
+    if "\0" in text:
+        return f"({len(body)} bytes that are not text)"
+    return "".join([char if char in "\n\t" or char.isprintable() else "\ufffd" for char in text])
 
 
 def _printable(text: str) -> str:

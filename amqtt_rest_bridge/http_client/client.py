@@ -149,7 +149,12 @@ class HttpClient:
             following = self._following(url, received) if redirects and received.status in REDIRECTS else None
             if following is None:
                 return HttpResponse(
-                    received.status, received.reason, received.headers, received.body, stopwatch.seconds
+                    received.status,
+                    received.reason,
+                    received.headers,
+                    received.body,
+                    stopwatch.seconds,
+                    server.credentials,
                 )
             origin, target = following
             url, redirects = f"{origin}{target}", redirects - 1

@@ -27,6 +27,7 @@ from amqtt_rest_bridge.http_client.failures import EXCHANGE_ERRORS
 from amqtt_rest_bridge.http_client.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client.response import Headers
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
+from amqtt_rest_bridge.masking import credentials_of
 
 # Decision: an address that does not answer delays those after it no longer than this (the idea of RFC 8305).
 _PATIENCE: Final = 3.0  # seconds
@@ -72,6 +73,7 @@ class Server:
         self.proxy_headers: Headers = ()
         if proxy is not None and proxy.authorization is not None:
             self.proxy_headers = (("Proxy-Authorization", proxy.authorization),)
+        self.credentials = credentials_of(self.proxy_headers) if self.forwarded else frozenset()
 
 
 class Connector:

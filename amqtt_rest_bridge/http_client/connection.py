@@ -88,14 +88,12 @@ def exchange(
     if "content-encoding" in named:
         content = decode_content(content, named["content-encoding"], limit)
     keep_alive = _KEEP_ALIVE_TIMEOUT.search(named.get("keep-alive", ""))
-    # RFC 9112 section 6.1: with both lengths present, a proxy on the way may have seen another end of this response.
-    ambiguous = response.chunked and "content-length" in named
     return Received(
         response.status,
         response.reason,
         response.fields,
         content,
-        wire.kept and not ambiguous and wire.is_clean(),
+        wire.kept and wire.is_clean(),
         None if keep_alive is None else int(keep_alive[1]),
     )
 

@@ -77,6 +77,8 @@ class FinalResponse(HTTPResponse):
         if self.status in _WITHOUT_BODY or (self._opens_tunnel and 200 <= self.status < 300):
             self.length = 0
         elif "transfer-encoding" in self.named:
+            if "content-length" in self.named:  # a proxy on the way may have seen another end of it, section 6.3
+                raise MalformedResponseError("it has both a Content-Length and a Transfer-Encoding")
             if {value.lower() for value in self._all("transfer-encoding")} != {"chunked"}:
                 raise MalformedResponseError("its Transfer-Encoding is not chunked")
             self.chunked = True

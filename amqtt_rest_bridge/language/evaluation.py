@@ -135,6 +135,13 @@ class Value:
         return frozenset(part.text for part in self.parts if _is_from_outside(part) and part.text)
 
     @property
+    def variables(self) -> frozenset[str]:
+        """Return those of them that are values of environment variables."""
+        return frozenset(
+            part.text for part in self.parts if _is_from_outside(part) and part.text and part.label.startswith("{env.")
+        )
+
+    @property
     def shown(self) -> str:
         """Return the text as a fault may show it: on one line, what came from outside by its name only."""
         return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))

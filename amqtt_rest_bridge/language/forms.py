@@ -44,6 +44,16 @@ def read_address(text: str, *, use_ssl: bool) -> str:
     return f"{name}://{authority}{slash}{path}".rstrip("/")
 
 
+ADDRESSES = ("BASE_ADDRESS", "ENDPOINT", "OAUTH2_TOKEN_URL")
+"""The settings that URLs are made of."""
+
+
+def address_forms(text: str) -> tuple[str, ...]:
+    """Return a part of a URL as it may be shown again: also without its slash at the end, and the scheme's own port."""
+    short = text.strip().rstrip("/")
+    return text, short, re.sub(r"\A(http://[^/]*):80(?=/|\Z)|\A(https://[^/]*):443(?=/|\Z)", r"\1\2", short)
+
+
 def check_url(text: str) -> None:
     """Refuse what is not the whole http or https address of something, without credentials or a fragment."""
     scheme = _SCHEME.match(text)

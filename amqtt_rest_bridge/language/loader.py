@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
-from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language import forms, written
 from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
@@ -18,6 +18,7 @@ from amqtt_rest_bridge.language.nodes import Block, Blocks
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
+from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.placeholders import may_match, pattern
 from amqtt_rest_bridge.topics import TopicIndex
@@ -113,9 +114,10 @@ class _Loader:
         if definition.name is not None and (hint := self._first_place("route", definition.name, definition, report)):
             report.error(definition.offset, f"there are two routes {definition.name}", hint)
         blocks = definition.blocks
-        route_config = RouteConfig()
+        route_config, shaping = RouteConfig(), None
         if blocks.route_config is not None:
-            route_config = read_route_config(TypedBlock(blocks.route_config, report, self._environment))
+            shaping = TypedBlock(blocks.route_config, report, self._environment)
+            route_config = read_route_config(shaping)
         events = [TypedBlock(block, report, self._environment) for block in blocks.events]
         if blocks.config is None:
             if BlockKind.CONFIG not in blocks.broken:
@@ -127,15 +129,19 @@ class _Loader:
         client_events, server_events = self._read_events(definition, config, config_block, events, report)
         _warn_of_idle(definition, blocks, config, report)
         warn_of_cleartext(config_block, events)
+        secrets: frozenset[str] = frozenset().union(config_block.secrets, *(event.secrets for event in events))
+        name = definition.name or ""
         return Route(
-            name=definition.name or "",
+            name=name,
             config=config,
             client_events=client_events,
             server_events=server_events,
             route_config=route_config,
             path=report.path,
             position=report.position(definition.offset),
-            secrets=frozenset().union(config_block.secrets, *(event.secrets for event in events)),
+            secrets=secrets,
+            in_addresses=frozenset().union(config_block.in_addresses, *(event.in_addresses for event in events)),
+            definition=written.definition(name, config_block, shaping, events, Masker(secrets)),
         )
 
     def _read_events(

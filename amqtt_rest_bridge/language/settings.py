@@ -54,6 +54,7 @@ class TypedBlock:
         self.report = report
         self.failed = block.broken | block.guessed
         self.secrets: set[str] = set()
+        self.in_addresses: set[str] = set()
         self.texts: dict[str, Value] = {}
         self.values: dict[str, Any] = {}
         self.headers: list[tuple[Value, Value]] = []
@@ -82,6 +83,8 @@ class TypedBlock:
             converter = _CONVERTERS.get(parameter.kind)
             self.values[parameter.name] = converter(parameter, value) if converter else value.text
             self.texts[parameter.name] = value
+            if parameter.name in forms.ADDRESSES:
+                self.in_addresses.update(form for text in value.variables for form in forms.address_forms(text))
         except FormError as refused:
             self.failed.add(parameter.name)
             hint = refused.hint and value.hide(refused.hint)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route
 from amqtt_rest_bridge.topics import loggable
 
@@ -42,7 +42,7 @@ def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
 def described(route: Route, event: ClientEvent) -> str:
     """Return a client event's METHOD and server for a log line; never the path, which payloads and secrets fill."""
     server = "/".join((route.config.base_address or "").split("/", 3)[:3])
-    return f"{event.method} {mask(server, route.secrets)}"
+    return f"{event.method} {masker_of(route).address(server)}"
 
 
 class QuietLog:

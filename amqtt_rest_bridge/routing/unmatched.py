@@ -16,7 +16,7 @@ from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.language.hints import closest
 from amqtt_rest_bridge.link.admin_frames import NearestEndpoint, UnmatchedPath
 from amqtt_rest_bridge.link.frames import UNMATCHED_PATHS, UnmatchedCount
-from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.masking import Masker, masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
 from amqtt_rest_bridge.routing.quiet_log import Later, on_this_loop
 from amqtt_rest_bridge.topics import loggable
@@ -146,10 +146,11 @@ class Unmatched:
     def _shown(self, key: _Key) -> tuple[str, str]:
         method, path, _ = key
         decoded = unquote(path)
-        held = [secret for secret in self._secrets if secret in path or secret in decoded]  # few, and `mask` is slow
-        shown = mask(path, held)
+        held = [secret for secret in self._secrets if secret in path or secret in decoded]  # few: not all forms of all
+        masker = Masker(held)
+        shown = masker.text(path)
         if any(secret in unquote(shown) for secret in held):  # encoded as no encoder does
-            shown = mask(decoded, held)
+            shown = masker.text(decoded)
         return loggable(method), loggable(shown)
 
     def _of(self, port: int) -> "_Endpoints | None":
@@ -196,4 +197,4 @@ class _Endpoints:
         if near is None:
             return None
         route, event = next((one for one in paths[near] if one[1].method.value == method), paths[near][0])
-        return NearestEndpoint(event.method.value, mask(event.endpoint, route.secrets), route.name, event.name)
+        return NearestEndpoint(event.method.value, masker_of(route).address(event.endpoint), route.name, event.name)

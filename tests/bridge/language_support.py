@@ -64,6 +64,9 @@ def messages(text: str) -> list[str]:
     return [str(fault).replace("\n", " | ") for fault in load_text(text).faults]
 
 
+_OF_THE_TEXT = ("path", "position", "definition")
+
+
 def plain(value: object) -> Any:
     """Turn a part of the model into JSON values; what has its default is left out, secrets are shown.
 
@@ -78,7 +81,7 @@ def plain(value: object) -> Any:
         return {
             field.name: plain(getattr(value, field.name))
             for field in fields(value)
-            if field.name not in ("path", "position") and not _is_default(field, getattr(value, field.name))
+            if field.name not in _OF_THE_TEXT and not _is_default(field, getattr(value, field.name))
         }
     if isinstance(value, frozenset):
         return sorted(value)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
 
 _ROW: Final = 34
@@ -39,14 +39,15 @@ class Drawing:
 def edges(route: Route) -> list[tuple[str, str, str]]:
     """Return where each event of a route begins and ends: (from, route, to); secrets are masked."""
     found: dict[tuple[str, str, str], None] = {}
+    masker = masker_of(route)
     for client in route.client_events:
-        found[client.source_topic, route.name, mask(_server(route.config.base_address), route.secrets)] = None
+        found[client.source_topic, route.name, masker.address(_server(route.config.base_address))] = None
     for server in route.server_events:
-        endpoint = mask(f"{server.method} :{route.config.server_port}{server.endpoint}", route.secrets)
+        endpoint = masker.address(f"{server.method} :{route.config.server_port}{server.endpoint}")
         if server.destination_topic is None:
             found[server.source_topic or "", route.name, endpoint] = None
         else:
-            found[endpoint, route.name, mask(server.destination_topic.source, route.secrets)] = None
+            found[endpoint, route.name, masker.text(server.destination_topic.source)] = None
     return list(found)
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from amqtt_rest_bridge.bridge.admin.definition import definition
 from amqtt_rest_bridge.bridge.admin.findings import Finding
 from amqtt_rest_bridge.bridge.admin.graph import MOST_ROUTES, drawing
 from amqtt_rest_bridge.bridge.admin.history import History
@@ -82,7 +81,7 @@ class StatusPages:
             self._route.render(
                 row=row(insight, self._history),
                 place=f"{route.path}:{route.position.line}",
-                definition=definition(route),
+                definition=route.definition,
                 drawing=drawing([route]),
                 calls=finding.recent(),
                 failures=finding.last_failures(),

@@ -2,7 +2,7 @@
 
 The token is fetched when it is first needed, by one thread, while the others that need it wait for that thread. It is
 renewed before it expires, and once for a request that the server answers with 401. Client workers run it, several at
-once; the token is in no message, log line or payload.
+once; the token is in no message, log line or failure.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -20,10 +21,10 @@ from urllib.parse import quote_plus, urlencode
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, finish
-from amqtt_rest_bridge.masking import MASK, mask
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 _MARGIN_SECONDS: Final = 30.0  # renewed so long before it expires, but after nine tenths of a short life
+_REMEMBERED: Final = 4
 _NOT_ACCEPTED: Final = (400, 401)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # RFC 6749 appendix A.12, without spaces: it becomes part of a header
 _ERROR: Final = re.compile(r"[a-z_]{1,40}")  # RFC 6749 section 5.2
@@ -60,11 +61,13 @@ class TokenSource:
         self._token: _Token | None = None
         self._fetching: Future[_Token] | None = None
         self._in_body = False  # the server wants the client's credentials there, not as Basic
+        self._issued: deque[str] = deque(maxlen=_REMEMBERED)
 
     @property
-    def current(self) -> str | None:
-        """Return the token in use, for masking."""
-        return None if self._token is None else self._token.value
+    def issued(self) -> frozenset[str]:
+        """Return the last tokens, for masking: a request may still be on its way with one of them."""
+        with self._lock:
+            return frozenset(self._issued)
 
     def token(self) -> str:
         """Return the token, fetching it when there is none that is good for a while; blocks.
@@ -109,6 +112,7 @@ class TokenSource:
             fetching.set_exception(error)
         else:
             with self._lock:
+                self._issued.append(token.value)
                 self._token, self._fetching = token, None
             fetching.set_result(token)
 
@@ -160,18 +164,10 @@ class AuthorizedSender:
             return (yield from self._sender.exchange(request, stopwatch))
         token = self._tokens.token()
         response = yield from self._sender.exchange(_authorized(request, token), stopwatch)
-        if response.status != 401:
-            return response
-        self._tokens.refuse(token)
-        return (yield from self._sender.exchange(_authorized(request, self._tokens.token()), stopwatch))
-
-    def without_token(self, response: HttpResponse) -> HttpResponse:
-        """Return a response with the token masked, which a server may send back."""
-        token = self._tokens.current
-        if token is None:
-            return response
-        headers = tuple((name, mask(text, [token])) for name, text in response.headers)
-        return replace(response, headers=headers, body=response.body.replace(token.encode(), MASK.encode()))
+        if response.status == 401:
+            self._tokens.refuse(token)
+            response = yield from self._sender.exchange(_authorized(request, self._tokens.token()), stopwatch)
+        return replace(response, credentials=response.credentials | self._tokens.issued)
 
     def expire(self) -> None:
         """Close connections that have been idle for too long."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from amqtt_rest_bridge.bridge.client.results import result_of
 from amqtt_rest_bridge.errors import BridgeError, CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import Exchange, Origin, Stopwatch, origin_of, printable
+from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,
@@ -65,8 +66,8 @@ class PreparedEvent:
     """A client event of a route, with everything that no message changes computed once.
 
     Immutable, so that any number of workers may call `build` at once. `of` is its route and event, `label` names
-    them in the log, `result` makes the publication of a response. With `forgets_payload` that and a failure need no
-    more of the message than its topic and time.
+    them in the log, `result` makes the publication of a response, `masker` masks the secrets of the route. With
+    `forgets_payload` the result and a failure need no more of the message than its topic and time.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
@@ -75,6 +76,7 @@ class PreparedEvent:
     def __init__(self, route: Route, event: ClientEvent, *, max_body_bytes: int) -> None:
         self.event = event
         self.of = route, event
+        self.masker = masker_of(route)
         self.label = f"route {route.name}, event {event.name}"
         origin, path = split_base_address(route.config.base_address or "")
         self._base = f"{origin}{path}/"

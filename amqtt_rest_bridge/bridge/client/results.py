@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http_client import describe_status, redirect_refused
+from amqtt_rest_bridge.masking import Masker, credentials_of
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,
@@ -85,6 +87,29 @@ def envelope(response: HttpResponse) -> bytes:
             "elapsed_ms": round(response.elapsed * 1000, 1),
         }
     ).encode("utf-8", "replace")
+
+
+def masker_for(masker: Masker, request: HttpRequest | None, response: HttpResponse | None) -> Masker:
+    """Return what masks the secrets of a route and of one of its requests: a server may send any of them back."""
+    sent = frozenset() if request is None else credentials_of(request.headers, request.url)
+    return masker.including(sent if response is None else sent | response.credentials)
+
+
+def without_secrets(masker: Masker, response: HttpResponse) -> HttpResponse:
+    """Return the response of a failed call as it may be published.
+
+    Decision: the payload of the message, which FAILURE_PAYLOAD adds, stays: what is published again must be the same.
+    """
+    headers = tuple((name, masker.text(value)) for name, value in response.headers)
+    return replace(response, reason=masker.text(response.reason), headers=headers, body=masker.body(response.body))
+
+
+def error_without_secrets(masker: Masker, failure: CallError) -> CallError:
+    """Return a failure as it may be logged, shown and published: its message may quote a URL, or what a server sent."""
+    message, hint = masker.address(failure.message), masker.address(failure.hint)
+    if (message, hint) == (failure.message, failure.hint):
+        return failure
+    return CallError(failure.code, message, hint, unsent=failure.unsent)
 
 
 def failure(

@@ -164,7 +164,7 @@ class RouteRunner:
             self._skip(call)
         except CallError as error:
             call.tries += 1
-            self._fail(call, error, None)
+            self._fail(call, results.error_without_secrets(call.event.masker, error), None)
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             self._fail(call, results.unexpected(), None)
@@ -202,14 +202,15 @@ class RouteRunner:
 
     def _try(self, call: _OpenCall) -> Try:
         call.tries += 1
-        event, response, stopwatch = call.event, None, Stopwatch()
+        event, request, response, stopwatch = call.event, None, None, Stopwatch()
         try:
             built = self._build(call)
-            call.url = built.request.url
+            request = built.request
+            call.url = request.url
             if event.forgets_payload and len(call.message.payload) >= _LARGE:
                 _let_go(call)
-            response = yield from self._sender.exchange(built.request, stopwatch)
-            failure = results.failure_of(built.request, response)
+            response = yield from self._sender.exchange(request, stopwatch)
+            failure = results.failure_of(request, response)
             if failure is None:
                 publication = self._result(call, built.destination, response)
                 call.took += stopwatch.seconds
@@ -223,10 +224,12 @@ class RouteRunner:
             failure = error.with_traceback(None)
             failure.__cause__ = failure.__context__ = None
         call.took += stopwatch.seconds
+        masker = results.masker_for(event.masker, request, response)
+        failure = results.error_without_secrets(masker, failure)
         if self._policy.applies(event.event, call.tries, failure, response):
             self._retry(call, failure, response)
         else:
-            self._fail(call, failure, response)
+            self._fail(call, failure, None if response is None else results.without_secrets(masker, response))
 
     def _skip(self, call: _OpenCall) -> None:
         if self._recorder is not None:

@@ -26,7 +26,7 @@ from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Re
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.refusals import internal_error
 from amqtt_rest_bridge.link.frames import SKIPPED
-from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,8 @@ class _Endpoint:
         self._port = port
         self._recorder = broker.recorder
         self._of = route, event
-        self._served = ServedEvent(route.name, event.name, f"{event.method} {mask(event.endpoint, route.secrets)}")
+        self._masker = masker_of(route)
+        self._served = ServedEvent(route.name, event.name, f"{event.method} {self._masker.address(event.endpoint)}")
         self._labels = (("route", route.name), ("event", event.name))
 
     def answer(self, request: EventRequest) -> Response | Pending:
@@ -202,7 +203,7 @@ class _Endpoint:
             refusal, message = failure.refusal, failure.refusal.message
         else:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
-            refusal, message = internal_error(), str(failure)
+            refusal, message = internal_error(), self._masker.address(str(failure))
         sent = instead or refusal
         self._broker.answered(self._served, sent.status, refusal.code, message, request.clock() - request.began)
         if self._recorder is not None:

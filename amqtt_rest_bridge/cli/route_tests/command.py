@@ -15,7 +15,7 @@ from amqtt_rest_bridge.cli.route_tests.loading import load
 from amqtt_rest_bridge.cli.route_tests.running import Difference, triggered
 from amqtt_rest_bridge.cli.route_tests.running import run as run_case
 from amqtt_rest_bridge.errors import ConfigurationError, visible
-from amqtt_rest_bridge.masking import mask
+from amqtt_rest_bridge.masking import Masker
 
 DESCRIPTION = """\
 Run the *.test.yaml files beside route files, without broker and network, by the code that runs in the broker.
@@ -92,13 +92,13 @@ def run(
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
     tested = load(file)
-    secrets = frozenset(secret for route in tested.routes for secret in route.secrets)
+    masker = Masker(secret for route in tested.routes for secret in route.secrets)
     for name, case in file.cases:
         faults = tested.faults_of(partial(triggered, case))
         outcome = _Outcome(file.path, name, faults=[str(fault) for fault in faults])
         if outcome.passed:
             outcome.differences = [
-                Difference(one.where, mask(one.expected, secrets), mask(one.actual, secrets))
+                Difference(one.where, masker.text(one.expected), masker.text(one.actual))
                 for one in run_case(case, tested.routes)
             ]
         yield outcome

@@ -1,0 +1,102 @@
+"""A route's definition as text, in one layout: what is in use, whatever its file says by now. Pure.
+
+It reads back as the same route, but for what is masked: secrets are `***`. What GET, `{env.X}` and `{secret.X}` read is
+named, as it was written.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.evaluation import Value
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Kind
+from amqtt_rest_bridge.language.settings import TypedBlock
+from amqtt_rest_bridge.masking import Masker, is_credential, is_credential_parameter
+from amqtt_rest_bridge.model import SignatureScheme
+from amqtt_rest_bridge.placeholders import Mode, Place, Placeholder, parse
+from amqtt_rest_bridge.secret_search import MASK
+
+_MASKED_NAMES = ("USERNAME", "SERVER_USERNAME")
+_MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
+_FREE_TEXTS = frozenset(
+    {Kind.STRING, Kind.TEMPLATE, Kind.TOPIC, Kind.TOPIC_TEMPLATE, Kind.FILTER, Kind.ADDRESS, Kind.CONDITION}
+)
+_QUERY_VALUE = re.compile(r"(?<=[?&;])([^=&;]+)=([^&]+)")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t"})
+
+
+def definition(
+    name: str, config: TypedBlock, route_config: TypedBlock | None, events: Iterable[TypedBlock], masker: Masker
+) -> str:
+    """Return the definition of a route, from its blocks."""
+    lines = [f"DEFINE ROUTE {name} WITH TYPE REST_API", "    ADD REST_API_CONFIG", *_settings(config, masker)]
+    if route_config is not None and route_config.texts:
+        lines += ["    ADD ROUTE_CONFIG", *_settings(route_config, masker)]
+    for event in events:
+        lines += [f"    ADD EVENT {event.block.name}", *_settings(event, masker), *_headers(event, masker)]
+    return "\n".join(lines)
+
+
+def _settings(block: TypedBlock, masker: Masker) -> Iterator[str]:
+    for name, value in block.texts.items():
+        parameter = PARAMETERS[block.block.kind][name]
+        if parameter.secret or name in _MASKED_NAMES:
+            is_webhook = block.values.get("SIGNATURE_SCHEME") == SignatureScheme.STANDARD_WEBHOOKS
+            mask = _MASKED_KEY if is_webhook and name == "SIGNATURE_SECRET" else MASK
+            yield f'        WITH {name} "{mask}"'
+        else:
+            hides = parameter.kind in _FREE_TEXTS
+            yield f"        WITH {name} {_value(value, masker if hides else None, is_address=name in forms.ADDRESSES)}"
+
+
+def _headers(event: TypedBlock, masker: Masker) -> Iterator[str]:
+    if event.headers:
+        yield "        WITH HEADERS"
+    for header, value in event.headers:
+        shown = _credential(value) if is_credential(header.text) else _value(value, masker)
+        yield f"            ADD {_quoted(header.text)} {shown}"
+
+
+def _credential(value: Value) -> str:
+    """Write the value of a header that carries a credential: its scheme, as in Bearer, and placeholders of messages."""
+    text = "".join([part if isinstance(part, str) else MASK for part in value.parts])
+    scheme, space, rest = text.partition(" ")
+    return _quoted(f"{scheme} {_without_literals(rest)}" if space and "{" not in scheme else _without_literals(text))
+
+
+def _without_literals(text: str) -> str:
+    pieces = parse(text, Place.TEXT, Mode.CLIENT).pieces
+    return "".join([MASK if isinstance(piece, str) else _written(piece) for piece in pieces])
+
+
+def _written(placeholder: Placeholder) -> str:
+    default = "" if placeholder.default is None else f"|{placeholder.default}"
+    return f"{{{placeholder.name}{default}}}"
+
+
+def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> str:
+    """Write a value: its strings in quotes, what GET reads by its name, joined by +."""
+    pieces: list[str] = []
+    text = ""
+    for part in value.parts:
+        if isinstance(part, str):
+            shown = part if masker is None else masker.text(part)
+            text += _QUERY_VALUE.sub(_without_credential, shown) if is_address else shown
+        elif part.escaped:
+            text += part.label
+        else:
+            source, _, name = part.label.strip("{}").partition(".")
+            pieces += [_quoted(text)] if text else []
+            pieces.append(f'GET {source.upper()} "{name}"')
+            text = ""
+    return " + ".join(pieces + ([_quoted(text)] if text or not pieces else []))
+
+
+def _without_credential(found: re.Match[str]) -> str:
+    """Mask the value of a query parameter that carries a credential, but for placeholders."""
+    return f"{found[1]}={_without_literals(found[2])}" if is_credential_parameter(found[1]) else found[0]
+
+
+def _quoted(text: str) -> str:
+    quote = "'" if '"' in text and "'" not in text else '"'
+    return quote + text.translate(_ESCAPES).replace(quote, f"\\{quote}") + quote

@@ -1,0 +1,345 @@
+"""The search for secrets in bytes, and their replacement. Pure; any thread.
+
+**Idea.** Encoders differ in what they escape, and how, and often two of them write one after the other: so what a
+server sent is decoded, instead of a pattern being made for each form. Each secret is looked for in the bytes as they
+came, then with their escapes undone (JSON, percent, HTML, Python), up to three times over, in either case; in Base64
+(either alphabet, at any offset, in lines), and as hexadecimal or decimal numbers. Where a secret is found, the place is
+traced back to the bytes as they came, and only those are replaced. All charsets that servers use are alike: UTF-8 and
+Latin-1, either of them taken for the other, and UTF-16, of which a view without NUL is looked at.
+
+**Cost** (`bytes.find` for some six forms of each secret, and 1 us for each escape): 7 ms of processor time for 20
+secrets and 256 KiB of random text, 10 ms with 2,000 escapes, 30 ms where every character is escaped.
+"""
+
+import base64
+import contextlib
+import functools
+import html
+import json
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import compress
+from typing import Final
+
+MASK: Final = "***"
+_DEPTH: Final = 3  # how often escapes are undone
+_SHORTEST_ENCODED: Final = 5  # characters of Base64; fewer are in most texts
+_SHORTEST_DECODED: Final = 5  # of a secret's own escapes undone, and of numbers
+
+_Span = tuple[int, int]
+
+
+def masked_text(text: str, secrets: Iterable[str]) -> str:
+    """Replace secrets in a text."""
+    if not secrets or not text:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    replaced = masked(data, secrets)
+    return text if replaced is data else replaced.decode("utf-8", "replace")
+
+
+def masked(data: bytes, secrets: Iterable[str]) -> bytes:
+    """Replace secrets; return `data` itself where there is none."""
+    forms = [_forms(secret) for secret in secrets]
+    spans = _merged(_found(data, forms)) if forms and data else []
+    if not spans:
+        return data
+    numbers = _numbers_of_json(data, spans)
+    parts, end = [], 0
+    for span in spans:
+        start, stop = numbers.get(span, span)
+        if start >= end:
+            parts += [data[end:start], b'"***"' if span in numbers else _mask_of(data, start, stop)]
+        end = max(end, stop)
+    return b"".join([*parts, data[end:]])
+
+
+def _merged(spans: Iterable[_Span]) -> list[_Span]:
+    """Sort spans, and join those that overlap."""
+    merged: list[_Span] = []
+    for start, stop in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _mask_of(data: bytes, start: int, stop: int) -> bytes:
+    """Return what replaces a span: in UTF-16 and UTF-32 as wide as the text around it."""
+    behind = data[start + 1 : min(start + 4, stop)]
+    return (b"\0" * (len(behind) - len(behind.lstrip(b"\0")))).join([b"*", b"*", b"*"])
+
+
+class _Forms:
+    """The forms of a secret in bytes whose escapes are undone; texts and digits in lower case."""
+
+    __slots__ = ("base64", "decimal", "hexadecimal", "texts")
+
+    def __init__(self, secret: str) -> None:
+        data = secret.encode("utf-8", "surrogatepass")
+        plain = _plain(data)
+        # What ends like the beginning of an escape may have become one, with what follows it.
+        shorter = {plain, _OPEN_ESCAPE.sub(b"", data), _OPEN_ESCAPE.sub(b"", plain)}
+        texts = {data.lower()} | {text.lower() for text in shorter if len(text) >= _SHORTEST_DECODED}
+        if b" " in data:
+            texts |= {text.replace(b" ", b"+") for text in texts}  # forms write it so
+        if not secret.isascii():
+            for other in (secret, secret.lower(), secret.upper()):
+                texts |= set(_in_other_charsets(other))
+        self.texts = tuple(texts)
+        self.hexadecimal = data.hex().encode()
+        self.decimal = "".join(map(str, data)).encode() if len(data) >= _SHORTEST_DECODED else b""
+        self.base64 = tuple(_in_base64(data))
+
+
+@functools.lru_cache(maxsize=4096)
+def _forms(secret: str) -> _Forms:
+    return _Forms(secret)
+
+
+def _in_other_charsets(secret: str) -> Iterator[bytes]:
+    data = secret.encode("utf-8", "surrogatepass")
+    yield data.lower()
+    yield data.decode("latin-1").encode().lower()  # UTF-8 that was taken for Latin-1
+    for charset in ("latin-1", "utf-16-le", "utf-16-be"):
+        with contextlib.suppress(UnicodeEncodeError):
+            yield secret.encode(charset).replace(b"\0", b"").lower()  # as a view without NUL has it
+
+
+def _in_base64(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield what is sure of the Base64 of data at each of its three offsets (RFC 4648 section 4).
+
+    Beside it: how many characters before and behind hold bits of what is around it too.
+    """
+    for before in range(3):
+        first, beyond = -(-before * 8 // 6), (before + len(data)) * 8
+        sure = base64.b64encode(bytes(before) + data)[first : beyond // 6]
+        if len(sure) >= _SHORTEST_ENCODED:
+            yield sure, int(before > 0), int(beyond % 6 > 0)
+
+
+def _plain(data: bytes) -> bytes:
+    """Undo all escapes of a secret: what encoders make of it is undone together with them."""
+    view: _View | None = _View(data)
+    for _ in range(_DEPTH):
+        following = _undone(view) if view is not None else None
+        if view is None or following is None:
+            break
+        view = following
+    return data if view is None else view.data
+
+
+def _found(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
+    """Yield where secrets are in data."""
+    views = [_View(data)]
+    while len(views) <= _DEPTH and (following := _undone(views[-1])) is not None:
+        views.append(following)
+    for view in views:
+        lower = view.data.lower()
+        found = [span for form in forms for text in form.texts for span in _all(lower, text)]
+        if view is views[0]:
+            found += _squeezed(lower, _HEXADECIMAL, ((form.hexadecimal, 4) for form in forms))
+            found += _squeezed(lower, _DECIMAL, ((form.decimal, 8) for form in forms if form.decimal))
+        if view is views[-1]:  # none of its alphabet is the beginning of an escape
+            found += _found_base64(view.data.translate(_STANDARD), forms)
+        for start, stop in found:
+            span = view.source(start, stop)
+            # A secret may begin or end within an escape: what is left of that would break the string it is in.
+            yield views[1].around(*span) if len(views) > 1 else span
+
+
+def _found_base64(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
+    for form in forms:
+        for sure, before, behind in form.base64:
+            for start, stop in _all(data, sure):
+                yield _base64_around(data, start, stop, before, behind)
+    if b"\n" in data:
+        yield from _squeezed(data, _NOT_FOLD, ((sure, 2) for form in forms for sure, _, _ in form.base64))
+
+
+def _all(data: bytes, wanted: bytes) -> Iterator[_Span]:
+    start = data.find(wanted)
+    while start >= 0:
+        yield start, start + len(wanted)
+        start = data.find(wanted, start + len(wanted))
+
+
+def _base64_around(data: bytes, start: int, stop: int, before: int, behind: int) -> _Span:
+    """Widen a span to the characters that hold bits of the secret too, and to the padding."""
+    if before and start and data[start - 1] in _BASE64:
+        start -= 1
+    if behind and stop < len(data) and data[stop] in _BASE64:
+        stop += 1
+    while stop < len(data) and data[stop] in b"=":
+        stop += 1
+    return start, stop
+
+
+def _squeezed(data: bytes, kept: bytes, wanted: Iterable[tuple[bytes, int]]) -> Iterator[_Span]:
+    """Find texts in the bytes of data that are `kept` (a table), within so many times their own length."""
+    squeezed = data.translate(None, _OTHERS[kept])
+    places: list[int] | None = None
+    for text, spread in wanted:
+        if text not in squeezed:
+            continue
+        if places is None:
+            places = list(compress(range(len(data)), data.translate(kept)))
+        for start, stop in _all(squeezed, text):
+            first, last = places[start], places[stop - 1] + 1
+            if last - first <= spread * len(text):
+                yield first, last
+
+
+def _table(members: Iterable[int]) -> bytes:
+    inside = frozenset(members)
+    return bytes(byte in inside for byte in range(256))
+
+
+_HEXADECIMAL: Final = _table(b"0123456789abcdef")
+_DECIMAL: Final = _table(b"0123456789")
+_NOT_FOLD: Final = _table(set(range(256)) - set(b"\r\n\t "))
+_OTHERS: Final = {
+    kept: bytes(byte for byte in range(256) if not kept[byte]) for kept in (_HEXADECIMAL, _DECIMAL, _NOT_FOLD)
+}
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_BASE64: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
+_JSON_BEGINS: Final = tuple(bytes([byte]) for byte in b"{[-0123456789")
+
+
+# Escapes undone, and the way back.
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[bfnrt]|[^A-Za-z0-9\0])"
+    rb"|%[0-9a-fA-F]{2}|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
+)
+_OPEN_ESCAPE = re.compile(rb"(?:\\(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?)?|%[0-9a-fA-F]?|&[#A-Za-z0-9]{0,31})\Z")
+_NULLS = re.compile(rb"\0+")
+_SHORT: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}  # RFC 8259 section 7
+
+
+@functools.lru_cache(maxsize=8192)
+def _unescape(escape: bytes) -> bytes:
+    """Return the bytes that an escape means; the escape itself where it means none."""
+    rest = escape[1:]
+    if not escape.strip(b"\0"):
+        return b""
+    if escape[:1] == b"%":
+        return bytes.fromhex(rest.decode())
+    if escape[:2] == b"&#":
+        number = int(escape[3:-1], 16) if escape[2:3] in b"xX" else int(escape[2:-1])
+        return chr(number).encode("utf-8", "surrogatepass") if number <= sys.maxunicode else escape
+    if escape[:1] == b"&":
+        return html.unescape(escape.decode()).encode("utf-8", "surrogatepass")
+    if rest[:1] == b"u" and len(rest) > 1:
+        units = bytes.fromhex(rest.replace(b"\\u", b"")[1:].decode())
+        return units.decode("utf-16-be", "surrogatepass").encode("utf-8", "surrogatepass")
+    if rest[:1] == b"x" and len(rest) > 1:
+        return bytes.fromhex(rest[1:].decode())
+    return _SHORT.get(rest, rest)
+
+
+class _View:
+    """Bytes with some escapes of another view undone; or, without one, the data as it came.
+
+    The way back is only looked for where a secret was found.
+    """
+
+    __slots__ = ("_begins", "_ends", "_of", "_pattern", "_places", "data")
+
+    def __init__(self, data: bytes, of: "_View | None" = None, pattern: re.Pattern[bytes] | None = None) -> None:
+        self.data = data
+        self._of = of
+        self._pattern = pattern
+        self._places: list[int] | None = None  # where what an escape stood for begins and ends, both in one list
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def source(self, start: int, stop: int) -> _Span:
+        """Return where a span of this view is in the data as it came."""
+        if self._of is None:
+            return start, stop
+        return self._of.source(self._below(start)[0], self._below(stop - 1)[1])
+
+    def around(self, start: int, stop: int) -> _Span:
+        """Widen a span of the view below so that it cuts none of its escapes."""
+        self._trace()
+        first, last = bisect_right(self._begins, start) - 1, bisect_right(self._begins, stop - 1) - 1
+        if first >= 0:
+            start = self._begins[first] if start < self._ends[first] else start
+        if last >= 0:
+            stop = max(stop, self._ends[last])
+        return start, stop
+
+    def _below(self, at: int) -> _Span:
+        """Return where the byte at a place came from: a byte, or a whole escape."""
+        places = self._trace()
+        number, behind = divmod(bisect_right(places, at) - 1, 2)
+        if number < 0:
+            return at, at + 1
+        begin, end = self._begins[number], self._ends[number]
+        if not behind:
+            return begin, end
+        end += at - places[2 * number + 1]
+        return end, end + 1
+
+    def _trace(self) -> list[int]:
+        if self._places is None:
+            self._places, shorter = [], 0
+            for found in self._pattern.finditer(self._of.data) if self._pattern and self._of else ():
+                begin, end = found.span()
+                place, size = begin - shorter, len(_unescape(found[0]))
+                self._places += (place, place + size)
+                self._begins.append(begin)
+                self._ends.append(end)
+                shorter += end - begin - size
+        return self._places
+
+
+def _undone(of: _View) -> _View | None:
+    """Return a view with the escapes of another undone, or first of all without NUL; None when it has none."""
+    data = of.data
+    if b"\0" in data:  # of UTF-16 and UTF-32 remain the characters of Latin-1
+        return _View(data.replace(b"\0", b""), of, _NULLS)
+    if b"\\" not in data and b"%" not in data and b"&" not in data:
+        return None
+    undone = _ESCAPE.sub(_meant, data)
+    return _View(undone, of, _ESCAPE) if undone != data else None
+
+
+def _meant(found: re.Match[bytes]) -> bytes:
+    return _unescape(found[0])
+
+
+# JSON stays JSON.
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_REST_OF_TOKEN = re.compile(rb"[0-9A-Za-z+.-]*")
+_BEGIN_OF_TOKEN = re.compile(rb"[0-9A-Za-z+.-]*\Z")
+
+
+def _numbers_of_json(data: bytes, spans: list[_Span]) -> dict[_Span, _Span]:
+    """Return the spans outside of strings, if data is JSON, with the whole numbers that they are in.
+
+    Such a number is replaced by a string.
+    """
+    if data.lstrip()[:1] not in _JSON_BEGINS or b"\0" in data:
+        return {}
+    outside: dict[_Span, _Span] = {}
+    strings = _STRING.finditer(data)
+    string = next(strings, None)
+    for start, stop in spans:
+        while string is not None and string.end() <= start:
+            string = next(strings, None)
+        if string is None or not (string.start() < start and stop < string.end()):
+            begin = _BEGIN_OF_TOKEN.search(data, max(0, start - 64), start)
+            rest = _REST_OF_TOKEN.match(data, stop)
+            outside[start, stop] = (start if begin is None else begin.start(), stop if rest is None else rest.end())
+    try:
+        if outside:
+            json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return outside
