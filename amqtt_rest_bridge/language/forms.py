@@ -49,9 +49,9 @@ ADDRESSES = ("BASE_ADDRESS", "ENDPOINT", "OAUTH2_TOKEN_URL")
 
 
 def address_forms(text: str) -> tuple[str, ...]:
-    """Return a part of a URL as it may be shown again: also without its slash at the end, and the scheme's own port."""
+    """Return a part of a URL as it may be shown again: without its slash at the end, and the scheme's own port."""
     short = text.strip().rstrip("/")
-    return text, short, re.sub(r"\A(http://[^/]*):80(?=/|\Z)|\A(https://[^/]*):443(?=/|\Z)", r"\1\2", short)
+    return short, re.sub(r"\A(http://[^/]*):80(?=/|\Z)|\A(https://[^/]*):443(?=/|\Z)", r"\1\2", short)
 
 
 def check_url(text: str) -> None:
