@@ -144,6 +144,7 @@ def test_the_server_sees_no_more_requests_than_the_limit(target: Recorder, proce
     text = ROUTE.format(url=target.url, route='WITH RATE_LIMIT "20/s"', event="")
     with hosting(text, processes=processes, workers=2) as host:
         client = host.client("out")
+        began = time.monotonic()
         for _ in range(20):
             client.publish("in", b"1")
         client.messages(2)
@@ -151,8 +152,9 @@ def test_the_server_sees_no_more_requests_than_the_limit(target: Recorder, proce
         eventually(lambda: statistics.in_flight <= 2, "what waits for its turn is not counted as queued")
         assert statistics.retried == 0
         client.messages(18)
-    assert times[-1] - times[0] >= 19 / 20 - 0.05
-    assert all(later - earlier >= 0.9 for earlier, later in zip(times, times[19:], strict=False))
+    # From before the first one is sent, which a starved server may note late.
+    assert len(times) == 20
+    assert times[-1] - began >= 19 / 20
 
 
 LIMITED = """
