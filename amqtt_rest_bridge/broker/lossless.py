@@ -125,10 +125,10 @@ class Lossless:
             if listening is not None and not listening.statistics.has_bytes(size):
                 return
             waiting.popleft()
+            self._dispatcher.defer(route, len(waiting))
             if listening is None:
                 self._dispatcher.orphans.append(key)
                 continue
-            listening.statistics.deferred = len(waiting)
             for kept in self._spool.find([key]):
                 if isinstance(kept, Unreadable):
                     self._set_aside(kept)
@@ -180,7 +180,7 @@ class Lossless:
         if waiting is None:
             waiting = self._later[kept.route] = deque()
         waiting.append((kept.event, kept.key, size))
-        statistics.deferred = len(waiting)
+        self._dispatcher.defer(kept.route, len(waiting))
         self._has_later.set()
         return True
 

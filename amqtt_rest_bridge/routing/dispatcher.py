@@ -183,6 +183,11 @@ class Dispatcher:
         """Dispatch a call that is admitted and in the store."""
         self.replay(Call(next(self._ids), listening, message, hops, self, key=key))
 
+    def defer(self, route: str, count: int) -> None:
+        """Note how many messages of a route wait on disk for room; those that come meanwhile are refused."""
+        if (statistics := self._outcomes.statistics.get(route)) is not None:
+            statistics.deferred = count
+
     def withdraw(self, listening: Listening, key: str, size: int) -> None:
         """Undo the admission of a call in the store, whose publisher may not publish; `size` is its payload's."""
         listening.statistics.withdraw(size)

@@ -110,3 +110,44 @@ def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: py
         assert status["last_error"]["code"] == "unreadable_row"
         assert "route L: row 2 of the spool (event E) cannot be read" in caplog.text
         eventually(lambda: on_disk(path) == 1, "not exactly the row that cannot be read stays")
+
+
+def of_events(port: int, *names: str) -> str:
+    """A lossless route that has room for one message of each of these events, by the topics of their names."""
+    events = "".join(
+        f"""ADD EVENT {name} WITH SOURCE_TOPIC "{name}" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out"
+        """
+        for name in names
+    )
+    return f"""DEFINE ROUTE L WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
+        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_BYTES '1000'
+        {events}
+    """
+
+
+def test_a_route_takes_messages_again_though_what_waited_for_room_was_of_an_event_that_is_gone(tmp_path: Path) -> None:
+    spool, released = tmp_path / "spool.db", threading.Event()
+    with contextlib.closing(Spool(spool)) as left:
+        for event in "EEFF":
+            left.keep("L", event, Message(event, event.encode() * 800, 1.0), 0, None)
+
+    def answer(seen: Seen) -> tuple[int, bytes]:
+        released.wait()
+        return 200, seen.body[:1]
+
+    with recording() as target:
+        target.answer = answer
+        with hosting(of_events(target.port, "E", "F"), spool=str(spool)) as host:
+            target.request()
+            load(host, of_events(target.port, "E"))
+            client = host.client("out")
+            released.set()
+            assert client.messages(2) == [("out", b"E")] * 2
+            eventually(lambda: host.plugin.service.statistics["L"].queued == 0)
+            client.publish("E", b"new")
+            assert client.message() == ("out", b"n")
+            load(host, of_events(target.port, "E", "F"))
+            assert client.messages(2) == [("out", b"F")] * 2
+        assert on_disk(spool) == 0
