@@ -19,11 +19,13 @@ _MOST_RESULT_BYTES = 8 << 20  # of results that wait for credits; a worker that 
 
 
 class Entry:
-    """A result or a publication in the queue."""
+    """A result, a publication or another frame in the queue."""
 
     __slots__ = ("_outbox", "confirmed", "cost", "item", "outcome", "sent", "size", "wake")
 
-    def __init__(self, outbox: "Outbox", item: CallResult | Publication, cost: int, *, confirmed: bool = False) -> None:
+    def __init__(
+        self, outbox: "Outbox", item: CallResult | Publication | ToBroker, cost: int, *, confirmed: bool = False
+    ) -> None:
         self.item = item
         self.cost = cost
         self.size = 0  # bytes of a result
@@ -119,10 +121,14 @@ class Outbox:
                     entry.wake()
 
     def send(self, frame: ToBroker) -> None:
-        """Send a frame that costs nothing, after what is ready to leave."""
+        """Send a frame that costs nothing, after all that came before it.
+
+        The broker process relies on that order: the next call of an ORDERED event waits for its turn, or its next try,
+        after the one before has ended.
+        """
         with self._lock:
+            self._entries.append(Entry(self, frame, 0))
             self._flush()
-            self._link.send(frame)
 
     def credit(self, count: int) -> None:
         """Add credits that the broker has returned."""
@@ -152,24 +158,30 @@ class Outbox:
             self._credits -= entry.cost
             self._result_bytes -= entry.size
             entry.sent = True
-            last = frames[-1] if frames else None
-            if isinstance(entry.item, CallResult):
-                if isinstance(last, Results):
-                    last.results.append(entry.item)
-                else:
-                    frames.append(Results([entry.item]))
-                continue
             if entry.wake is not None:
                 late.append(entry.wake)
+            self._add(frames, entry)
+        if frames:
+            self._link.send(*frames)
+        for wake in late:
+            wake()
+
+    def _add(self, frames: list[ToBroker], entry: Entry) -> None:
+        """Add an entry to frames that leave together: to the last of them where that is of its kind."""
+        last = frames[-1] if frames else None
+        if isinstance(entry.item, CallResult):
+            if isinstance(last, Results):
+                last.results.append(entry.item)
+            else:
+                frames.append(Results([entry.item]))
+        elif isinstance(entry.item, Publication):
             first = self._number(entry)
             if isinstance(last, Publish) and bool(last.first) == bool(first):
                 last.publications.append(entry.item)
             else:
                 frames.append(Publish([entry.item], first))
-        if frames:
-            self._link.send(*frames)
-        for wake in late:
-            wake()
+        else:
+            frames.append(entry.item)
 
     def _number(self, entry: Entry) -> int:
         """Return the number by which a publication is confirmed; 0 when it is not, and its outcome is known."""

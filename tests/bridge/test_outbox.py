@@ -12,7 +12,7 @@ import pytest
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
-from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Ready, Results, ToBroker
+from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Ready, Results, ToBroker, Waiting
 from amqtt_rest_bridge.model import Publication
 from tests.waiting import eventually
 
@@ -140,3 +140,14 @@ def test_other_frames_follow_what_is_ready(linked: tuple[Outbox, Peer]) -> None:
     outbox.done(result(1), at_once=False)
     outbox.send(Ready())
     assert peer.frames() == [Results([result(1)]), Ready()]
+
+
+def test_what_is_said_of_a_call_leaves_after_the_results_before_it(linked: tuple[Outbox, Peer]) -> None:
+    outbox, peer = linked
+    assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
+    peer.frames()
+    outbox.done(result(1, b"x"), at_once=True)
+    outbox.send(Waiting(2, 1))  # the next call of an ORDERED event
+    assert peer.frames() == []
+    outbox.credit(INITIAL_CREDITS)
+    assert peer.frames() == [Results([result(1, b"x")]), Waiting(2, 1)]
