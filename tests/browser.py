@@ -32,17 +32,35 @@ class _NavigatedError(Exception):
 
 
 class Page:
-    """One page; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
+    """One page in a window; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, first: "Page | None" = None) -> None:
         self._connection = connection
-        self._numbers = itertools.count(1)
+        self._numbers: Iterator[int] = itertools.count(1) if first is None else first._numbers
         self._session: str | None = None
-        self.errors: list[str] = []
-        target = self._do("Target.createTarget", url="about:blank")["targetId"]
+        self.errors: list[str] = [] if first is None else first.errors
+        # In a window of its own, so that a page that is opened later does not hide it.
+        target = self._do("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
         self._session = self._do("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._do(f"{domain}.enable")
+
+    def another(self) -> "Page":
+        """Return one more page in the same browser, with the same `errors`."""
+        return Page(self._connection, self)
+
+    def close(self) -> None:
+        """Close this page."""
+        self._do("Page.close")
+
+    def hide(self) -> None:
+        """Set `document.hidden`, as in a tab that is not the selected one."""
+        self.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && 1")
+        self.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def before_scripts(self, script: str) -> None:
+        """Run a script in each page that is opened from now on, before its own scripts."""
+        self._do("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def open(self, url: str) -> None:
         """Open an address and wait until its page has been read and its scripts have run."""

@@ -99,11 +99,11 @@ class Admin:
             connection.close()
 
     @contextmanager
-    def live(self, query: str = "") -> Iterator[Events]:
+    def live(self, query: str = "", path: str = "/api/live") -> Iterator[Events]:
         """Follow what happens."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
-            connection.request("GET", f"/api/live{query}", headers=dict(self._headers))
+            connection.request("GET", f"{path}{query}", headers=dict(self._headers))
             with connection.getresponse() as response:  # it holds the socket beyond the connection's end
                 assert response.status == 200, response.read()
                 assert response.headers["Content-Type"] == "text/event-stream"

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -16,7 +17,6 @@ from urllib.request import Request, urlopen
 import pytest
 
 import amqtt_rest_bridge
-from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.admin_support import TOKEN, Admin, admin_of, client_route, server_route
@@ -327,22 +327,29 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
         assert (called["observer.py:ended"], called["recorder.py:_add"]) == (10, 20)
 
 
-def test_there_is_a_limit_to_those_who_follow(target: Recorder) -> None:
+@pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])
+def test_sixteen_may_follow_a_further_one_is_told_so_and_browsers_and_other_callers_are_counted_apart(
+    target: Recorder, path: str, other: str
+) -> None:
     with hosting(client_route(target.url), admin_port=0) as host:
         admin = admin_of(host)
-        streams = [admin.live() for _ in range(MOST_FOLLOWERS)]
-        for stream in streams:
-            stream.__enter__()
-        answer = admin.get("/api/live")
-        assert (answer.status, answer.json["error"]["code"]) == (503, "overloaded")
-        for stream in streams:
-            stream.__exit__(None, None, None)
-        eventually(lambda: _can_follow(admin))
+        with ExitStack() as stack:
+            for _ in range(16):
+                stack.enter_context(admin.live(path=path))
+            refused = admin.get(path)
+            assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
+            assert refused.headers["Retry-After"] == "5"
+            assert refused.json["error"]["message"] == "Too many follow already"
+            assert "close the status pages in another browser" in refused.json["error"]["hint"]
+            assert admin.get(path, method="HEAD").status == 200
+            with admin.live(path=other), admin.live("?route=Orders", path=other):
+                assert [admin.get(page).status for page in ("/", "/routes/Orders", "/metrics")] == [200] * 3
+        eventually(lambda: _can_follow(admin, path))
 
 
-def _can_follow(admin: Admin) -> bool:
+def _can_follow(admin: Admin, path: str) -> bool:
     try:
-        with admin.live():
+        with admin.live(path=path):
             return True
     except AssertionError:
         return False

@@ -8,7 +8,9 @@ import http.client
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from amqtt_rest_bridge.bridge.admin import pages
 from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS
 from tests.bridge.admin_support import admin_of, client_route, server_route
-from tests.bridge.host import Host, configuration, hosting
+from tests.bridge.host import Client, Host, configuration, hosting
 from tests.bridge.http_server_support import Raw, post
 from tests.bridge.http_target import Peer, Seen, Target
 from tests.bridge.recorder import recording
@@ -25,6 +27,8 @@ from tests.browser import Page, browsing
 from tests.waiting import eventually
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>document.title='hacked'</script>"
+LIVE = "document.querySelector('[data-live]').innerText === 'live'"
+CALLS = "document.querySelector('[data-calls]').innerText"
 FAILING = """DEFINE ROUTE Alarms WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:9" WITH ENABLE_CLIENT "true" WITH RETRIES "0"
         WITH USERNAME "bob" WITH PASSWORD "hush-hush-1"
@@ -56,11 +60,17 @@ def url(host: Host, path: str = "/") -> str:
     return f"http://127.0.0.1:{admin_of(host).port}{path}"
 
 
+def called(client: Client, name: str) -> bool:
+    client.publish(f"orders/{name}", b"{}")
+    client.message()
+    return True
+
+
 @pytest.mark.chromium
 def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page) -> None:
     page.open(url(host))
     page.evaluate("window.mark = 'not reloaded'")
-    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    page.wait(LIVE)
     cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
     before = int(page.evaluate(cell))
     client = host.client("done/#")
@@ -71,7 +81,7 @@ def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page)
     assert page.evaluate("window.mark") == "not reloaded"
 
 
-def streaming(host: Host) -> http.client.HTTPResponse:
+def follow(host: Host) -> http.client.HTTPResponse:
     """Follow the changes, as soon as there is room for one more."""
     found: list[http.client.HTTPResponse] = []
 
@@ -88,20 +98,117 @@ def streaming(host: Host) -> http.client.HTTPResponse:
     return found[0]
 
 
+@contextmanager
+def following(host: Host, count: int) -> Iterator[None]:
+    """Follow the changes as other browsers do."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(follow(host))
+        yield
+
+
 @pytest.mark.chromium
 def test_a_page_beyond_the_limit_says_that_it_is_not_live_and_becomes_it_when_another_one_is_not_seen(
     host: Host, page: Page
 ) -> None:
-    others = [streaming(host) for _ in range(MOST_FOLLOWERS)]
-    page.open(url(host))
-    page.wait("document.querySelector('[data-live]').innerText === 'not live, trying again'")
-    for other in others:
-        other.close()
-    page.wait("document.querySelector('[data-live]').innerText === 'live'")
-    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && 1")
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    for other in [streaming(host) for _ in range(MOST_FOLLOWERS)]:  # a tab that is not seen holds no connection
-        other.close()
+    page.open("data:,")  # the test before may have left it at a page that is live
+    with following(host, MOST_FOLLOWERS):
+        page.open(url(host))
+        page.wait("document.querySelector('[data-live]').innerText === 'not live, trying again'")
+    page.wait(LIVE)
+    page.hide()
+    with following(host, MOST_FOLLOWERS):  # a tab that is not seen holds no connection
+        pass
+
+
+NO_SHARED_WORKER = """
+    delete window.SharedWorker;
+    window.streams = 0;
+    window.EventSource = class extends EventSource { constructor(path) { super(path); window.streams += 1; } };
+"""
+
+
+@pytest.mark.chromium
+def test_twenty_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_for_more(
+    host: Host, chromium: str, tmp_path: Path
+) -> None:
+    with browsing(chromium, tmp_path) as first:
+        tabs = [first, *(first.another() for _ in range(19))]
+        for number, tab in enumerate(tabs):
+            tab.open(url(host, ("/", "/routes/Orders", "/routes/Alarms")[number % 3]))
+        assert all(tab.evaluate("!document.hidden") for tab in tabs)
+        for tab in tabs:
+            tab.wait(LIVE)
+        with following(host, MOST_FOLLOWERS - 1):  # all that there is room for but one
+            client = host.client("done/#")
+            called(client, "tabs")
+            status = {one["name"]: one for one in admin_of(host).get("/api/routes").json["routes"]}["Orders"]
+            cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
+            for tab in tabs[0::3]:
+                tab.wait(f"{cell} === '{status['messages']['succeeded']}'")
+            for tab in tabs[1::3]:
+                tab.wait(f"{CALLS}.split('orders/tabs').length === 2")
+            later = first.another()
+            later.open(url(host, "/routes/Intake"))
+            later.wait(LIVE)
+        assert first.errors == []
+
+
+@pytest.mark.chromium
+def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_go(
+    host: Host, page: Page
+) -> None:
+    page.open(url(host, "/routes/Orders"))
+    page.wait(LIVE)
+    client, other = host.client("done/#"), page.another()
+    eventually(lambda: called(client, "probe") and bool(page.evaluate(f"{CALLS}.includes('orders/probe')")))
+    for number in range(40):
+        if number % 10 == 5:
+            other.open(url(host, ("/routes/Alarms", "/", "/routes/Intake", "/routes/Alarms")[number // 10]))
+        called(client, f"n{number}.")
+    page.wait(f"{CALLS}.includes('orders/n39.')")
+    other.close()
+    shown = re.findall(r"orders/n(\d+)\.", page.evaluate(CALLS))
+    assert shown == [str(number) for number in reversed(range(40))]
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
+    chromium: str, tmp_path: Path, shared: bool
+) -> None:
+    with (
+        recording() as target,
+        hosting(client_route(target.url), admin_port=0, processes=1) as running,
+        browsing(chromium, tmp_path) as page,
+    ):
+        if not shared:
+            page.before_scripts(NO_SHARED_WORKER)
+        page.before_scripts(
+            "document.addEventListener('DOMContentLoaded', () => { window.told = []; new MutationObserver(() => "
+            "told.push(document.querySelector('[data-live]').innerText)).observe("
+            "document.querySelector('[data-live]'), {childList: true}) })"
+        )
+        page.open(url(running, "/routes/Orders"))
+        client = running.client("done/#")
+        eventually(lambda: called(client, "before") and bool(page.evaluate(f"{CALLS}.includes('orders/before')")))
+        os.kill(running.plugin.service.processes[0].pid, signal.SIGKILL)
+        page.wait("told.join().endsWith('connection lost, trying again,live')")
+        eventually(lambda: called(client, "after") and bool(page.evaluate(f"{CALLS}.includes('orders/after')")))
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("path", ["/", "/routes/Orders"])
+def test_a_browser_without_shared_workers_has_one_stream_for_each_page(
+    host: Host, chromium: str, tmp_path: Path, path: str
+) -> None:
+    with browsing(chromium, tmp_path) as page:
+        page.before_scripts(NO_SHARED_WORKER)
+        page.open(url(host, path))
+        page.wait(LIVE)
+        assert page.evaluate("[typeof SharedWorker, streams]") == ["undefined", 1]
+        assert page.errors == []
 
 
 @pytest.mark.chromium
@@ -154,15 +261,15 @@ def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page, mon
 @pytest.mark.chromium
 def test_calls_and_failures_of_a_route_appear_as_they_end_and_a_failure_tells_its_hint(host: Host, page: Page) -> None:
     page.open(url(host, "/routes/Orders"))
-    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    page.wait(LIVE)
     client, calls = host.client("done/#"), "document.querySelectorAll('[data-calls] tr').length"
-    count = int(page.evaluate(calls))
     newest = "document.querySelector('[data-calls] tr').innerText"
+    before = json.dumps(page.evaluate(newest))
 
     def shown() -> bool:  # that the page follows takes a moment to reach the bridge
         client.publish("orders/bad", b"{}")
         client.message()
-        return bool(page.evaluate(f"{calls} > {count} && {newest}.includes('404 http_status')"))
+        return bool(page.evaluate(f"{newest} !== {before} && {newest}.includes('404 http_status')"))
 
     eventually(shown)
     page.evaluate("document.querySelector('[data-failures] summary').click()")
@@ -213,7 +320,7 @@ def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(host: Ho
     page.open(url(host, "/routes/Alarms"))
     shown = page.text("[data-failures] summary")
     assert HOSTILE.replace("#", "")[:40] in shown
-    page.wait("document.querySelector('[data-live]').innerText === 'live'")
+    page.wait(LIVE)
     client = host.client()
 
     def appeared() -> bool:
@@ -238,7 +345,7 @@ def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> N
         client.publish("orders/rendered", b"{}")
         client.message()
         page.open(url(running, "/routes/Orders"))
-        page.wait("document.querySelector('[data-live]').innerText === 'live'")
+        page.wait(LIVE)
 
         def shown() -> bool:
             client.publish("orders/live", b"{}")
@@ -338,11 +445,12 @@ def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) ->
 
 def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
     admin = admin_of(host)
-    for path in ("/", "/routes/Orders", "/graph", "/style.css", "/script.js"):
+    for path in ("/", "/routes/Orders", "/graph", "/style.css", "/script.js", "/live.js"):
         found = admin.get(path)
         assert found.status == 200
         policy = found.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; ")
+        assert "worker-src 'self'; " in policy
         assert "unsafe" not in policy
         assert "http" not in policy
         assert (found.headers["X-Frame-Options"], found.headers["X-Content-Type-Options"]) == ("DENY", "nosniff")

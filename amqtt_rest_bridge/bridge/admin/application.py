@@ -16,7 +16,7 @@ from amqtt_rest_bridge.bridge.admin.guard import Guard
 from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights, Numbers
 from amqtt_rest_bridge.bridge.admin.live import Live, shown
 from amqtt_rest_bridge.bridge.guesses import Guesses
-from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
+from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.times import rfc3339
@@ -56,8 +56,8 @@ class Pages(Protocol):
     def graph(self) -> Response:
         """Return the page with the graph of all routes."""
 
-    def changes(self, wake: Wake) -> Response | None:
-        """Return the stream of what changes on the pages, None when there are too many."""
+    def changes(self, wake: Wake, routes: frozenset[str]) -> Stream | None:
+        """Return the stream of what changes on the pages and of calls of `routes`, None when there are too many."""
 
 
 class AdminApplication:
@@ -135,7 +135,8 @@ class AdminApplication:
             case ["live"]:
                 return self._follow(request, wake)
             case ["changes"]:
-                return (request.method == "GET" and self._pages.changes(wake)) or refused(_TOO_MANY, _SAFE)
+                routes = frozenset(_query(request).get("route", ()))
+                return _stream(request, lambda: self._pages.changes(wake, routes))
         return refused(_NOT_FOUND, _SAFE)
 
     def _with_numbers(
@@ -192,12 +193,8 @@ class AdminApplication:
             return refused(
                 Refusal("invalid_request", "400 Bad Request", f"topic {fault}", "Write a topic filter of MQTT"), _SAFE
             )
-        if request.method == "HEAD":
-            return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")))
-        follower = self._live.follow(wake, route, topic_filter)
-        if follower is None:
-            return refused(_TOO_MANY, _SAFE)
-        return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")), stream=follower)
+        routes = None if route is None else frozenset((route,))
+        return _stream(request, lambda: self._live.follow("caller", wake, routes, topic_filter))
 
 
 class _Waiting:
@@ -292,6 +289,15 @@ def _no_answer() -> Response:
     return refused(_NO_ANSWER, _SAFE)
 
 
+def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
+    """Return server-sent events; refuse when there are too many already."""
+    is_head = request.method == "HEAD"
+    stream = None if is_head else begin()
+    if stream is None and not is_head:
+        return refused(_TOO_MANY, _SAFE)
+    return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")), stream=stream)
+
+
 def _text(status: str, text: str) -> Response:
     return Response(status, (*_SAFE, ("Content-Type", "text/plain; charset=utf-8")), text.encode())
 
@@ -306,6 +312,6 @@ _TOO_MANY: Final = Refusal(
     "overloaded",
     "503 Service Unavailable",
     "Too many follow already",
-    "End another rest-bridge trace, or close another status page",
+    "End another rest-bridge trace, or close the status pages in another browser",
     (("Retry-After", "5"),),
 )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from amqtt_rest_bridge.link.admin_frames import Observed, Record, WantFollow
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
-MOST_FOLLOWERS: Final = 16
+MOST_FOLLOWERS: Final = 16  # of a kind
 _MOST_EVENTS: Final = 1000  # that wait for one follower
 _PIECE_BYTES: Final = 65_536
 _BEAT_SECONDS: Final = 15.0  # between comments that keep the connection open through proxies
@@ -36,28 +36,34 @@ def event(name: str | None, value: object) -> bytes:
     return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
+Kind = Literal["caller", "pages"]
+
+
 class Follower:
     """A stream of the records that one caller wants; see `http_server.Stream`.
 
     Args:
+        kind: "caller", or "pages" of a browser.
         wake: Has `take` called.
         leave: Called when the caller has gone.
-        route: Only records of this route; None: all.
+        routes: Only records of these routes; None: all.
         topic_filter: Only records with a topic that it matches; None: all.
         monotonic: The clock, in seconds.
     """
 
     def __init__(
         self,
+        kind: Kind,
         wake: Callable[[], None],
         leave: "Callable[[Follower], None]",
-        route: str | None,
+        routes: frozenset[str] | None,
         topic_filter: str | None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.kind: Final = kind
         self._wake = wake
         self._leave = leave
-        self._route = route
+        self._routes = routes
         self._filter = topic_filter
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -65,9 +71,14 @@ class Follower:
         self._dropped = 0
         self._sent_at = monotonic()
 
+    @property
+    def wants_any(self) -> bool:
+        """Return whether there can be records that the caller asked for."""
+        return self._routes is None or bool(self._routes)
+
     def wants(self, record: Record) -> bool:
         """Return whether a record is one of those that the caller asked for."""
-        if self._route is not None and record.route != self._route:
+        if self._routes is not None and record.route not in self._routes:
             return False
         return self._filter is None or (record.topic is not None and filter_matches(self._filter, record.topic))
 
@@ -101,22 +112,23 @@ class Follower:
 
 
 class Live:
-    """All followers; while there is one, `send` has every process send its records."""
+    """All followers; while one wants records, `send` has every process send its records."""
 
     def __init__(self, send: Callable[[WantFollow], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._followers: tuple[Follower, ...] = ()
+        self._number = 0  # of the last record
 
-    def follow(self, wake: Callable[[], None], route: str | None, topic_filter: str | None) -> Follower | None:
-        """Return a new follower; None when there are too many."""
+    def follow(
+        self, kind: Kind, wake: Callable[[], None], routes: frozenset[str] | None, topic_filter: str | None = None
+    ) -> Follower | None:
+        """Return a new follower; None when there are too many of its kind."""
         with self._lock:
-            if len(self._followers) >= MOST_FOLLOWERS:
+            if sum(one.kind == kind for one in self._followers) >= MOST_FOLLOWERS:
                 return None
-            follower = Follower(wake, self._leave, route, topic_filter)
-            self._followers = (*self._followers, follower)
-            if len(self._followers) == 1:
-                self._send(WantFollow(on=True))
+            follower = Follower(kind, wake, self._leave, routes, topic_filter)
+            self._use((*self._followers, follower))
         return follower
 
     def take(self, observed: Observed) -> None:
@@ -124,7 +136,12 @@ class Live:
         followers = self._followers
         if not followers:
             return
-        events = [(record, event(None, shown(record))) for record in observed.records]
+        first = self._number + 1
+        self._number += len(observed.records)
+        events = [
+            (record, b"id: %d\n" % number + event(None, shown(record)))
+            for number, record in enumerate(observed.records, first)
+        ]
         for follower in followers:
             wanted = [text for record, text in events if follower.wants(record)]
             if wanted or observed.dropped:
@@ -132,7 +149,10 @@ class Live:
 
     def _leave(self, follower: Follower) -> None:
         with self._lock:
-            before = self._followers
-            self._followers = tuple(one for one in before if one is not follower)
-            if before and not self._followers:
-                self._send(WantFollow(on=False))
+            self._use(tuple(one for one in self._followers if one is not follower))
+
+    def _use(self, followers: tuple[Follower, ...]) -> None:
+        before, self._followers = self._followers, followers
+        wanted = any(one.wants_any for one in followers)
+        if wanted is not any(one.wants_any for one in before):
+            self._send(WantFollow(on=wanted))

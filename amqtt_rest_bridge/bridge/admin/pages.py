@@ -4,7 +4,6 @@ jinja2 (templates beside this module) escapes everything that is inserted; the C
 and nothing load but our own script and style sheet. On the port's thread.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,15 +16,14 @@ from amqtt_rest_bridge.bridge.admin.findings import Finding
 from amqtt_rest_bridge.bridge.admin.graph import MOST_ROUTES, drawing
 from amqtt_rest_bridge.bridge.admin.history import History
 from amqtt_rest_bridge.bridge.admin.insights import Insights, Numbers
-from amqtt_rest_bridge.bridge.admin.live import MOST_FOLLOWERS, event
+from amqtt_rest_bridge.bridge.admin.live import Follower, Live, event
 from amqtt_rest_bridge.bridge.admin.rows import Row, clock, gravest_first, row, rows, summary, unmatched_rows
-from amqtt_rest_bridge.http_server import Headers, Response
+from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.model import Route
 
 CHANGE_SECONDS: Final = 2.0
-_BEAT_SECONDS: Final = 15.0
 _POLICY: Final = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "default-src 'none'; style-src 'self'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SAFE: Final[Headers] = (
@@ -36,18 +34,19 @@ SAFE: Final[Headers] = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "no-referrer"),
 )
-_ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": "text/javascript; charset=utf-8"}
+_SCRIPT: Final = "text/javascript; charset=utf-8"
+_ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": _SCRIPT, "/live.js": _SCRIPT}
 
 
 class StatusPages:
     """Render the pages from the broker's numbers and the samples of the last minutes."""
 
-    def __init__(self, insights: Insights, history: History) -> None:
+    def __init__(self, insights: Insights, history: History, live: Live) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
         self._insights = insights
         self._history = history
-        self._streams = 0
+        self._live = live
         environment = Environment(
             loader=PackageLoader("amqtt_rest_bridge.bridge.admin"), autoescape=True, undefined=StrictUndefined
         )
@@ -94,35 +93,39 @@ class StatusPages:
             return None
         return Response("200 OK", (*SAFE, ("Content-Type", _ASSETS[path])), _read(path[1:]))
 
-    def changes(self, wake: Callable[[], None]) -> Response | None:
-        """Return the stream of what changes on the pages; None when there are too many."""
-        if self._streams >= MOST_FOLLOWERS:
-            return None
-        self._streams += 1
-        stream = _Changes(self._insights, self._history, wake, self._left)
-        return Response("200 OK", (*SAFE, ("Content-Type", "text/event-stream")), stream=stream)
+    def changes(self, wake: Callable[[], None], routes: frozenset[str]) -> Stream | None:
+        """Return the stream of what changes on the pages of a browser, None when there are too many.
 
-    def _left(self) -> None:
-        self._streams -= 1
+        `routes` are those whose calls the stream carries too.
+        """
+        follower = self._live.follow("pages", wake, routes)
+        return None if follower is None else _Changes(self._insights, self._history, wake, follower)
 
 
 class _Changes:
-    """A stream of the rows that have changed, every two seconds; see `http_server.Stream`."""
+    """A stream of the rows that have changed, every two seconds, and of calls; see `http_server.Stream`."""
 
-    def __init__(
-        self, insights: Insights, history: History, wake: Callable[[], None], left: Callable[[], None]
-    ) -> None:
+    def __init__(self, insights: Insights, history: History, wake: Callable[[], None], follower: Follower) -> None:
         self._insights = insights
         self._history = history
         self._wake = wake
-        self._left = left
+        self._follower = follower
         self._known: dict[str, Row] = {}
         self._others: dict[str, list[Any]] = {}
         self._asked = 0.0
         self._sent = time.monotonic()
-        self._closed = threading.Event()
 
     def take(self) -> bytes | float:
+        changed = self._changed_rows()
+        if changed is not None:
+            return changed
+        calls = self._follower.take()
+        return calls if isinstance(calls, bytes) else min(calls, CHANGE_SECONDS)
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _changed_rows(self) -> bytes | None:
         now = time.monotonic()
         numbers = self._insights.fresh(self._asked, statuses=True) if self._asked else None
         if numbers is not None:
@@ -135,12 +138,7 @@ class _Changes:
         if not self._asked and now - self._sent >= CHANGE_SECONDS:
             self._asked = self._sent = now
             self._insights.ask(self._wake, statuses=True)
-        return CHANGE_SECONDS
-
-    def close(self) -> None:
-        if not self._closed.is_set():
-            self._closed.set()
-            self._left()
+        return None
 
     def _changed(self, present: list[Row], others: dict[str, list[Any]]) -> dict[str, Any] | None:
         changed = [one for one in present if self._known.get(one["name"]) != one]

@@ -42,7 +42,7 @@ class AdminServer:
         self._findings = Findings(recorder, send)
         self._live = Live(send)
         self._history = History()
-        self._pages = StatusPages(self._insights, self._history)
+        self._pages = StatusPages(self._insights, self._history, self._live)
         guard = Guard(settings.admin_token)
         port: int = sock.getsockname()[1]
         self._app = AdminApplication(

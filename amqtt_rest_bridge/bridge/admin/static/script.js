@@ -4,9 +4,10 @@
 const live = document.querySelector("[data-live]");
 const rows = new Map([...document.querySelectorAll("[data-route]")].map((row) => [row.dataset.route, row]));
 const page = document.querySelector("[data-page=route]");
-const MOST_CALLS = 50;
 const RETRY_MS = 5000;
+const MOST_CALLS = 50;
 const MOST_FAILURES = 20;
+let port = null; // to live.js
 
 function tell(text) {
   live.hidden = false;
@@ -25,34 +26,46 @@ function update(row, cells) {
   }
 }
 
-// A browser opens six connections to a host: tabs that are not seen hold none, so that any number of them loads.
-// An EventSource that is refused (503: too many viewers) never tries again by itself.
-function follow(path, names) {
-  let source = null;
-  function open() {
-    if (source || document.hidden) return;
-    source = new EventSource(path);
-    source.onopen = () => tell("live");
-    source.onerror = () => {
-      if (source.readyState !== EventSource.CLOSED) return tell("connection lost, trying again");
-      close();
-      tell("not live, trying again");
-      setTimeout(open, RETRY_MS);
-    };
-    for (const [name, take] of Object.entries(names)) {
-      source.addEventListener(name, (event) => take(JSON.parse(event.data)));
-    }
+// What keeps the page live runs in live.js: in the SharedWorker, or in a page whose browser has none.
+// A page that is not seen asks for nothing.
+function connect() {
+  const retry = () => {
+    tell("not live, trying again");
+    setTimeout(connect, RETRY_MS);
+  };
+  if (window.SharedWorker) {
+    const worker = new SharedWorker("/live.js");
+    worker.onerror = retry; // the script has not come
+    port = worker.port;
+  } else {
+    const { port1, port2 } = new MessageChannel();
+    import("/live.js").then(() => serve(port1), retry);
+    port = port2;
   }
-  function close() {
-    if (source) source.close();
-    source = null;
-  }
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) close();
-    else if (page && !source) location.reload(); // calls have been missed
-    else open();
-  });
-  open();
+  port.onmessage = ({ data }) => {
+    if (data.state) tell(data.state);
+    if (data.routes) showRoutes(data.routes);
+    if (data.call) showCall(data.call);
+  };
+  report(!document.hidden);
+}
+
+function report(seen) {
+  port.postMessage({ seen, route: page ? page.dataset.route : null });
+}
+
+function look() {
+  if (document.hidden) report(false);
+  else if (page) location.reload(); // calls have been missed
+  else report(true);
+}
+
+function follow() {
+  tell("connecting");
+  connect();
+  document.addEventListener("visibilitychange", look);
+  addEventListener("pagehide", () => report(false));
+  addEventListener("pageshow", (event) => event.persisted && look());
 }
 
 function element(tag, text, className) {
@@ -133,5 +146,4 @@ function showRoutes({ summary, reasons, unmatched, names, rows: changed }) {
   if (!page && !same) location.reload(); // routes have been added or removed
 }
 
-if (rows.size || document.querySelector("[data-summary]")) follow("/api/changes", { routes: showRoutes });
-if (page) follow(`/api/live?route=${encodeURIComponent(page.dataset.route)}`, { message: showCall });
+if (rows.size || document.querySelector("[data-summary]")) follow();
