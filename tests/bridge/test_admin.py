@@ -328,7 +328,7 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
 
 
 @pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])
-def test_sixteen_may_follow_a_further_one_is_told_so_and_browsers_and_other_callers_are_counted_apart(
+def test_sixteen_of_a_kind_may_follow_and_one_more_is_refused_while_pages_still_load(
     target: Recorder, path: str, other: str
 ) -> None:
     with hosting(client_route(target.url), admin_port=0) as host:
