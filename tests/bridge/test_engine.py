@@ -5,11 +5,14 @@ import logging
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import monotonic
 
 import pytest
 
+from amqtt_rest_bridge.bridge.client.pace import Pace
+from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
     CreditReturn,
@@ -26,6 +29,7 @@ from amqtt_rest_bridge.model import (
     Method,
     RestApiConfig,
     Route,
+    RouteConfig,
     ServerEvent,
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
@@ -225,3 +229,37 @@ def test_retries_are_logged_once_a_second(rig: Rig, caplog: pytest.LogCaptureFix
     assert 1 <= len(lines) <= 3
     rig.network.answer = lambda _: FINE
     rig.ended(50)
+
+
+def test_a_turn_that_comes_at_once_for_the_next_request_of_a_call_is_used_by_that_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that enters a call for its next turn may be slower than the turn."""
+    enter, declined = Pace.enter, list[Pace]()
+
+    def enter_and_wait(pace: Pace, start: Callable[[], None], *, first: bool = False) -> None:
+        given = threading.Event()
+
+        def start_and_tell() -> None:
+            start()
+            given.set()
+
+        enter(pace, start_and_tell, first=first)
+        if first:
+            assert given.wait(SECONDS)
+
+    def decline(pace: Pace) -> None:
+        declined.append(pace)
+
+    def exchange(request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        yield
+        yield
+        return rig.network.send(request)
+
+    monkeypatch.setattr(Pace, "enter", enter_and_wait)
+    monkeypatch.setattr(Pace, "decline", decline)
+    monkeypatch.setattr(rig.network, "exchange", exchange)
+    rig.use(replace(route(), route_config=RouteConfig(rate_limit=0.0001)))
+    calls = [rig.call() for _ in range(20)]
+    assert sorted(rig.ended(20)) == calls
+    assert declined == []

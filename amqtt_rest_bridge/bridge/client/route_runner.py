@@ -66,7 +66,7 @@ class RouteContext:
 class _OpenCall:
     """A call that has not ended; `order_key` is set for an ORDERED event.
 
-    With a RATE_LIMIT `current` is the try that waits for its turn to send another request, `has_turn` that it has come.
+    With a RATE_LIMIT `current` is the try that waits for its turn to send another request.
     Without `has_payload` the broker process alone has the payload; while a call waits, `kept` are the bytes of its own
     that count as kept.
     """
@@ -80,7 +80,6 @@ class _OpenCall:
     order_key: tuple[str, str, str] | None = None  # route, event, topic
     url: str | None = None  # of the last try
     current: Try | None = None
-    has_turn: bool = False
     has_payload: bool = True
     kept: int = 0
 
@@ -184,21 +183,21 @@ class RouteRunner:
 
     def _run_turn(self, call: _OpenCall, pace: Pace) -> None:
         """Send one request of a call whose turn it is."""
+        sends = False
         try:
             current, call.current = call.current, None
             if current is None:
                 current = self._try(call)
                 if next(current, _ENDED) is _ENDED:
                     return
-            call.has_turn = False
-            pace.sending()
-            if next(current, _ENDED) is not _ENDED:
-                call.current = current
-                self._await_turn(call, first=True)
+            sends = True
         finally:
-            if call.has_turn:
-                call.has_turn = False
+            if not sends:
                 pace.decline()
+        pace.sending()
+        if next(current, _ENDED) is not _ENDED:
+            call.current = current
+            self._await_turn(call, first=True)  # whose turn may come before this returns
 
     def _try(self, call: _OpenCall) -> Try:
         call.tries += 1
@@ -320,7 +319,6 @@ class RouteRunner:
 
     def _take_turn(self, call: _OpenCall) -> None:
         if not self._stopping:
-            call.has_turn = True
             self._end_wait(call, self._submit)
 
     def _submit(self, call: _OpenCall) -> None:
