@@ -107,7 +107,7 @@ class BridgeProcess:
         """What it is sent, beside its calls."""
         self.feed = CallerFeed(loop, self.link)
         """What its callers wait for."""
-        self._ahead = ReadAhead(workers, lambda: self.link.backlog, self._send, self._renew)
+        self._ahead = ReadAhead(workers, lambda: self.link.backlog, self._send, self._renew, loop.call_soon)
         try:
             self.pid, self._end = spawn(theirs)
         except OSError:
@@ -308,4 +308,5 @@ class BridgeProcess:
     def _closed(self) -> None:
         self.ready = False
         self._gone = True
+        self._ahead.stop()
         self._on_closed(self)

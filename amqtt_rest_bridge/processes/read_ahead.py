@@ -12,6 +12,7 @@ call of another topic.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.routing.calls import Call, CallPlace
@@ -21,6 +22,7 @@ READ_AHEAD_BYTES: Final = 8 << 20
 _CALL_BYTES: Final = 256  # what a call takes beside its payload
 _LARGE: Final = 64 << 10  # a payload that waits here, not encoded, while the link has ...
 _MOST_UNREAD: Final = 4 << 20  # ... so many bytes that the bridge process has not read
+_ENDED_AT_ONCE: Final = 16  # calls that a reload has ended, in one iteration of the loop: a millisecond at most
 
 
 class _Line:
@@ -37,12 +39,13 @@ class _Line:
 class _Flow:
     """The calls of one route: how many are in flight, those sent ahead, those that wait here."""
 
-    __slots__ = ("active", "ahead", "held", "lines")
+    __slots__ = ("active", "ahead", "held", "is_due", "lines")
 
     def __init__(self) -> None:
         self.active = 0
         self.ahead: OrderedDict[int, Call] = OrderedDict()
         self.held: deque[Call] = deque()
+        self.is_due = False  # to be looked at in the next iteration of the loop
         self.lines: dict[tuple[str, str], _Line] = {}
 
 
@@ -54,6 +57,7 @@ class ReadAhead:
         backlog: Returns how many bytes the bridge process has not read.
         send: Sends a call that waited here.
         renew: Called before that: returns False when a reload has removed the event, and the call has ended.
+        soon: Calls something in the next iteration of the loop.
     """
 
     def __init__(
@@ -62,18 +66,20 @@ class ReadAhead:
         backlog: Callable[[], int],
         send: Callable[[Call], None],
         renew: Callable[[Call], bool],
+        soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._workers = workers
         self._backlog = backlog
         self._send = send
         self._renew = renew
+        self._soon = soon
         self._flows: dict[str, _Flow] = {}
         self._ahead = 0  # bytes
         self._delayed: dict[str, None] = {}  # routes that wait for the link
         self._stopped = False
 
     def stop(self) -> None:
-        """Send nothing more of what waits here."""
+        """Send nothing more of what waits here, and end none of it."""
         self._stopped = True
 
     def enter(self, call: Call) -> bool:
@@ -166,17 +172,26 @@ class ReadAhead:
 
     def _pump(self, flow: _Flow) -> None:
         """Send what waits here and has room; where `renew` ends a call, others may enter meanwhile."""
-        while flow.held:
+        ended = 0
+        while flow.held and not flow.is_due and not self._stopped:
             call = flow.held.popleft()
             if not call.let_go and not self._renew(call):
                 if call.line is not None:
                     self._leave_line(flow, call.line, call)
+                ended += 1
+                if ended == _ENDED_AT_ONCE:
+                    flow.is_due = True
+                    self._soon(partial(self._go_on, flow))
             elif self._place(flow, call):
                 call.let_go = False
                 self._send(call)
             else:
                 flow.held.appendleft(call)
                 return
+
+    def _go_on(self, flow: _Flow) -> None:
+        flow.is_due = False
+        self._pump(flow)
 
     # ORDERED events.
 
@@ -216,9 +231,10 @@ class ReadAhead:
             return
         while line.held and line.head.place is not CallPlace.HELD and self._has_room_behind(line.held[0]):
             behind = line.held.popleft()
-            if self._renew(behind):
-                self._put_behind(line, behind)
-                self._send(behind)
+            if not self._renew(behind):
+                return  # the next ones with the next end of a call
+            self._put_behind(line, behind)
+            self._send(behind)
 
 
 def _size(call: Call) -> int:

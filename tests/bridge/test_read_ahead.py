@@ -1,6 +1,6 @@
 """What a bridge process is sent, and what waits in the broker process until it can be started soon."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -21,8 +21,13 @@ class Process:
         self.rig = Rig(max_message_bytes=1 << 30)
         self.backlog = 0
         self.sent: list[int] = []
+        self.soon: list[Callable[[], None]] = []
         self.ahead = ReadAhead(
-            WORKERS, lambda: self.backlog, lambda call: self.sent.append(call.id), self.rig.dispatcher.renew
+            WORKERS,
+            lambda: self.backlog,
+            lambda call: self.sent.append(call.id),
+            self.rig.dispatcher.renew,
+            self.soon.append,
         )
 
     def calls(self, *messages: tuple[str, int]) -> list[Call]:
@@ -37,6 +42,14 @@ class Process:
     def end(self, call: Call) -> None:
         self.ahead.ended(call)
         self.rig.end(call)
+
+    def iterate(self) -> int:
+        """Run what is due in the next iteration of the loop; return how many failures it published."""
+        soon, self.soon[:] = list(self.soon), []
+        before = len(self.rig.queue.publications)
+        for action in soon:
+            action()
+        return len(self.rig.queue.publications) - before
 
     def newly_sent(self) -> list[int]:
         sent, self.sent = self.sent, []
@@ -158,6 +171,29 @@ def test_what_waits_follows_a_reload_and_ends_where_its_event_is_gone(process: P
     for call in calls[2:5]:
         process.end(call)
     assert process.rig.held.held == 0
+
+
+@pytest.mark.parametrize("topic", ["in/1", "o/1"])
+def test_a_removed_event_ends_what_waits_a_few_at_a_time(process: Process, topic: str) -> None:
+    calls = process.calls(*[(topic, LARGE)] * 200)
+    process.rig.use()
+    sent = [call for call in calls if call.place is not CallPlace.HELD]
+    for call in sent:
+        process.end(call)
+    ended = [len(process.rig.queue.publications)]
+    while process.soon:
+        ended.append(process.iterate())
+    assert max(ended) < 40
+    assert sum(ended) == 200 - len(sent)
+    assert process.rig.held.held == 0
+
+
+def test_what_a_removed_event_left_goes_no_further_than_its_bridge_process(process: Process) -> None:
+    calls = process.calls(*[("in/1", LARGE)] * 100)
+    process.rig.use()
+    process.end(calls[0])
+    process.ahead.stop()
+    assert process.iterate() == 0
 
 
 def test_after_the_stop_nothing_more_is_sent(process: Process) -> None:
