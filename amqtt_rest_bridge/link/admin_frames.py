@@ -11,8 +11,6 @@ from msgspec import Struct
 
 BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """The upper bounds of the histogram of what servers take, in seconds; one more counts what took longer."""
-WAIT_BUCKETS: Final = (0.05, 1.0, 30.0)
-"""The same of what messages wait; fewer, since each costs a line of /metrics for every event."""
 
 
 class Record(Struct, frozen=True):
@@ -45,7 +43,7 @@ class EventCounts(Struct, array_like=True):
     """What has been counted of an event since the broker's start; the broker's loop alone changes it.
 
     `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
-    `waited` how long they waited (`WAIT_BUCKETS`). `statuses` are requests of server mode by the status of the answer;
+    `waited` how long they waited (one bucket). `statuses` are requests of server mode by the status of the answer;
     of a server event `took` is what `RequestTimes` says.
     """
 
@@ -62,7 +60,7 @@ class Durations(Struct, array_like=True):
     buckets: list[int]
     seconds: float = 0.0
 
-    def add(self, seconds: float, bounds: tuple[float, ...]) -> None:
+    def add(self, seconds: float, bounds: tuple[float, ...] = ()) -> None:
         """Count one more."""
         self.buckets[bisect_left(bounds, seconds)] += 1
         self.seconds += seconds

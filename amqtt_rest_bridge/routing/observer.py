@@ -12,7 +12,6 @@ from typing import Final
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
-    WAIT_BUCKETS,
     Durations,
     EventCounts,
     FoundRecords,
@@ -121,7 +120,7 @@ class Observer:
             return
         counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
         if outcome != SKIPPED:
-            counts.waited.add(waited, WAIT_BUCKETS)
+            counts.waited.add(waited)
             if took:  # else nothing was sent, which would make the server look fast
                 counts.took.add(took, BUCKETS)
 
@@ -149,5 +148,4 @@ class Observer:
 
 
 def _nothing() -> EventCounts:
-    took, waited = (Durations([0] * (len(bounds) + 1)) for bounds in (BUCKETS, WAIT_BUCKETS))
-    return EventCounts({}, took, waited, statuses={})
+    return EventCounts({}, Durations([0] * (len(BUCKETS) + 1)), Durations([0]), statuses={})

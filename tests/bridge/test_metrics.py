@@ -1,0 +1,33 @@
+"""What a page of /metrics costs: the number of its samples, and that they are the writer's own but for their making."""
+
+import pytest
+from prometheus_client.samples import Sample
+
+from amqtt_rest_bridge.bridge.admin import metrics
+from amqtt_rest_bridge.bridge.admin.insights import Numbers
+from amqtt_rest_bridge.link.admin_frames import BUCKETS, BrokerInsight, Durations, EventCounts, RouteInsight
+
+BROKER = BrokerInsight(0, 0, [])
+
+
+def numbers(*names: str) -> Numbers:
+    took, waited = Durations([2] * (len(BUCKETS) + 1), 1.5), Durations([14], 0.25)
+    events = {"Send": EventCounts({"succeeded": 12, "timeout": 2}, took, waited)}
+    routes = [RouteInsight(name, "Green", events, 12, 2, 0, 3, 4, 5, 6, None, None) for name in names]
+    return Numbers(0.0, {route.name: route for route in routes}, BROKER)
+
+
+def lines(*names: str) -> list[str]:
+    return [line for line in metrics.exposition(numbers(*names)).decode().splitlines() if not line.startswith("#")]
+
+
+def test_a_route_with_one_busy_event_is_nineteen_samples() -> None:
+    assert len(lines("A", "B")) - len(lines("A")) == 19
+
+
+def test_the_text_is_that_of_the_writers_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    routes = numbers("A", 'B "quoted" \\ \n \u00e9')
+    text = metrics.exposition(routes)
+    assert b'rest_bridge_wait_seconds_sum{event="Send",route="A"} 0.25' in text
+    monkeypatch.setattr(metrics, "_Sample", Sample)
+    assert metrics.exposition(routes) == text
