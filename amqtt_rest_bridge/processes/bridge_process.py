@@ -308,5 +308,5 @@ class BridgeProcess:
     def _closed(self) -> None:
         self.ready = False
         self._gone = True
-        self._ahead.stop()
+        self._ahead.close()
         self._on_closed(self)

@@ -82,6 +82,12 @@ class ReadAhead:
         """Send nothing more of what waits here, and end none of it."""
         self._stopped = True
 
+    def close(self) -> None:
+        """Forget all calls: the bridge process has ended, and they go on elsewhere."""
+        self._stopped = True
+        self._flows.clear()
+        self._delayed.clear()
+
     def enter(self, call: Call) -> bool:
         """Return whether a call is to be sent now; the others are sent when they can be started soon."""
         listening = call.listening

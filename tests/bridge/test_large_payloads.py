@@ -312,6 +312,22 @@ def test_what_waits_in_the_broker_process_survives_a_bridge_process_and_a_reload
         assert results.of("out/changed")["ok"] >= 4  # those that waited for the reload
 
 
+def test_a_bridge_process_that_died_leaves_no_payload_in_the_broker_process(tmp_path: Path, target: Recorder) -> None:
+    with (
+        running(tmp_path, route(target, config=ROOM), workers=2) as broker,
+        contextlib.closing(Results(broker.port)) as results,
+        hanging(target) as released,
+    ):
+        idle = memory(broker.pid)
+        publish(broker.port, 25, 4_000_000, others=1000)
+        eventually(lambda: len(target.requests) == 2)
+        os.kill(bridge_of(broker), signal.SIGKILL)
+        eventually(lambda: len(target.requests) == 4)
+        released.set()
+        eventually(lambda: sum(results.counts.values()) == 25)
+        eventually(lambda: memory(broker.pid) - idle < 40 * MIB, "memory is not given back")
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_other_numbers_of_bridge_processes_have_the_same_bounds(tmp_path: Path, target: Recorder, count: int) -> None:
     routes = route(target) + route(target, name="Good")
