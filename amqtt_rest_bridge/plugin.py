@@ -20,9 +20,10 @@ from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.connections import Connections
 from amqtt_rest_bridge.broker.disk.spool import Spool
+from amqtt_rest_bridge.broker.draining import Draining
 from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.publisher import Publisher, delivered
+from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.broker.wills import Wills
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
@@ -54,11 +55,12 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         super().__init__(context)
         settings: Settings = self.config
         broker = amqtt_broker.broker_of(context)
+        self._draining = Draining(broker)
         with _logging_the_reason(), contextlib.ExitStack() as opened:
             loaded, sockets, spool = _open(settings, opened)
             publisher = Publisher(
                 context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker),
-                partial(delivered, broker),
+                self._draining.delivered,
             )
             parts = assemble(settings, _CODE, publisher, amqtt_broker.loop_of(context), store=spool)
             may_publish = partial(amqtt_broker.may_publish, broker)
@@ -78,6 +80,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._incoming.use_packet_hook()
             Connections(broker, Wills(broker, may_publish))
             close_leftover_connections(broker)
+            amqtt_broker.copy_subscriptions_when_read(broker)
             self.service.start()
             self._opened = opened.pop_all()
 
@@ -111,6 +114,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     async def close(self) -> None:
         """End the bridge processes, and close ports and files."""
         await self.service.close()
+        self._draining.end()
         self._opened.close()
 
     def _routes_replaced(self) -> None:

@@ -15,13 +15,17 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
 from amqtt.client import MQTTClient
 from amqtt.contexts import Action, ListenerConfig
-from amqtt.errors import PluginInitError
+from amqtt.errors import MQTTError, PluginInitError
 from amqtt.events import MQTTEvents
+from amqtt.mqtt.disconnect import DisconnectPacket
+from amqtt.mqtt.puback import PubackPacket
+from amqtt.mqtt.pubcomp import PubcompPacket
+from amqtt.mqtt.pubrec import PubrecPacket
 from amqtt.plugins.manager import PluginManager
 from amqtt.session import Session
 
@@ -29,6 +33,11 @@ Step = Callable[..., Coroutine[Any, Any, Any]]
 """A coroutine function of the broker, with amqtt's own parameters."""
 MayPublish = Callable[[Session, str], Awaitable[bool]]
 """Return whether a client may publish on a topic, by the topic plugins."""
+
+PACKET_RECEIVED: Final = MQTTEvents.PACKET_RECEIVED
+"""The event with the arguments `packet` and, unless it is the CONNECT, `session`."""
+DiscardedPacketError: Final = MQTTError
+"""Discards the packet for which `replace_packet_event` raises it."""
 
 
 # The broker that a plugin runs in.
@@ -116,6 +125,42 @@ def replace_end_of_forwarding(broker: Any, make: Callable[[Step], Step]) -> None
     broker._shutdown_broadcast_loop = make(broker._shutdown_broadcast_loop)
 
 
+def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
+    """Replace the step that tells plugins of what happens, and return amqtt's own: event, and its arguments.
+
+    The reader of a client awaits it between packets: what takes its time there keeps that client alone from being read,
+    and `DiscardedPacketError` raised there for a packet ends what becomes of it.
+    """
+    own: Step = broker.plugins_manager.fire_event
+    broker.plugins_manager.fire_event = make(own)
+    return own
+
+
+def ends_something(packet: Any) -> bool:
+    """Return whether a packet is an acknowledgement of what its client was sent, or DISCONNECT."""
+    return isinstance(packet, (PubackPacket, PubrecPacket, PubcompPacket, DisconnectPacket))
+
+
+def copy_subscriptions_when_read(broker: Any) -> None:
+    """Replace the subscriptions by a mapping that is read as a copy, so that clients may change it meanwhile.
+
+    amqtt 0.12.1 awaits the ACL, and the delivery of retained messages, in between: "dictionary changed size during
+    iteration" then keeps a message from its subscribers, or ends the connection of a client that has just connected.
+    """
+    broker._subscriptions = _Subscriptions(broker._subscriptions)
+
+
+class _Subscriptions(dict[str, list[tuple[Session, int]]]):
+    """Subscribers by filter; what goes through them sees those that there were when it began."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.keys()))
+
+    def items(self) -> Any:
+        """Return each filter and its subscribers."""
+        return [(topic_filter, list(subscribers)) for topic_filter, subscribers in super().items()]
+
+
 async def forwarded(broker: Any) -> None:
     """Wait until the delivery of every message that waits to be forwarded has begun.
 
@@ -134,14 +179,16 @@ class _Last(dict[str, Any]):
     """A message as amqtt queues it, whose end can be noticed."""
 
 
-def unsent(broker: Any) -> int:
-    """Return how many bytes wait to be written to the sockets of connected clients."""
-    size = 0
+def unsent(broker: Any) -> Iterator[tuple[int, bool]]:
+    """Yield how many bytes wait to be written to the socket of each connected client, and whether a delivery waits.
+
+    With QoS 0 none does for up to 64 KiB.
+    """
     for session, handler in list(sessions(broker).values()):
         stream = getattr(getattr(handler, "writer", None), "_writer", None)  # none for WebSockets
         if stream is not None and session.transitions.is_connected():
-            size += stream.transport.get_write_buffer_size()
-    return size
+            waits = handler._write_lock.locked() or bool(session.inflight_out)
+            yield stream.transport.get_write_buffer_size(), waits
 
 
 def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":

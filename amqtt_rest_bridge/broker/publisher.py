@@ -1,8 +1,4 @@
-"""Publishing at the broker's pace: one task on the broker's loop feeds amqtt's unbounded queue and never fills it.
-
-At the shutdown amqtt 0.12.1 ends the connections of its clients at once, and cancels what it is sending: of 16 results
-12 arrived. So the plugin first waits until they have arrived, see `delivered`.
-"""
+"""Publishing at the broker's pace: one task on the broker's loop feeds amqtt's unbounded queue and never fills it."""
 
 import asyncio
 import functools
@@ -10,9 +6,8 @@ import logging
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final
+from typing import Final
 
-from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Confirm, ReleaseCredits
@@ -31,11 +26,11 @@ _SHORT: Final = 1
 # Not for ever, though, since clients alone can keep the queue long. 8 iterations suffice too, 6 do not (p99 35-65 ms).
 _MOST_ITERATIONS: Final = 12
 
-_STUCK_SECONDS: Final = 1.0  # a delivery in which nothing moves for so long has a client that does not read
-_LOOK_SECONDS: Final = 0.005
+Delivered = Callable[[Callable[[], int], float], Awaitable[int]]
+"""Wait for so many seconds at most until what waits, and what the broker was given, is delivered.
 
-Delivered = Callable[[float], Awaitable[int]]
-"""Wait for so many seconds at most until what the broker was given is delivered; return how many messages are not."""
+Takes the function that counts what waits; returns how many messages are not delivered.
+"""
 
 _topic_fault = functools.lru_cache(maxsize=1024)(check_topic_name)  # routes publish on the same topics again and again
 
@@ -106,11 +101,7 @@ class Publisher:
 
     async def settled(self, seconds: float) -> int:
         """Wait until all that is queued has reached its subscribers; return how many messages have not in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        while self._queue and loop.time() < deadline:
-            await asyncio.sleep(_LOOK_SECONDS)
-        return len(self._queue) + await self._delivered(deadline - loop.time())
+        return await self._delivered(self.__len__, seconds)
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -150,30 +141,3 @@ def _iterations(count: int) -> Generator[None, None, None]:
     """Wait for so many iterations of the loop: what `asyncio.sleep(0)` does, without two calls for each of them."""
     for _ in range(count):
         yield
-
-
-async def delivered(broker: Any, seconds: float) -> int:
-    """Wait until what an amqtt broker was given has been delivered; return how many deliveries have not ended.
-
-    Decision: with QoS 1 and 2 a message is delivered when its client has acknowledged it, with QoS 0 when it has been
-    written to the socket. A client that does not read is waited for until nothing has moved for a second.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    try:
-        await asyncio.wait_for(amqtt_broker.forwarded(broker), max(0.0, seconds))
-    except TimeoutError:
-        under_way = [one for one in amqtt_broker.deliveries(broker) if not one.done()]
-        return amqtt_broker.queue_length(broker)() + len(under_way)
-    pending = {one for one in amqtt_broker.deliveries(broker) if not one.done()}
-    moved, unsent = loop.time(), 0
-    while loop.time() < min(deadline, moved + _STUCK_SECONDS):
-        before, unsent_before = len(pending), unsent
-        pending = {one for one in pending if not one.done()}
-        unsent = amqtt_broker.unsent(broker)
-        if not pending and not unsent:
-            break
-        if (len(pending), unsent) != (before, unsent_before):
-            moved = loop.time()
-        await asyncio.sleep(_LOOK_SECONDS)
-    return len(pending)

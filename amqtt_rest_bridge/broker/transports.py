@@ -9,6 +9,10 @@ amqtt cancels once the task that reads a connection, and waits for its end. Befo
 which that task waits, drops a cancellation that comes together with a packet: a client that sends all the time then
 keeps the broker from shutting down until it ends by itself.
 
+Of a client that sends all the time amqtt reads all that has come, 128 KiB or more, in one iteration of the loop when it
+has no keep-alive, and from Python 3.12 on in any case. That may be 10,000 packets, and everything else, SIGTERM too,
+waits for seconds on a busy machine. So reading pauses after a few packets.
+
 amqtt also logs a stack trace at its end for each message that such a client has not read. The broker's loop alone.
 """
 
@@ -25,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
 _STOP_SECONDS: Final = 0.05  # what the reading of a connection that was cancelled gets to end before it is cut off
+
+_READS: Final = 16  # of a connection in one iteration of the loop; about three packets
 
 
 def close_leftover_connections(broker: Any) -> None:
@@ -55,7 +61,7 @@ class _Transports:
         """Call amqtt to serve a connection, then close it."""
         self._transports.add(writer.transport)
         try:
-            await self._serve(reader, writer, listener_name)
+            await self._serve(_PausingReader(reader), writer, listener_name)
         except asyncio.CancelledError:
             # At the loop's end, of a connection on which no CONNECT came. Python 3.11's asyncio would ask this task for
             # its exception, and log a stack trace where there is none.
@@ -76,6 +82,29 @@ class _Transports:
 
             server.wait_closed = cut_off  # type: ignore[method-assign]
         return server
+
+
+class _PausingReader:
+    """A stream as amqtt reads it, with a pause after some reads, in which the loop does everything else."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._reads = 0
+
+    async def readexactly(self, size: int) -> bytes:
+        """Read so many bytes."""
+        self._reads += 1
+        if self._reads % _READS == 0:
+            await asyncio.sleep(0)
+        return await self._reader.readexactly(size)
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read up to so many bytes, or all."""
+        return await self._reader.read(size)
+
+    def feed_eof(self) -> None:
+        """End the stream."""
+        self._reader.feed_eof()
 
 
 def _stopping(stop: amqtt_broker.Step) -> amqtt_broker.Step:

@@ -12,7 +12,7 @@ from tests.benchmarks import client_mode, rig
 from tests.bridge.host import hosting
 
 
-async def never(_seconds: float) -> int:
+async def never(_waiting: Callable[[], int], _seconds: float) -> int:
     raise AssertionError("the broker goes on")
 
 

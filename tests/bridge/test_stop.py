@@ -62,14 +62,15 @@ class Subscriber(Wire):
 class Gate:
     """A server that answers once it is open."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, size: int = 200_000) -> None:
         self.open = threading.Event()
+        self.padding = bytes(size)  # more than sockets take at once
         self.recorder = recorder
         recorder.answer = self.answer
 
     def answer(self, seen: Seen) -> tuple[int, bytes]:
         self.open.wait()
-        return 200, seen.body + bytes(200_000)  # more than sockets take at once
+        return 200, seen.body + self.padding
 
     def await_requests(self, count: int = COUNT) -> None:
         for _ in range(count):
