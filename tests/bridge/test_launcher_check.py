@@ -97,6 +97,14 @@ def test_check_tells_of_use_ssl_without_a_certificate_and_of_an_empty_host(place
     assert 'routes.lot:2:1: error: route Intake has USE_SSL "true" and server events' in ended.stdout
 
 
+@pytest.mark.parametrize("setting", ["max_body_bytes", "max_message_bytes", "max_response_bytes", "queue_bytes"])
+def test_check_reports_a_size_that_cannot_be_read(place: Workplace, setting: str) -> None:
+    place.configure(("processes: 0", f"{setting}: 64MB"))
+    ended = check(place)
+    assert f'error: the setting {setting} is "64MB", which is not a size; write 64MiB' in ended.stdout
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
 @pytest.mark.parametrize("routes", ["missing: 3", "routes: routes.lot"])
 def test_check_prints_each_fault_of_settings_at_once_at_its_line(place: Workplace, routes: str) -> None:
     settings = (

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,9 @@ def is_sound(
 
 
 def _routes_are_sound(settings: Settings, place: Callable[[tuple[str, ...]], str]) -> bool:
+    sizes = ("max_body_bytes", "max_response_bytes")
+    unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
+    settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
     try:
         texts = sources.read(route_paths(settings))
         loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
