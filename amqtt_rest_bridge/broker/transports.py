@@ -66,6 +66,10 @@ class _Transports:
             # At the loop's end, of a connection on which no CONNECT came. Python 3.11's asyncio would ask this task for
             # its exception, and log a stack trace where there is none.
             pass
+        except (OSError, RuntimeError) as error:  # the latter is uvloop's, of a transport that is closed
+            if not writer.transport.is_closing():
+                raise
+            log.debug("a client of listener %s has gone while its CONNECT was answered: %s", listener_name, error)
         finally:
             writer.close()
 

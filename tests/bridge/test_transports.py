@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,11 @@ def come_and_go(port: int) -> list[socket.socket]:
     for data in (b"", b"garbage"):
         with socket.create_connection(("127.0.0.1", port)) as peer:
             peer.sendall(data)
+    with socket.create_connection(("127.0.0.1", port)) as peer:  # goes within its CONNECT, with a reset
+        peer.sendall(connect_packet("c")[:12])
+        Wire(port, "meanwhile").close()  # so that the broker has read these
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    Wire(port, "later").close()
     return []
 
 
