@@ -178,6 +178,7 @@ def foreign_levels(text: str) -> list[tuple[int, str, str]]:
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"([1-9][0-9]{0,6})\s*(?:([smhd])|(second|minute|hour|day)s?)", re.IGNORECASE)
+DURATION_FORM = "write 30s, 15m, 6h or 1d"
 _RATE = re.compile(r"([1-9][0-9]{0,5})\s*/\s*([smhd])", re.IGNORECASE)
 _STATUSES = re.compile(r"([45][0-9]{2})(?:\s*-\s*([45][0-9]{2}))?")
 
@@ -186,7 +187,7 @@ def read_duration(text: str) -> int:
     """Return the seconds of a duration such as `15m` or `15 MINUTES`, at most a year."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise FormError(f'"{text}" is not a duration', "write 30s, 15m, 6h or 1d")
+        raise FormError(f'"{text}" is not a duration', DURATION_FORM)
     seconds = int(found[1]) * _UNITS[(found[2] or found[3])[0].lower()]
     if seconds > 366 * _UNITS["d"]:
         raise FormError(f'"{text}" is longer than a year')

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.language.forms import DURATION_FORM
 from amqtt_rest_bridge.language.nodes import BlockNode, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, Suspect, recognise
@@ -68,7 +69,7 @@ _CALLED = {
     "BASE_ADDRESS": "URL URI BASE_URL BASE_URI API_URL SERVER_URL TARGET_URL HOST HOSTNAME SERVER",
     "ENABLE_CLIENT": "CLIENT_MODE CLIENT_ENABLED",
     "ENABLE_SERVER": "SERVER_MODE SERVER_ENABLED",
-    "REQUEST_TIMEOUT": "TIMEOUT_SECONDS HTTP_TIMEOUT",
+    "REQUEST_TIMEOUT": "TIMEOUT TIMEOUT_SECONDS TIMEOUT_MS HTTP_TIMEOUT CONNECT_TIMEOUT READ_TIMEOUT",
     "SOURCE_TOPIC": "INPUT_TOPIC IN_TOPIC SUBSCRIBE SUBSCRIBE_TOPIC LISTEN MQTT_TOPIC TRIGGER FROM",
     "DESTINATION_TOPIC": "OUTPUT_TOPIC OUT_TOPIC TARGET_TOPIC RESPONSE_TOPIC RESULT_TOPIC PUBLISH PUBLISH_TOPIC TO",
     "METHOD": "VERB HTTP_METHOD REQUEST_METHOD",
@@ -89,6 +90,12 @@ _ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
         "write SOURCE_TOPIC for messages that come in, DESTINATION_TOPIC for those that go out",
     ),
     ("HEADER", ["HEADERS"], "write WITH HEADERS, and below it ADD <name> <value>"),
+    (
+        "AUTH AUTHENTICATION CREDENTIALS",
+        [],
+        f"write USERNAME and PASSWORD in REST_API_CONFIG; or in the event, {_HEADER_ADVICE}",
+    ),
+    ("QOS", [], "leave it out: each subscriber receives with the QoS of its own subscription"),
     (
         "CONTENT_TYPE",
         [],
@@ -158,6 +165,8 @@ def _explain_behind(shown: str, before: BlockNode | SettingNode | None) -> tuple
         after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
         return after, _FIRST_CHARACTERS.get(shown[0])
     hint = _FIRST_CHARACTERS.get(shown[0], SPACES)
+    if hint == SPACES and before.name.text.upper() == "EVERY":
+        hint = DURATION_FORM
     first, last = shown.split()[0], before.pieces[-1]
     joins = first in _JOINS or shown[0] in "'\"" or first.upper() == "GET"
     if joins and (last.is_string or last.source):

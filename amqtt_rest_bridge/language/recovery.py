@@ -18,7 +18,8 @@ from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, Blo
 from amqtt_rest_bridge.language.sources import Report
 
 BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
-_FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)(?=\s|\Z)")
+_FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)[:=]?(?=\s|\Z)")
+_MARK = re.compile(r"\A\s*[:=]\s*")
 _HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+)[ \t]+\S")
 _NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 _AS_HEADERS = "write WITH HEADERS, and below it ADD <name> <value>"
@@ -104,7 +105,8 @@ class Recovery(ABC):
             pieces = tuple(Piece(word, line.offset) for word in follows.split()[:1])
             self._open_block(BlockNode(Piece(name, line.offset), pieces, (), line.offset, known=True))
         elif block is not None and name in PARAMETERS[block.kind] and (follows or name == Kind.HEADERS.name):
-            shown = name if PARAMETERS[block.kind][name].secret else on_one_line(line.text)
+            value = _MARK.sub("", line.text[found.end(1) :].rstrip(" \t,;")) if found else ""
+            shown = name if PARAMETERS[block.kind][name].secret else on_one_line(f"{name} {value.strip()}".strip())
             self._report.error(line.offset, f"WITH is missing before {name}", f"write WITH {shown}")
             block.broken.add(name)
             self._loose_headers = name == Kind.HEADERS.name
