@@ -122,7 +122,8 @@ def _check_tls(files: TlsFiles, *, is_secure: bool) -> None:
             context.load_cert_chain(files.cert_file, files.key_file, password=_no_password)
     except (OSError, ValueError) as error:
         named = ", ".join(f"{name} {value}" for name, value in given.items())
-        raise ConfigurationError(f"the TLS files cannot be used ({named}): {reason(error)}") from error
+        why = (error.strerror if isinstance(error, OSError) else None) or reason(error)
+        raise ConfigurationError(f"the TLS files cannot be used ({named}): {why}") from error
 
 
 def _no_password() -> str:

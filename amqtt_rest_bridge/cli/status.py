@@ -53,6 +53,10 @@ examples:
   rest-bridge status --json | jq -r '.[] | select(.health != "Green") | .name'
 """
 _DAY = 86_400
+_NOTHING = (
+    "no route has a status yet: is the bridge loaded, and its status_seconds above 0? Those of workers: --group NAME",
+    "no worker of this group has a status yet: is its name right, has one run, and is status_seconds above 0?",
+)
 _LINES_OF_ITS_OWN = 3  # summary, titles, and the last line, which would scroll
 
 
@@ -105,11 +109,11 @@ def run(
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    _print_once(overview, as_json=as_json)
+    _print_once(overview, group, as_json=as_json)
     return 0
 
 
-def _print_once(overview: "Overview", *, as_json: bool) -> None:
+def _print_once(overview: "Overview", group: str | None, *, as_json: bool) -> None:
     statuses, failure = overview.statuses, status_table.reload_failure(overview.reload_failure, time.time())
     if failure is not None:
         print(failure.plain, file=sys.stderr)
@@ -122,7 +126,7 @@ def _print_once(overview: "Overview", *, as_json: bool) -> None:
         if (age := status_table.counters_age(statuses, time.time())) is not None:
             console.print(age)
     else:
-        print("no route has a status yet: is the bridge loaded, and its status_seconds above 0?", file=sys.stderr)
+        print(_NOTHING[group is not None], file=sys.stderr)
 
 
 class _Screen:

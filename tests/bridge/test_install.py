@@ -432,8 +432,10 @@ def test_an_unknown_slug_is_answered_with_the_nearest_ones(folder: Path, capsys:
         assert capsys.readouterr().err.endswith("\nhint: did you mean sensor-rest-facade?\n")
         assert main(["install", "wether-on-request", *source]) == 1
         assert "hint: did you mean weather-on-request" in capsys.readouterr().err
+        assert main(["install", "weather", *source]) == 1
+        assert capsys.readouterr().err.endswith("\nhint: the library finds weather-on-request\n")
         assert main(["install", "xyzzy", *source]) == 1
-        assert "did you mean" not in capsys.readouterr().err
+        assert "\nhint: GET /api/templates lists the published templates" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

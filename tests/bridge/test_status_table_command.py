@@ -78,6 +78,8 @@ def test_routes_without_a_status_are_an_empty_list(host: Host, capsys: pytest.Ca
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("no route has a status yet")
+    assert main(["status", "--broker", url(host), "--group", "plant"]) == 0
+    assert capsys.readouterr().err.startswith("no worker of this group has a status yet")
 
 
 def test_every_one_of_many_statuses_is_there(host: Host, retained: dict[str, bytes]) -> None:

@@ -194,19 +194,24 @@ class Library:
             message += f": {on_one_line(reason.message, _SHOWN)}"
         hint = on_one_line(reason.hint, _SHOWN)
         if reason.code == _NOT_FOUND and (near := self._nearest(id_or_slug)):
-            hint = f"did you mean {' or '.join(near)}?"
+            hint = near
         return InstallError(message, hint)
 
-    def _nearest(self, slug: str) -> list[str]:
-        """Return the nearest slugs, at most 3, of the templates that a search finds and of the newest ones."""
-        found: dict[str, None] = {}
-        for path in (f"search?q={quote(slug.replace('-', ' '), safe='')}&limit=30", "templates?limit=30"):
-            with contextlib.suppress(InstallError, msgspec.MsgspecError, ValueError, RecursionError):
-                received = self._received(f"{self.name}/api/{path}")
-                listed = msgspec.json.decode(received.content, type=_Listed)
-                found |= dict.fromkeys(each.slug for each in listed.results if each.slug)
-        usable = [each for each in found if each.isprintable() and len(each) <= _SHOWN]
-        return get_close_matches(slug[:_SHOWN].lower(), usable, n=_MOST_NEAREST)
+    def _nearest(self, slug: str) -> str:
+        """Return the hint with the nearest slugs, at most 3, else with the first that a search finds; or ""."""
+        found = self._slugs(f"search?q={quote(slug.replace('-', ' '), safe='')}&limit=30")
+        near = get_close_matches(slug[:_SHOWN].lower(), [*found, *self._slugs("templates?limit=30")], n=6)
+        if near:
+            return f"did you mean {' or '.join(list(dict.fromkeys(near))[:_MOST_NEAREST])}?"
+        return f"the library finds {', '.join(found[:_MOST_NEAREST])}" if found else ""
+
+    def _slugs(self, path: str) -> list[str]:
+        """Return the slugs of a list or search; none where the library does not answer with one."""
+        with contextlib.suppress(InstallError, msgspec.MsgspecError, ValueError, RecursionError):
+            listed = msgspec.json.decode(self._received(f"{self.name}/api/{path}").content, type=_Listed)
+            slugs = [each.slug for each in listed.results if each.slug]
+            return [each for each in slugs if each.isprintable() and len(each) <= _SHOWN]
+        return []
 
 
 def _without_credentials(address: str) -> str:
