@@ -30,7 +30,7 @@ METRICS: Final = {
     "rest_bridge_calls_total": ("counter", "Calls of client mode that ended, by outcome: succeeded or a failure code."),
     "rest_bridge_call_seconds": ("histogram", "Seconds that the requests of a call took; of calls that sent any."),
     "rest_bridge_wait_seconds": ("summary", "Seconds that a message waited: for a worker, a turn, the next try."),
-    "rest_bridge_refused_total": ("counter", "Messages that were not taken for lack of room."),
+    "rest_bridge_refused_total": ("counter", "Messages that were not taken: no room, or too large."),
     "rest_bridge_requests_total": ("counter", "Requests of server mode, by the status of the answer."),
     "rest_bridge_request_seconds": (
         "histogram",
