@@ -168,7 +168,7 @@ def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_
         called(client, f"n{number}.")
     page.wait(f"{CALLS}.includes('orders/n39.')")
     other.close()
-    shown = re.findall(r"orders/n(\d+)\.", page.evaluate(CALLS))
+    shown = re.findall(r"Send\torders/n(\d+)\.", page.evaluate(CALLS))
     assert shown == [str(number) for number in reversed(range(40))]
 
 

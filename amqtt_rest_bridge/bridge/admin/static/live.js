@@ -7,9 +7,8 @@ const pages = new Map(); // those that are seen: the port of each, and the route
 const rows = new Map(); // the newest cells of each route, for pages that come later
 let newest = null; // the rest of what pages show of all routes
 let state = "connecting";
-let sources = []; // the last one counts; those before it are read until it is open
-let routes = []; // whose calls the last one carries
-let last = 0; // number of the last call
+let sources = []; // the stream, and for a moment a newer one that carries calls of more routes
+let held = []; // calls that the newer one brings as well
 let timer = 0;
 
 function serve(page) {
@@ -36,7 +35,8 @@ function tell(text) {
 function follow() {
   const wanted = [...new Set(pages.values())].filter((route) => route !== null);
   if (!pages.size) stop("connecting");
-  else if (!sources.length || !wanted.every((route) => routes.includes(route))) open(wanted);
+  else if (!sources.length) open(wanted);
+  else if (sources.length === 1 && !wanted.every((route) => sources[0].routes.includes(route))) open(wanted);
 }
 
 function stop(text) {
@@ -44,35 +44,56 @@ function stop(text) {
   keep(null);
   rows.clear();
   newest = null;
-  last = 0;
   tell(text);
 }
 
 function keep(one) {
   for (const source of sources) if (source !== one) source.close();
   sources = sources.filter((source) => source === one);
+  held = [];
 }
 
 function open(wanted) {
   clearTimeout(timer);
   const source = new EventSource(`/api/changes?${new URLSearchParams(wanted.map((route) => ["route", route]))}`);
+  source.routes = wanted;
+  source.last = 0; // number of its last call
   sources.push(source);
-  routes = wanted;
-  source.onopen = () => {
-    if (source !== sources.at(-1)) return;
-    keep(source);
-    tell("live");
-  };
+  source.onopen = () => source === sources.at(-1) && tell("live");
   source.onerror = () => {
     if (source !== sources.at(-1)) return;
-    last = 0; // a bridge process that was started again counts from 1
+    const hasRoom = sources.length > 1; // once the older one has been closed
+    keep(source);
     if (source.readyState !== EventSource.CLOSED) return tell("connection lost, trying again");
-    const hasRoom = sources.length > 1; // once the stream before has been closed
     stop("not live, trying again"); // refused (503: too many viewers): an EventSource never tries again by itself
     timer = setTimeout(follow, hasRoom ? 0 : RETRY_MS);
   };
-  source.addEventListener("routes", (event) => takeRoutes(JSON.parse(event.data)));
-  source.addEventListener("message", takeCall);
+  source.addEventListener("routes", (event) => {
+    if (source !== sources[0]) replace(source);
+    takeRoutes(JSON.parse(event.data));
+  });
+  source.addEventListener("message", (event) => takeCall(source, Number(event.lastEventId), JSON.parse(event.data)));
+}
+
+// The first rows of the newer stream come some time after it was opened, so what the older one alone had to bring has come.
+function replace(source) {
+  const missed = held.filter(({ number }) => number > sources[0].last);
+  keep(source);
+  for (const { call } of missed) showCall(call);
+  follow();
+}
+
+function takeCall(source, number, call) {
+  if (source !== sources[0] && sources[0].routes.includes(call.route)) {
+    held.push({ number, call });
+  } else {
+    source.last = number;
+    showCall(call);
+  }
+}
+
+function showCall(call) {
+  for (const [page, route] of pages) if (route === call.route) page.postMessage({ call });
 }
 
 function takeRoutes(changed) {
@@ -82,14 +103,6 @@ function takeRoutes(changed) {
   const names = new Set(rest.names);
   for (const name of rows.keys()) if (!names.has(name)) rows.delete(name);
   send({ routes: changed });
-}
-
-function takeCall(event) {
-  const number = Number(event.lastEventId);
-  if (number <= last) return; // the stream before has brought it
-  last = number;
-  const call = JSON.parse(event.data);
-  for (const [page, route] of pages) if (route === call.route) page.postMessage({ call });
 }
 
 addEventListener("connect", (event) => serve(event.ports[0]));
