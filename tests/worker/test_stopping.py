@@ -1,0 +1,65 @@
+"""SIGTERM to a worker while messages come, and a bridge process that is killed while a worker starts."""
+
+import os
+import signal
+import threading
+from functools import partial
+
+import pytest
+
+from tests.bridge.http_target import Target, echo
+from tests.waiting import eventually
+from tests.worker.mosquitto import Mosquitto
+from tests.worker.workers import Group, client_route
+
+pytestmark = pytest.mark.mosquitto
+
+COUNT = 200  # messages of a round
+
+
+def has_requests(target: Target, count: int) -> bool:
+    return len(target.requests) >= count
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_every_message_has_a_result_although_workers_stop_in_the_middle(
+    group: Group, mosquitto: Mosquitto, rounds: int, processes: int
+) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in"))
+        watcher = mosquitto.client("watcher").subscribe("results/#")
+        publisher = mosquitto.client("publisher")
+        for number in range(rounds):
+            worker = group.start(slots=1, processes=processes).ready()
+            enough = len(target.requests) + COUNT // 4
+
+            def publish(first: int = number * COUNT) -> None:
+                for one in range(first, first + COUNT):
+                    publisher.publish("in", b"%d" % one, wait=False)
+
+            publishing = threading.Thread(target=publish)
+            publishing.start()
+            eventually(partial(has_requests, target, enough))
+            assert worker.stop() == 0, worker.lines
+            publishing.join()
+        group.start(slots=1).ready()
+        left = {b"%d" % one for one in range(rounds * COUNT)}
+        while left:
+            left.discard(watcher.next()[1])
+        repeated = len(target.requests) - rounds * COUNT
+    assert repeated == 0  # what a worker that stops has been answered is acknowledged, and not sent again
+
+
+def test_a_bridge_process_killed_while_a_worker_starts_is_started_again(group: Group, mosquitto: Mosquitto) -> None:
+    with Target(echo) as target:
+        group.routes(client_route("Echo", target.port, "in"))
+        worker = group.start()
+        eventually(worker.children)
+        os.kill(worker.children()[0], signal.SIGKILL)
+        worker.line("ended while it started; it is started again at once")
+        worker.ready()
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("in", b"asked")
+        assert client.next() == ("results/Echo", b"asked")
+        assert worker.stop() == 0
