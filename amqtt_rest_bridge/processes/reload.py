@@ -184,7 +184,8 @@ class Reloader:
 
     async def _ask(self, seconds: float | None) -> bool:
         try:
-            await asyncio.wait_for(self._asked.wait(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` drops a cancellation before 3.12
+                await self._asked.wait()
         except TimeoutError:
             return False
         self._asked.clear()

@@ -99,7 +99,8 @@ class Schedule:
             self._changed.clear()
             seconds = self.run_due()
             try:
-                await asyncio.wait_for(self._changed.wait(), seconds)
+                async with asyncio.timeout(seconds):  # `wait_for` drops a cancellation before 3.12
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

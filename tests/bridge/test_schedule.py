@@ -166,3 +166,18 @@ def test_an_event_without_a_source_topic_takes_no_messages(tmp_path: Path) -> No
             client.message()
             paths = {target.request().path for _ in range(2)}
         assert paths == {"/chain", "/end"}
+
+
+def test_a_schedule_that_changes_as_it_is_stopped_ends() -> None:
+    async def run() -> None:
+        rig = Rig("10s")
+        running = asyncio.create_task(rig.schedule.run())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        rig.schedule.replace(())
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running], timeout=10)
+        assert running.done()
+
+    asyncio.run(run())

@@ -41,7 +41,7 @@ def test_every_message_has_a_result_although_workers_stop_in_the_middle(
             publishing = threading.Thread(target=publish)
             publishing.start()
             eventually(partial(has_requests, target, enough))
-            assert worker.stop() == 0, worker.lines
+            assert worker.stop() == 0, "\n".join(worker.lines)
             publishing.join()
         group.start(slots=1).ready()
         left = {b"%d" % one for one in range(rounds * COUNT)}
