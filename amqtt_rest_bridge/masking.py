@@ -20,6 +20,7 @@ from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
 # published, which others read by machine, even a short word is more often itself than a secret.
 _SHORTEST: Final = 3
 _SHORTEST_PUBLISHED: Final = 6
+_NO_CREDENTIALS: Final = ("idempotency-key", "www-authenticate", "proxy-authenticate")
 _CREDENTIAL_WORDS: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
 _QUERY_VALUE = re.compile(r"([?&;])([^=&;#\s]{1,200})=([^&;#\s\"'<>]+)")
 
@@ -91,7 +92,7 @@ def _masker(secrets: frozenset[str], in_addresses: frozenset[str], config: RestA
 def is_credential(name: str) -> bool:
     """Return whether a header or variable, by its name, carries a credential."""
     lower = name.lower()
-    return any(word in lower for word in _CREDENTIAL_WORDS) and lower != "idempotency-key"
+    return any(word in lower for word in _CREDENTIAL_WORDS) and lower not in _NO_CREDENTIALS
 
 
 def is_credential_parameter(name: str) -> bool:

@@ -353,6 +353,8 @@ def _why(error: BaseException) -> str:
     match cause:
         case TimeoutError() | asyncio.CancelledError():  # the latter is our time limit, as amqtt passes it on
             return f"no answer within {CONNECT_SECONDS:.0f} s; is it an MQTT port, and mqtt or mqtts as it should be?"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is refused: {cause.verify_message}; --ca-file names the authorities to trust"
         case ssl.SSLError() | socket.gaierror():
             return str(cause.strerror or cause)
         case ConnectionRefusedError():

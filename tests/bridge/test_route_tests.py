@@ -227,6 +227,16 @@ def _secrets(folder: Path) -> Path:
     return secrets
 
 
+def test_try_shows_which_credential_a_caller_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.lot").write_text("""
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_TOKEN "t0ken-t0ken"
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "a"
+    """)
+    assert main(["try", str(tmp_path), "--request", "POST /x"]) == 1
+    assert 'WWW-Authenticate: Bearer realm="R"' in capsys.readouterr().out.splitlines()
+
+
 def test_try_shows_the_answer_to_a_request_and_what_it_publishes(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
