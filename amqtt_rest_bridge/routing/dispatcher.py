@@ -88,14 +88,16 @@ class Dispatcher:
         self.table = build_table(routes, watched, self._outcomes.statistics, self._workers, self._queue)
         if self._observer is not None:
             self._observer.keep(event_names(numbered.route for numbered in routes))
+        gone: list[Offered] = []
         for offered in list(self._room.empty()):  # by the present definition of their events
             present = self.table.by_name.get(offered.listening.name)
             if present is None:
-                self._time_over(offered)
+                gone.append(offered)
             else:
                 offered.listening = present
                 if call := self._admit(offered):
                     self._bridges.dispatch((call,))
+        self._room.send_away(gone, lambda offered: self.refuse(offered, route_removed()))
 
     def offer(
         self,

@@ -6,7 +6,7 @@ those that are queued and in flight. They go in the order in which they came.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.model import OverloadPolicy
@@ -72,6 +72,13 @@ class WaitingRoom:
         for route in list(self._queues):
             while route in self._queues:
                 yield self.next(route)
+
+    def send_away(self, offered: Sequence[Offered], refuse: Callable[[Offered], None]) -> None:
+        """Refuse messages that have been removed, in their order."""
+        for one in offered[:_AT_ONCE]:
+            refuse(one)
+        if len(offered) > _AT_ONCE:
+            self._later(0, lambda: self.send_away(offered[_AT_ONCE:], refuse))
 
     def _watch(self, seconds: float, route: str, queue: deque[Offered]) -> None:
         self._later(seconds, lambda: self._expire(route, queue))

@@ -119,6 +119,19 @@ def test_a_waiting_message_whose_route_is_gone_is_answered(rig: Rig) -> None:
     assert len(rig.queue.publications) == 1
 
 
+def test_waiting_messages_whose_route_is_gone_are_refused_a_hundred_at_a_time(rig: Rig) -> None:
+    rig.use(route(), capacity=250)
+    rig.offer(*[b"x"] * 500)
+    rig.use()
+    refused = [len(rig.queue.publications)]
+    for _ in range(2):
+        rig.clock.fire()
+        refused.append(len(rig.queue.publications))
+    assert refused == [100, 200, 250]
+    assert all(b"its route or event was removed" in one.payload for one in rig.queue.publications)
+    assert rig.held.held == 250
+
+
 def test_messages_that_wait_at_the_end_are_counted(rig: Rig) -> None:
     rig.offer(b"1", b"2", b"3")
     assert rig.dispatcher.abandon() == {"R": 1}
