@@ -13,7 +13,7 @@ import concurrent.futures
 import contextlib
 import tempfile
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +59,12 @@ class Client:
     def disconnect(self) -> None:
         """Send DISCONNECT and close."""
         self._host.wait(self._client.disconnect())
+
+    def abort(self) -> None:
+        """Close a connection that amqtt's client has left open, as it can when the broker ends first."""
+        writer = getattr(self._client._handler, "writer", None)
+        if writer is not None and not writer._writer.transport.is_closing():
+            writer._writer.transport.abort()
 
 
 class Host:
@@ -127,7 +133,7 @@ class Host:
 
     def _end_loop(self) -> None:
         with contextlib.suppress(concurrent.futures.TimeoutError):
-            self.wait(_end_tasks(), SECONDS)
+            self.wait(_end_tasks(self._clients), SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -145,12 +151,14 @@ class Host:
         return broker
 
 
-async def _end_tasks() -> None:
+async def _end_tasks(clients: Iterable[Client]) -> None:
     """End what still runs, as `asyncio.run` does, so that closed connections are closed before their loop is."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    for client in clients:
+        client.abort()
     await asyncio.sleep(0)
 
 
