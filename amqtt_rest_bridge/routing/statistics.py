@@ -92,12 +92,11 @@ class RouteStatistics:
 
     def full(self, size: int) -> CallError:
         """Return why a message of `size` bytes has no room."""
-        if self.outstanding < self.capacity:
-            if self.held_bytes + size > self.most_bytes:
-                return bytes_used_up("OVERLOAD_BYTES", self.most_bytes, size)
-            if self._queue.held + size > self._queue.limit:
-                return bytes_used_up("queue_bytes", self._queue.limit, size)
-        return overloaded(self.capacity)
+        if self.outstanding >= self.capacity or self.outside >= self.capacity:
+            return overloaded(self.capacity)
+        if self.held_bytes + size <= self.most_bytes and self._queue.held + size > self._queue.limit:
+            return bytes_used_up("queue_bytes", self._queue.limit, size)
+        return bytes_used_up("OVERLOAD_BYTES", self.most_bytes, size)  # also of those that wait, which go first
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""

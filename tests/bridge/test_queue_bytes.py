@@ -46,6 +46,16 @@ def test_a_route_takes_payloads_up_to_overload_bytes(policy: OverloadPolicy) -> 
     ]
 
 
+def test_a_message_that_finds_no_room_behind_large_ones_is_refused_for_their_bytes() -> None:
+    clock = Clock()
+    rig = Rig(room=lambda refuse: WaitingRoom(refuse, clock, clock.later))
+    rig.use(bounded(1000, timeout=1000))
+    assert [offer(rig, size) for size in (600, 600, 300, 200)] == [True, False, False, False]
+    assert refusals(rig) == [
+        "the route is overloaded: its OVERLOAD_BYTES of 1000 bytes have no room for a payload of 200 bytes"
+    ]
+
+
 def test_a_message_larger_than_overload_bytes_is_taken_where_nothing_is_queued() -> None:
     rig = Rig()
     rig.use(bounded(1000))
