@@ -143,6 +143,7 @@ def test_a_bridge_process_that_answers_no_ping_is_killed_and_started_again(
             eventually(lambda: bridge._unanswered == 0, "a ping is not answered")
         os.kill(bridge.pid, signal.SIGSTOP)
         client.publish("in/1", b"1")
+        eventually(lambda: bridge.calls, "the call is not dispatched")
         for _ in range(7):
             host.wait(ping())
         assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
