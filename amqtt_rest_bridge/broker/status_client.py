@@ -209,12 +209,22 @@ class _Feed:
             return status
         return status | {"health": AWAY, "away_since": rfc3339(self._gone.get(slot) or last)}
 
+    async def receive_retained(self) -> None:
+        """Receive until nothing retained has come for a while, however many messages are published meanwhile."""
+        quiet = time.monotonic() + _QUIET_SECONDS
+        while (left := quiet - time.monotonic()) > 0 and (message := await self._next(left)):
+            if message.retain:
+                quiet = time.monotonic() + _QUIET_SECONDS
+
     async def receive(self, seconds: float) -> bool:
         """Wait for one message; False when none came in time."""
+        return await self._next(seconds) is not None
+
+    async def _next(self, seconds: float) -> ApplicationMessage | None:
         message = await receive(self._client, self._address, seconds)
         if message is not None:
             self._update(message.topic, bytes(message.data or b""), retained=bool(message.retain))
-        return message is not None
+        return message
 
     def _update(self, topic: str, payload: bytes, *, retained: bool) -> None:
         if topic == RELOAD_TOPIC:
@@ -276,8 +286,7 @@ async def _snapshot(address: BrokerAddress, topic_filter: str, seconds: float | 
     async with connected(address, _filters(topic_filter)) as client:
         feed = _Feed(client, address)
         if seconds is None:
-            while await feed.receive(_QUIET_SECONDS):
-                pass
+            await feed.receive_retained()
         else:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
@@ -291,8 +300,7 @@ async def _follow(
     end = None if seconds is None else time.monotonic() + seconds
     async with connected(address, _filters(topic_filter)) as client:
         feed = _Feed(client, address)
-        while await feed.receive(_QUIET_SECONDS):
-            pass
+        await feed.receive_retained()
         while True:
             show(feed.overview)
             left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())

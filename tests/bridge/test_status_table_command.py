@@ -149,6 +149,13 @@ def test_a_route_that_refuses_its_callers_says_so_below_the_table(capsys: pytest
     assert shown[1].split()[:2] == ["Intake", "Yellow"]
 
 
+def test_it_ends_although_statuses_are_published_without_a_pause(capsys: pytest.CaptureFixture[str]) -> None:
+    with hosting(SERVER_ROUTE, status_seconds=0.01) as reporting:
+        reporting.client("$SYS/broker/routes/+/status").messages(3)
+        assert main(["status", "--broker", url(reporting), "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["Intake"]
+
+
 class _SeenEnoughError(Exception):
     """The test has seen what it waited for."""
 
