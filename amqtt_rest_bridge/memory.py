@@ -6,8 +6,12 @@ import os
 from typing import Final
 
 _MMAP_THRESHOLD: Final = (-3, "MALLOC_MMAP_THRESHOLD_")
+_TRIM_THRESHOLD: Final = (-1, "MALLOC_TRIM_THRESHOLD_")
 _ARENA_MAX: Final = (-8, "MALLOC_ARENA_MAX")
 _LARGE: Final = 512 << 10  # bytes; more than the 256 KiB that sockets are read with, which would be mapped each time
+# Free bytes at the end of a heap. glibc's is 128 KiB once the other threshold is set: each read of a socket would take
+# memory from the system and return it.
+_SPARE: Final = 4 * _LARGE
 _ARENAS: Final = 2
 
 
@@ -20,7 +24,7 @@ def return_large_blocks(*, few_arenas: bool = False) -> None:
     With `few_arenas` threads share two heaps. Each of glibc's reserves 64 MiB of addresses (a limit such as
     `ulimit -v` counts these) for threads that the interpreter lock lets run one at a time.
     """
-    wanted = [(_MMAP_THRESHOLD, _LARGE)] + ([(_ARENA_MAX, _ARENAS)] if few_arenas else [])
+    wanted = [(_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _SPARE)] + ([(_ARENA_MAX, _ARENAS)] if few_arenas else [])
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         for (parameter, variable), value in wanted:
