@@ -142,7 +142,7 @@ class BridgePool:
                     bridge.serve_admin_now(self._admin)
                 bridge.configure_now(self._routes, self._ports_of(index))
             except (BrokenPipeError, ConnectionResetError):
-                delay = self._bury(bridge, delay, deadline, DiedError("the bridge process ended while it started"))
+                delay = self._bury(bridge, delay, deadline, DiedError())
             else:
                 return
 

@@ -62,6 +62,9 @@ _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of th
 class DiedError(ConfigurationError):
     """A bridge process ended during the start, as one does that is killed: another may start."""
 
+    def __init__(self) -> None:
+        super().__init__("the bridge process ended while it started; its output says why")
+
 
 class BridgeProcess:
     """One bridge process, its link, and the calls that it holds.
@@ -152,7 +155,7 @@ class BridgeProcess:
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
                 raise ConfigurationError(reason)
             if frames is None:
-                raise DiedError("the bridge process ended while it started; its output says why")
+                raise DiedError
             if not frames and remaining <= 0:
                 raise ConfigurationError("it was not ready in time; the setting start_seconds gives it more")
 

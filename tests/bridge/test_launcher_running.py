@@ -272,4 +272,5 @@ def test_a_bridge_process_has_start_seconds_to_become_ready(place: Workplace) ->
                 for pid in running.children():
                     os.kill(pid, signal.SIGKILL)
         assert running.end() == 1
-    assert "ended while it started; its output says why" in running.lines[-1]
+    reasons = ("ended while it started; its output says why", "it was not ready in time")  # the last one may live
+    assert any(reason in running.lines[-1] for reason in reasons)
