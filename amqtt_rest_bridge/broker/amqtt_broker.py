@@ -158,7 +158,7 @@ class _Subscriptions(dict[str, list[tuple[Session, int]]]):
 
     def items(self) -> Any:
         """Return each filter and its subscribers."""
-        return [(topic_filter, list(subscribers)) for topic_filter, subscribers in super().items()]
+        return [(topic_filter, subscribers[:]) for topic_filter, subscribers in super().items()]
 
 
 async def forwarded(broker: Any) -> None:

@@ -11,7 +11,7 @@ keeps the broker from shutting down until it ends by itself.
 
 Of a client that sends all the time amqtt reads all that has come, 128 KiB or more, in one iteration of the loop when it
 has no keep-alive, and from Python 3.12 on in any case. That may be 10,000 packets, and everything else, SIGTERM too,
-waits for seconds on a busy machine. So reading pauses after a few packets.
+waits for seconds on a busy machine. So reading pauses after a dozen packets.
 
 amqtt also logs a stack trace at its end for each message that such a client has not read. The broker's loop alone.
 """
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 _END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
 _STOP_SECONDS: Final = 0.05  # what the reading of a connection that was cancelled gets to end before it is cut off
 
-_READS: Final = 16  # of a connection in one iteration of the loop; about three packets
+_READS: Final = 64  # of a connection in one iteration of the loop; about twelve packets, two milliseconds
+_CHUNK: Final = 16 << 10  # bytes that are taken out of a stream at once
 
 
 def close_leftover_connections(broker: Any) -> None:
@@ -61,7 +62,7 @@ class _Transports:
         """Call amqtt to serve a connection, then close it."""
         self._transports.add(writer.transport)
         try:
-            await self._serve(_PausingReader(reader), writer, listener_name)
+            await self._serve(_Reader(reader), writer, listener_name)
         except asyncio.CancelledError:
             # At the loop's end, of a connection on which no CONNECT came. Python 3.11's asyncio would ask this task for
             # its exception, and log a stack trace where there is none.
@@ -88,23 +89,50 @@ class _Transports:
         return server
 
 
-class _PausingReader:
-    """A stream as amqtt reads it, with a pause after some reads, in which the loop does everything else."""
+class _Reader:
+    """A stream as amqtt reads it: what has come is taken out of it at once, with a pause after some reads.
+
+    amqtt reads a PUBLISH in five steps. Out of a buffer of its own they take half as long as out of a `StreamReader`,
+    which pays for the pauses. In a pause the loop does everything else.
+    """
+
+    __slots__ = ("_at", "_buffer", "_reader", "_reads")
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
+        self._buffer = b""
+        self._at = 0
         self._reads = 0
 
     async def readexactly(self, size: int) -> bytes:
-        """Read so many bytes."""
+        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end. Cancelled, it takes none."""
         self._reads += 1
-        if self._reads % _READS == 0:
+        if self._reads == _READS:
+            self._reads = 0
             await asyncio.sleep(0)
-        return await self._reader.readexactly(size)
+        while (end := self._at + size) > len(self._buffer):
+            rest = self._buffer[self._at :]
+            if size > _CHUNK:
+                rest += await self._reader.readexactly(size - len(rest))
+            elif chunk := await self._reader.read(_CHUNK):
+                rest += chunk
+            else:
+                raise asyncio.IncompleteReadError(rest, size)
+            self._buffer, self._at = rest, 0
+        data = self._buffer[self._at : end]
+        if end == len(self._buffer):
+            self._buffer, self._at = b"", 0  # an idle connection keeps nothing
+        else:
+            self._at = end
+        return data
 
     async def read(self, size: int = -1) -> bytes:
         """Read up to so many bytes, or all."""
-        return await self._reader.read(size)
+        if not self._buffer:
+            return await self._reader.read(size)
+        end = len(self._buffer) if size < 0 else self._at + size
+        data, self._at = self._buffer[self._at : end], min(end, len(self._buffer))
+        return data + await self._reader.read(-1) if size < 0 else data
 
     def feed_eof(self) -> None:
         """End the stream."""

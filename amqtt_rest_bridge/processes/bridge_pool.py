@@ -235,7 +235,7 @@ class BridgePool:
                 bridge.feed.newest(topic_filter, payload)
 
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
-        """Wait up to `grace` seconds for running calls, and start no more.
+        """Wait up to `grace` seconds for running calls, and for the failures of lost ones; start no more.
 
         Returns for each route how many had not ended by then: those that are lost, and lossless ones.
         """
@@ -244,11 +244,13 @@ class BridgePool:
             if bridge.ready:
                 bridge.stop(grace)
         deadline = time.monotonic() + grace + 0.5
-        while time.monotonic() < deadline and any(bridge.ready and not bridge.stopped for bridge in self._bridges):
+        while time.monotonic() < deadline and (
+            self._lost.items or any(bridge.ready and not bridge.stopped for bridge in self._bridges)
+        ):
             await asyncio.sleep(0.01)
         left: dict[str, tuple[int, int]] = {}
         in_flight = (call for bridge in self._bridges for call in bridge.calls.values())
-        for call in [*self._due.items, *self._held, *in_flight]:
+        for call in [*self._lost.items, *self._due.items, *self._held, *in_flight]:
             lost, kept = left.get(call.listening.route, (0, 0))
             left[call.listening.route] = (lost + 1, kept) if call.key is None else (lost, kept + 1)
         return left

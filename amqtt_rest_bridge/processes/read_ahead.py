@@ -134,6 +134,8 @@ class ReadAhead:
 
     def link_has_room(self) -> None:
         """Send what waited for the bridge process to read."""
+        if not self._delayed:
+            return
         delayed, self._delayed = self._delayed, {}
         for route in delayed:
             self._pump(self._flows[route])
