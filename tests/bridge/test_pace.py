@@ -287,7 +287,7 @@ def test_what_sends_nothing_leaves_a_long_queue_at_once(
 
 
 def test_calls_begin_in_the_order_of_arrival(target: Recorder) -> None:
-    with hosting(ROUTE.format(url=target.url, route='WITH RATE_LIMIT "1000/s"', event=""), workers=16) as host:
+    with hosting(ROUTE.format(url=target.url, route='WITH RATE_LIMIT "1000/s"', event=""), workers=1) as host:
         client = host.client("out")
         for number in range(50):
             client.publish("in", b"%d" % number)
