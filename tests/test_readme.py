@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from amqtt_rest_bridge.bridge.admin.metrics import METRICS
+from amqtt_rest_bridge.admin.metrics import METRICS
 from amqtt_rest_bridge.bridge.server.refusals import STATUS_LINES
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route

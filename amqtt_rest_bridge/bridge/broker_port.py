@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.records.recorder import Recorder
 
 Wake = Callable[[], None]
 

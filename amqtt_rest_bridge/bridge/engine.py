@@ -27,7 +27,6 @@ from amqtt_rest_bridge.bridge.observation import Observation, OpenAdmin
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.port_watch import PortWatch
 from amqtt_rest_bridge.bridge.ports import Ports, Server
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import ServeAdmin, ToAdmin
@@ -51,6 +50,7 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.link.readers import LinkReaders, Runnable
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
+from amqtt_rest_bridge.records.recorder import Recorder
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.http_options import sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
-from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.refusals import port_closed
@@ -25,6 +24,7 @@ from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import TlsContexts
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
+from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
 from amqtt_rest_bridge.memory import return_large_blocks
@@ -66,7 +66,7 @@ class Network:
     @property
     def admin(self) -> OpenAdmin:
         """Return what starts the admin port; imported only where there is one."""
-        from amqtt_rest_bridge.bridge.admin.port import AdminServer
+        from amqtt_rest_bridge.admin.port import AdminServer
 
         return functools.partial(AdminServer, guesses=self._guesses)
 

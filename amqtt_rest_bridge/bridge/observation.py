@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.link.admin_frames import (
     FindRecords,
@@ -20,10 +19,12 @@ from amqtt_rest_bridge.link.admin_frames import (
     ToAdmin,
 )
 from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.records.recorder import Recorder
 
 _LIVE_SECONDS: Final = 0.1
 
 Send = Callable[[FromAdmin], None]
+After = Callable[[float, Callable[[], None]], None]
 
 
 class AdminPort(Protocol):
@@ -43,7 +44,7 @@ class OpenAdmin(Protocol):
     """Starts what serves the admin port."""
 
     def __call__(
-        self, sock: socket.socket, settings: BridgeSettings, recorder: Recorder, timers: Timers, send: Send
+        self, sock: socket.socket, settings: BridgeSettings, recorder: Recorder, after: After, send: Send
     ) -> AdminPort:
         """Return the running port."""
 
@@ -72,7 +73,7 @@ class Observation:
         self._timers = timers
         self._send = send
         self._is_due = False
-        self._admin = None if sock is None else open_admin(sock, settings, self.recorder, timers, send)
+        self._admin = None if sock is None else open_admin(sock, settings, self.recorder, timers.after, send)
 
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Record the calls of these routes from now on."""

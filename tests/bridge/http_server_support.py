@@ -14,9 +14,9 @@ from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Limits, TlsFiles
+from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.model import Route, ServerEvent
 from tests.bridge.server_mode_support import FakeBroker, FakeReply, event, route
 

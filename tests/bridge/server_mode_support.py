@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
-from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import Pending, Request, Response
+from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.records.recorder import Recorder
 
 REQUEST_ID = "0f9a2e4c-0000-4000-8000-000000000001"
 NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z

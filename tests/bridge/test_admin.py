@@ -291,7 +291,7 @@ def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: 
 OBSERVING: Final = frozenset(
     str(path)
     for path in PACKAGE.rglob("*.py")
-    if path.parent.name == "admin" or path.name in ("recorder.py", "observation.py", "observer.py", "oversight.py")
+    if path.parent.name in ("admin", "records") or path.name in ("observation.py", "observer.py", "oversight.py")
 )
 """The modules whose functions are for the admin port alone."""
 

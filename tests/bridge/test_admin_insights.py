@@ -1,6 +1,6 @@
 """Questions to the broker: one at a time, shared by all that ask, and asked again when an answer takes long."""
 
-from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights
+from amqtt_rest_bridge.admin.insights import REMIND_SECONDS, Insights
 from amqtt_rest_bridge.link.admin_frames import BrokerInsight, Insight, RouteInsight, WantInsight
 
 BROKER = BrokerInsight(0, 0, [])

@@ -12,7 +12,10 @@ from time import time
 
 import pytest
 
-from amqtt_rest_bridge.bridge.guesses import (
+from amqtt_rest_bridge.bridge.server.signatures import sign
+from amqtt_rest_bridge.http_server import Pending, Refusal, Response
+from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.guesses import (
     DELAY_SECONDS,
     FREE_GUESSES,
     MINUTE_SECONDS,
@@ -20,9 +23,6 @@ from amqtt_rest_bridge.bridge.guesses import (
     MOST_WAITING,
     Guesses,
 )
-from amqtt_rest_bridge.bridge.server.signatures import sign
-from amqtt_rest_bridge.http_server import Pending, Refusal, Response
-from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 from tests.bridge.admin_support import TOKEN, admin_of
 from tests.bridge.clock import Clock

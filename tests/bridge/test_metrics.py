@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client.samples import Sample
 
-from amqtt_rest_bridge.bridge.admin import metrics
-from amqtt_rest_bridge.bridge.admin.insights import Numbers
+from amqtt_rest_bridge.admin import metrics
+from amqtt_rest_bridge.admin.insights import Numbers
 from amqtt_rest_bridge.link.admin_frames import BUCKETS, BrokerInsight, Durations, EventCounts, RouteInsight
 
 BROKER = BrokerInsight(0, 0, [])

@@ -25,12 +25,12 @@ from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Stopwatch
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute, Publication
+from amqtt_rest_bridge.records.recorder import Recorder
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ServedEvent, Wake
-from amqtt_rest_bridge.bridge.guesses import Guesses
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
 from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, WrongCredentialError, error
@@ -24,10 +23,12 @@ from amqtt_rest_bridge.bridge.server.request import EventRequest, readable
 from amqtt_rest_bridge.bridge.server.responders import Steps, responder_for
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.http_server.refusals import internal_error
 from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
+from amqtt_rest_bridge.records.recorder import Failure
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class RouteApplication:
             if self._recorder is not None:
                 refusal = failure.refusal
                 told = refusal.code, refusal.message, refusal.hint
-                self._recorder.request(_UNMATCHED, request, None, refusal.status, told)
+                self._recorder.request(_UNMATCHED, request.method, request.target, None, refusal.status, told)
             return refused(failure.refusal)
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
@@ -185,8 +186,7 @@ class _Endpoint:
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
         self._broker.answered(self._served, answer.status, None, None, request.clock() - request.began)
-        if self._recorder is not None:
-            self._recorder.request(self._of, request.http, request.topic, answer.status, None, request.timestamp)
+        self._record(request, answer.status, None)
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
@@ -206,10 +206,14 @@ class _Endpoint:
             refusal, message = internal_error(), self._masker.address(str(failure))
         sent = instead or refusal
         self._broker.answered(self._served, sent.status, refusal.code, message, request.clock() - request.began)
-        if self._recorder is not None:
-            told = refusal.code, refusal.message, refusal.hint
-            self._recorder.request(self._of, request.http, request.topic, sent.status, told, request.timestamp)
+        self._record(request, sent.status, (refusal.code, refusal.message, refusal.hint))
         return refused(sent, request.answer_headers, self._labels)
+
+    def _record(self, request: EventRequest, status: str, failure: Failure | None) -> None:
+        if self._recorder is not None:
+            http = request.http
+            began = request.timestamp
+            self._recorder.request(self._of, http.method, http.target, request.topic, status, failure, began)
 
 
 class _PendingAnswer:

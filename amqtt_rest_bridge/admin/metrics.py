@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from amqtt_rest_bridge.bridge.admin.insights import Numbers
+from amqtt_rest_bridge.admin.insights import Numbers
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
     BrokerInsight,

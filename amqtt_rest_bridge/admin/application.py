@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from amqtt_rest_bridge.bridge.admin import metrics
-from amqtt_rest_bridge.bridge.admin.findings import Finding, Findings
-from amqtt_rest_bridge.bridge.admin.guard import Guard
-from amqtt_rest_bridge.bridge.admin.insights import REMIND_SECONDS, Insights, Numbers
-from amqtt_rest_bridge.bridge.admin.live import Live, shown
-from amqtt_rest_bridge.bridge.guesses import Guesses
+from amqtt_rest_bridge.admin import metrics
+from amqtt_rest_bridge.admin.findings import Finding, Findings
+from amqtt_rest_bridge.admin.guard import Guard
+from amqtt_rest_bridge.admin.insights import REMIND_SECONDS, Insights, Numbers
+from amqtt_rest_bridge.admin.live import Live, shown
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter

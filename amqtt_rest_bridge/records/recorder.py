@@ -14,7 +14,6 @@ from typing import Final
 from msgspec import Struct
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.link.admin_frames import FoundRecords, Observed, Record
 from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
@@ -87,22 +86,22 @@ class Recorder:
     def request(
         self,
         of: Matched,
-        request: Request,
+        method: str,
+        target: str,
         topic: str | None,
         status: str,
         failure: Failure | None,
         began: float | None = None,
     ) -> None:
-        """Record an answered request of server mode: its status line, and the Unix time at which it began."""
+        """Record an answered request of server mode: its target, its status line, and when it began (Unix time)."""
         now = time.time()
-        target = request.target
         if len(target) > _LONGEST:
             masker = NO_SECRETS if of[0] is None else masker_of(of[0])
             target = masker.address(_path(target))[:_LONGEST]
         if topic is not None and len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
         seconds = 0.0 if began is None or began > now else now - began
-        self._add(_Raw(now, "request", of, topic, request.method, target, status, failure, None, seconds))
+        self._add(_Raw(now, "request", of, topic, method, target, status, failure, None, seconds))
 
     def found(self, route: str) -> FoundRecords:
         """Return the last records and failures of a route, the oldest first."""

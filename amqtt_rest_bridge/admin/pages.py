@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from amqtt_rest_bridge.bridge.admin.findings import Finding
-from amqtt_rest_bridge.bridge.admin.graph import MOST_ROUTES, drawing
-from amqtt_rest_bridge.bridge.admin.history import History
-from amqtt_rest_bridge.bridge.admin.insights import Insights, Numbers
-from amqtt_rest_bridge.bridge.admin.live import Follower, Live, event
-from amqtt_rest_bridge.bridge.admin.rows import Row, clock, gravest_first, row, rows, summary, unmatched_rows
+from amqtt_rest_bridge.admin.findings import Finding
+from amqtt_rest_bridge.admin.graph import MOST_ROUTES, drawing
+from amqtt_rest_bridge.admin.history import History
+from amqtt_rest_bridge.admin.insights import Insights, Numbers
+from amqtt_rest_bridge.admin.live import Follower, Live, event
+from amqtt_rest_bridge.admin.rows import Row, clock, gravest_first, row, rows, summary, unmatched_rows
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.model import Route
 
@@ -48,7 +48,7 @@ class StatusPages:
         self._history = history
         self._live = live
         environment = Environment(
-            loader=PackageLoader("amqtt_rest_bridge.bridge.admin"), autoescape=True, undefined=StrictUndefined
+            loader=PackageLoader("amqtt_rest_bridge.admin"), autoescape=True, undefined=StrictUndefined
         )
         environment.filters["clock"] = clock
         self._overview = environment.get_template("overview.html")
@@ -155,4 +155,4 @@ def _page(text: str) -> Response:
 
 @cache
 def _read(name: str) -> bytes:
-    return files("amqtt_rest_bridge.bridge.admin").joinpath("static", name).read_bytes()
+    return files("amqtt_rest_bridge.admin").joinpath("static", name).read_bytes()

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from amqtt_rest_bridge.bridge.admin.history import SAMPLES, History, Sample
-from amqtt_rest_bridge.bridge.admin.insights import Numbers
+from amqtt_rest_bridge.admin.history import SAMPLES, History, Sample
+from amqtt_rest_bridge.admin.insights import Numbers
 from amqtt_rest_bridge.link.admin_frames import RouteInsight
 
 _HEIGHT: Final = 20

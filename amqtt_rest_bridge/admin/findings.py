@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from amqtt_rest_bridge.bridge.recorder import Recorder
 from amqtt_rest_bridge.link.admin_frames import FoundRecords, Record, WantRecords
+from amqtt_rest_bridge.records.recorder import Recorder
 
 RECENT = 50
 FAILURES = 20

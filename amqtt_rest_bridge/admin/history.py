@@ -6,7 +6,7 @@ Memory: two numbers a route and sample, 1 KB a route. The timers' thread adds, t
 from collections import deque
 from typing import Final, NamedTuple
 
-from amqtt_rest_bridge.bridge.admin.insights import Numbers
+from amqtt_rest_bridge.admin.insights import Numbers
 
 SAMPLE_SECONDS: Final = 10.0
 SAMPLES: Final = 60
