@@ -1,12 +1,14 @@
-"""How the library's database is opened, created and upgraded, and the transactions on it.
+"""How the library's database is opened, created and upgraded, its tables as statements name them, its transactions.
 
-Blocks on the database. Engines are safe to share between threads.
+Blocks on the database. Engines are safe to share between threads. `models` makes the tables, and a test compares the
+two.
 """
 
 import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,36 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
-from template_api.library.tables import SCHEMA_VERSION, UPGRADES, tables
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
+SCHEMA_VERSION = 3
+UPGRADES: Mapping[int, tuple[str, ...]] = {
+    1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",),
+    2: (
+        "ALTER TABLE library ADD COLUMN identity VARCHAR",
+        "CREATE INDEX templates_listed ON templates"
+        " (status, published_at DESC, id, category_id, difficulty, broker_version_id, changed)",
+    ),
+}
+"""SQL statements that lead from a schema version to the next one. Version 1 is the first."""
+
+_NAMED = ("id", "name", "slug")
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "categories": _NAMED,
+    "tags": _NAMED,
+    "routes": _NAMED,
+    "broker_versions": _NAMED,
+    "templates": (
+        "id", "slug", "title", "short_description", "content", "difficulty", "url", "status", "source_status",
+        "published_at", "category_id", "broker_version_id", "facets", "labels", "cells_text", "digest", "changed",
+    ),
+    "template_tags": ("template_id", "tag_id"),
+    "template_routes": ("template_id", "route_id"),
+    "notebooks": ("id", "template_id", "filename", "version", "is_primary", "is_latest", "place", "cells", "role"),
+    "library": ("id", "schema_version", "version", "is_filling", "identity"),
+}  # fmt: skip
 
 
 def open_database(
@@ -197,3 +224,12 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         connection.execute(library.update().values(schema_version=schema, version=library.c.version + 1))
         nameless = library.c.identity.is_(None)
         connection.execute(library.update().where(nameless).values(identity=str(uuid.uuid4())))
+
+
+@cache
+def tables() -> Mapping[str, sa.TableClause]:
+    """Return the library's tables by name, for statements over columns; SQLite has numbers for `is_...`."""
+    return {
+        table: sa.table(table, *(sa.column(name, sa.Boolean() if name.startswith("is_") else None) for name in names))
+        for table, names in _COLUMNS.items()
+    }

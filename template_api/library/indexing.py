@@ -182,8 +182,10 @@ class Indexer:
             while (state.version, state.walked) != (version, None):
                 if count and time.monotonic() - began > seconds:
                     break
-                if state.version < version:
-                    rows, state = self._changed(connection, index, state, version)
+                if state.version < version:  # each change has a version of its own
+                    rows = connection.execute(self._statements.changed, {"since": state.version, "most": _ROWS}).all()
+                    _take(index, rows)
+                    state = replace(state, version=rows[-1].changed if len(rows) == _ROWS else version)
                 else:
                     rows, state = self._walked(connection, index, state)
                 count += len(rows)
@@ -217,14 +219,6 @@ class Indexer:
         self.is_settled = self.is_settled or state.walked is None
         complete = "complete" if state.walked is None else "being built"
         log.info("library version %d is indexed; the index is %s", state.version, complete)
-
-    def _changed(
-        self, connection: Connection, index: SearchIndex, state: State, version: int
-    ) -> tuple[Sequence[Any], State]:
-        """Put the next templates that have changed; each change has a version of its own."""
-        rows = connection.execute(self._statements.changed, {"since": state.version, "most": _ROWS}).all()
-        _take(index, rows)
-        return rows, replace(state, version=rows[-1].changed if len(rows) == _ROWS else version)
 
     def _walked(self, connection: Connection, index: SearchIndex, state: State) -> tuple[Sequence[Any], State]:
         """Put the next templates of the walk; at its end, remove those that the library does not have."""

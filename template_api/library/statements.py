@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from template_api.library.tables import tables
+from template_api.library.database import tables
 from template_api.ranking import Document, Filters
 from template_api.records import Status, Summary, TemplateQuery
 

@@ -94,8 +94,14 @@ class TemplateLibrary:
         Waits until a kept search index is open, or for 5 s at most until a first one is complete: searches right after
         the start of all but large libraries find everything.
         """
+
+        def index() -> None:
+            with self._indexing:
+                while not self._stopping.is_set() and self._indexer.work():
+                    pass
+
         deadline = time.monotonic() + _FIRST_INDEX_SECONDS
-        for name, act in (("library-version", self._check), ("library-index", self._index)):
+        for name, act in (("library-version", self._check), ("library-index", index)):
             thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
@@ -261,12 +267,6 @@ class TemplateLibrary:
         elif fault is None and self._fault is not None:
             log.warning("the library's database is back")
         self._fault = fault
-
-    def _index(self) -> None:
-        """Bring the search index up to date."""
-        with self._indexing:
-            while not self._stopping.is_set() and self._indexer.work():
-                pass
 
     def _follow(self, act: Any) -> None:
         while True:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from template_api.library.tables import tables
+from template_api.library.database import tables
 from template_api.records import Status
 from template_api.sources.fields import NamedSource, time_text
 from template_api.sources.notebooks import NotebookSource
@@ -165,13 +164,9 @@ def template_id(slug: str) -> str:
 
 def next_version(connection: Connection) -> Any:
     """Add one to the library's version, which also makes other writers wait, and return it."""
-    return connection.execute(_next_version_statement()).scalar_one()
-
-
-@cache
-def _next_version_statement() -> sa.UpdateBase:
-    version = tables()["library"].c.version
-    return tables()["library"].update().values(version=version + 1).returning(version)
+    library = tables()["library"]
+    statement = library.update().values(version=library.c.version + 1).returning(library.c.version)
+    return connection.execute(statement).scalar_one()
 
 
 def _store_notebooks(

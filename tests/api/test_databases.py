@@ -18,9 +18,8 @@ import sqlalchemy as sa
 
 from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary
-from template_api.library.database import open_database, translated
+from template_api.library.database import SCHEMA_VERSION, UPGRADES, open_database, tables, translated
 from template_api.library.models import Table
-from template_api.library.tables import SCHEMA_VERSION, UPGRADES, tables
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 
 from template_api.errors import StartError
 from template_api.library import fill_empty_library, import_templates
-from template_api.library.database import open_database
-from template_api.library.tables import tables
+from template_api.library.database import open_database, tables
 from template_api.sources.reading import Reading
 from tests.api.importing_support import CELLS, statuses
 from tests.waiting import eventually

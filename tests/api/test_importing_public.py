@@ -9,8 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from template_api.library import import_templates
-from template_api.library.database import open_database
-from template_api.library.tables import SCHEMA_VERSION
+from template_api.library.database import SCHEMA_VERSION, open_database
 from template_api.sources.reading import read_templates
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ def test_following_outlives_a_fault_of_its_own(
         calls.append(None)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(library, "_index", fail)
+    monkeypatch.setattr(library._indexer, "work", fail)
     monkeypatch.setattr(library_module, "FOLLOW_SECONDS", 0.001)
     library.follow()
     eventually(lambda: len(calls) > 2)

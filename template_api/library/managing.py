@@ -1,27 +1,33 @@
-"""Imports into the library: one transaction a template.
+"""What an operator does with a library: import into it, list templates in every state, change the state of one.
 
-A killed import leaves whole templates only, and the next import continues from there. Blocks on files and the database.
+An import is one transaction a template: a killed one leaves whole templates only, and the next import continues from
+there. One import runs at a time for each library, the next one waits. Blocks on files and the database.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
-from template_api.errors import SourceError
-from template_api.library.database import is_missing, open_database, translated, writing
-from template_api.library.import_lock import import_lock
-from template_api.library.tables import tables
+from template_api.errors import SourceError, UnknownTemplateError
+from template_api.library.database import is_missing, open_database, shown_url, tables, translated, writing
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
-from template_api.records import Status
+from template_api.records import ListedTemplate, Status
 from template_api.sources import Reading, read_templates
+from template_api.sources.fields import time_text
 from template_api.sources.template import TemplateSource
 
 _GONE = "gone"  # the source_status of a template that a pruning import did not find any more
+_LOCK_KEY = 0x7E3A1A7F  # any constant but that of the lock under which tables are made
+_LOCK_PAUSE_SECONDS = 0.1
 
 
 def import_templates(
@@ -110,7 +116,12 @@ class _Import:
     def run(self, readings: Iterable[Reading], prune: bool, observe: Callable[[Reading], None]) -> Report:
         counts = dict.fromkeys(Outcome, 0)
         for reading in readings:
-            outcome, observed = self._one(reading)
+            outcome, observed = Outcome.FAILED, reading
+            if reading.source is not None:
+                try:
+                    outcome = self._bring(reading.source)
+                except SourceError as exc:
+                    observed = Reading(None, (exc,), reading.warnings, reading.done, reading.total)
             counts[outcome] += 1
             observe(observed)
         pruned = prune and not counts[Outcome.FAILED]
@@ -118,17 +129,13 @@ class _Import:
             counts[Outcome.HIDDEN] = self._prune()
         return Report(counts, pruned or not prune)
 
-    def _one(self, reading: Reading) -> tuple[Outcome, Reading]:
-        if reading.source is None:
-            return Outcome.FAILED, reading
-        try:
-            return self._bring(reading.source), reading
-        except SourceError as exc:
-            return Outcome.FAILED, Reading(None, (exc,), reading.warnings, reading.done, reading.total)
-
     def _bring(self, source: TemplateSource) -> Outcome:
         id_ = source.id or self._id_of_slug.get(source.slug) or template_id(source.slug or "")
-        self._note(source, id_)
+        names = [*([("slug", source.slug)] if source.slug else []), ("id", id_)]  # the slug is what its author wrote
+        for kind, name in names:  # a second template of the same id or slug is refused: each import would swap them
+            if (kind, name) in self._seen:
+                raise SourceError(source.where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
+        self._seen.update(dict.fromkeys(names, source.where))
         digest = source.digest()
         if self._known.get(id_) == (digest, source.status):
             return Outcome.UNCHANGED
@@ -141,14 +148,6 @@ class _Import:
         except sa.exc.IntegrityError as exc:
             self._writer.forget_names()
             raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
-
-    def _note(self, source: TemplateSource, id_: str) -> None:
-        """Refuse a second template of the same id or slug in one import: each import would swap them."""
-        names = [*([("slug", source.slug)] if source.slug else []), ("id", id_)]  # the slug is what its author wrote
-        for kind, name in names:
-            if (kind, name) in self._seen:
-                raise SourceError(source.where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
-        self._seen.update(dict.fromkeys(names, source.where))
 
     def _prune(self) -> int:
         templates = tables()["templates"]
@@ -163,3 +162,107 @@ class _Import:
                 values = {"status": Status.HIDDEN.value, "source_status": _GONE, "changed": version}
                 self._connection.execute(templates.update().where(templates.c.id == id_), values)
         return len(gone)
+
+
+@contextmanager
+def import_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Wait until no other import runs, then keep others waiting; the lock ends with the process that holds it.
+
+    Args:
+        engine: the library's database.
+        on_wait: called once when there is another import to wait for.
+    """
+    lock = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
+    with lock(engine, on_wait):
+        yield
+
+
+@contextmanager
+def _sqlite_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of an empty database beside the library's: its own is needed for each template in turn."""
+    file = Path(f"{engine.url.database}-import")
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+
+        def try_lock() -> bool:
+            try:
+                connection.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
+                return False
+            return True
+
+        _wait(try_lock, on_wait)
+        yield
+
+
+@contextmanager
+def _postgresql_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
+    with engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        _wait(lambda: bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_LOCK_KEY))).scalar()), on_wait)
+        try:
+            yield
+        finally:
+            connection.invalidate()  # the lock is the connection's, which shall not return to the pool with it
+
+
+def _wait(try_lock: Callable[[], bool], on_wait: Callable[[], None]) -> None:
+    if try_lock():
+        return
+    on_wait()
+    while not try_lock():
+        time.sleep(_LOCK_PAUSE_SECONDS)
+
+
+def listed_templates(database_url: str, status: Status | None = None) -> Generator[ListedTemplate, None, None]:
+    """Yield the templates of a library in any state, or in one; the newest first, those without a date last.
+
+    Raises:
+        StartError: the URL cannot be used or the database is of a newer version.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    engine = open_database(database_url)
+    t = tables()["templates"].c
+    statement = sa.select(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at)
+    if status is not None:
+        statement = statement.where(t.status == status.value)
+    try:
+        with translated(engine), engine.connect() as connection:
+            for row in connection.execute(statement.order_by(t.published_at.is_(None), t.published_at.desc(), t.id)):
+                yield ListedTemplate(*row)
+    finally:
+        engine.dispose()
+
+
+def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
+    """Change the state of one template; the first time it is published it also gets its date.
+
+    Returns:
+        Whether this changed anything.
+
+    Raises:
+        UnknownTemplateError: no template has this id or slug.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    templates, wanted = tables()["templates"], id_or_slug.lower()
+    t = templates.c
+    known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == wanted, t.slug == id_or_slug))
+    engine = open_database(database_url)
+    try:
+        with translated(engine), writing(engine) as connection:
+            # Drivers do not take every text that a command line may hold.
+            matches = connection.execute(known).all() if id_or_slug.isprintable() else []
+            if not matches:
+                slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars()
+                raise UnknownTemplateError(id_or_slug, shown_url(engine.url), slugs.all())
+            row = min(matches, key=lambda match: match.id != wanted)
+            if row.status == status.value:
+                return False
+            values: dict[str, Any] = {"status": status.value, "changed": next_version(connection)}
+            if status is Status.PUBLISHED and row.published_at is None:
+                values["published_at"] = time_text(datetime.now(UTC))
+            connection.execute(templates.update().where(t.id == row.id), values)
+            return True
+    finally:
+        engine.dispose()
