@@ -1,18 +1,22 @@
 """From a query string or a JSON body to a `TemplateQuery`: pure functions, run by the thread that serves the request.
 
-Requests are validated against the schemas of `openapi.json`.
+Requests are validated against the schemas of the packaged `openapi.json`: what the description promises and what
+requests are checked against is one text, so the two cannot drift apart.
 """
 
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache, wraps
-from typing import Any, NoReturn, TypeVar
+from functools import cache, lru_cache, wraps
+from importlib import resources
+from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
-from template_api import openapi
+from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema.protocols import Validator
+
 from template_api.errors import InvalidBodyError, InvalidParameterError
 from template_api.records import DEFAULT_LIMIT, TemplateQuery
 
@@ -100,7 +104,7 @@ def body_query(body: bytes) -> TemplateQuery:
         InvalidBodyError: the body is not JSON, or a member breaks its rule.
     """
     document = _json(body)
-    for error in openapi.body_validator(SEARCH_PATH).iter_errors(document):
+    for error in body_validator(SEARCH_PATH).iter_errors(document):
         where = ".".join(map(str, error.absolute_path)) or "the body"
         is_missing = error.validator == "required"
         raise InvalidBodyError("query is required" if is_missing else f"{where} must be {_allowed(error.schema)}")
@@ -142,7 +146,7 @@ def _get_query(text: str, given: Mapping[str, str], *, filtered: bool = False) -
 
 def _parameters(path: str, query_string: str) -> dict[str, str]:
     """Return the checked values of the known parameters; of a repeated one the last counts."""
-    validators = openapi.parameter_validators(path)
+    validators = parameter_validators(path)
     text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
     pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
     given = {name: value for name, value in pairs if name in validators}
@@ -217,3 +221,41 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+@cache
+def description_text() -> bytes:
+    """Return the text of `openapi.json` as it is packaged."""
+    return resources.files(__package__).joinpath("openapi.json").read_bytes()
+
+
+@cache
+def description() -> dict[str, Any]:
+    """Return the parsed description; callers must not change it."""
+    return cast("dict[str, Any]", json.loads(description_text()))
+
+
+@cache
+def parameter_validators(path: str) -> dict[str, Validator]:
+    """Return the validator of each query parameter of GET `path`, by name; its `schema` is what it checks."""
+    parameters = description()["paths"][path]["get"]["parameters"]
+    return {each["name"]: Draft202012Validator(each["schema"]) for each in parameters if each["in"] == "query"}
+
+
+@cache
+def body_validator(path: str) -> Validator:
+    """Return the validator of the JSON body of POST `path`; its schema must not hold references."""
+    content = description()["paths"][path]["post"]["requestBody"]["content"]
+    return cast("Validator", _BodyValidator(content["application/json"]["schema"]))
+
+
+def _items(validator: Validator, items: Any, instance: Any, _schema: object) -> Iterator[ValidationError]:
+    """Check the items of a list as `items` of JSON Schema does; jsonschema takes 9 us for a text, this one 0.1 us."""
+    if isinstance(instance, list):
+        for index, item in enumerate(instance):
+            if items != _TEXT or not isinstance(item, str):
+                yield from validator.descend(item, items, path=index)  # type: ignore[attr-defined]  # not in the protocol
+
+
+_TEXT = {"type": "string"}
+_BodyValidator = validators.extend(Draft202012Validator, {"items": _items})  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """What callers ask of the library and what it answers: immutable values that any thread may hold.
 
 Only values live here, no I/O. `query` makes a `TemplateQuery` of a request; the tables that store templates are in
-`library.tables`, their JSON form is in `views`.
+`library.database`, their JSON form is in `resources`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,20 @@
-"""One Falcon resource for each path. They run on the server's threads and may be entered by several at once."""
+"""One Falcon resource for each path, and the JSON members of its answers (specification, "Resources and their fields").
+
+They run on the server's threads and may be entered by several at once.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 import falcon
+import msgspec
 
-from template_api import openapi, query, views
+from template_api import query
 from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
 from template_api.library import TemplateLibrary
-from template_api.records import Found, TemplateQuery
+from template_api.records import Found, Suggestion, Summary, Template, TemplateQuery
 from template_api.replies import JSON, Reply, ReplyCache, encoded, send, send_whole
 
 _SHOWN_LENGTH = 80
@@ -30,9 +35,7 @@ class Answers:
         self._base_url = base_url
         self._cache = ReplyCache()
 
-    def found(
-        self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object], path: str | None
-    ) -> Reply:
+    def found(self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object], path: str | None) -> Reply:
         """Return the templates that a query asks for, as a list or as search results.
 
         Headers name how many there are in all, and the address of the next ones: at a GET of `path`, None without one.
@@ -56,7 +59,7 @@ class Answers:
         return self._cache.reply(
             self.library.edition,
             ("suggestions", text),
-            lambda: Reply(encoded(views.suggestions_view(self.library.suggest(text)))),
+            lambda: Reply(encoded(suggestions_view(self.library.suggest(text)))),
         )
 
     def facets(self) -> Reply:
@@ -75,7 +78,7 @@ class Answers:
             if template is None:
                 shown = id_or_slug[:_SHOWN_LENGTH]
                 raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
-            return Reply(encoded(views.template_view(template, self._base_url)))
+            return Reply(encoded(template_view(template, self._base_url)))
 
         return self._cache.reply(self.library.edition, ("template", id_or_slug), make)
 
@@ -93,7 +96,7 @@ class Templates(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the templates that match the query parameters."""
         wanted = query.list_query(req.query_string)
-        send(req, resp, self._answers.found(wanted, views.list_view, query.LIST_PATH))
+        send(req, resp, self._answers.found(wanted, list_view, query.LIST_PATH))
 
     on_head = on_get
 
@@ -114,7 +117,7 @@ class Search(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query parameters."""
         wanted = query.search_query(req.query_string)
-        send(req, resp, self._answers.found(wanted, views.search_view, query.SEARCH_PATH))
+        send(req, resp, self._answers.found(wanted, search_view, query.SEARCH_PATH))
 
     on_head = on_get
 
@@ -122,7 +125,7 @@ class Search(_Resource):
         """Send the results for the query in the JSON body."""
         wanted = query.body_query(_json_body(req))
         path = query.SEARCH_PATH if wanted.text else None
-        send_whole(req, resp, self._answers.found(wanted, views.search_view, path))
+        send_whole(req, resp, self._answers.found(wanted, search_view, path))
 
 
 class Suggest(_Resource):
@@ -149,7 +152,7 @@ class Description:
     """GET /openapi.json."""
 
     def __init__(self) -> None:
-        self._reply = Reply(openapi.description_text())
+        self._reply = Reply(query.description_text())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the OpenAPI description."""
@@ -187,3 +190,68 @@ def _json_body(req: falcon.Request) -> bytes:
     if len(body) > query.MAX_BODY_BYTES or (req.content_length or 0) > query.MAX_BODY_BYTES:
         raise PayloadTooLargeError(f"The body is larger than {query.MAX_BODY_BYTES} bytes")
     return body
+
+
+def list_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
+    """Return the answer of GET /api/templates: summaries, without the markdown body."""
+    return {"results": [_summary(each.summary, base_url) for each in found]}
+
+
+def search_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
+    """Return the answer of a search: summaries with `content`, `score` and `matched`."""
+    return {
+        "results": [
+            {
+                **_summary(each.summary, base_url),
+                "content": each.summary.content,
+                "score": round(each.score, 6),
+                "matched": [
+                    word.typed if word.typed == word.found else {"typed": word.typed, "found": word.found}
+                    for word in each.matched
+                ],
+            }
+            for each in found
+        ]
+    }
+
+
+def suggestions_view(suggestions: Iterable[Suggestion]) -> dict[str, Any]:
+    """Return the answer of GET /api/suggest."""
+    return {"suggestions": [{"text": each.text, "slug": each.slug} for each in suggestions]}
+
+
+def template_view(template: Template, base_url: str) -> dict[str, Any]:
+    """Return the answer of GET /api/templates/{idOrSlug}."""
+    summary = template.summary
+    members = _summary(summary, base_url)
+    # The specification's table of the template names every member but this one of the summary's.
+    del members["broker_version"]
+    members["content"] = summary.content
+    members["notebooks"] = [
+        {
+            "filename": notebook.filename,
+            "version": notebook.version,
+            "is_primary": notebook.is_primary,
+            "cells": msgspec.Raw(notebook.cells.encode()),
+            **({} if notebook.role is None else {"role": notebook.role}),
+        }
+        for notebook in template.notebooks
+    ]
+    return {"template": members}
+
+
+def _summary(summary: Summary, base_url: str) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "id": summary.id,
+        "slug": summary.slug,
+        "title": summary.title,
+        "short_description": summary.short_description,
+        "url": summary.url or f"{base_url}/api/templates/{summary.slug or summary.id}",
+        "category": summary.category,
+        "tags": summary.tags,
+        "routes": summary.routes,
+        "broker_version": summary.broker_version,
+    }
+    if summary.difficulty is not None:
+        members["difficulty"] = summary.difficulty
+    return members

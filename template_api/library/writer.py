@@ -14,8 +14,7 @@ from sqlalchemy.engine import Connection
 from template_api.library.database import tables
 from template_api.records import Status
 from template_api.sources.fields import NamedSource, time_text
-from template_api.sources.notebooks import NotebookSource
-from template_api.sources.template import TemplateSource
+from template_api.sources.template import NotebookSource, TemplateSource
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""

@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from markupsafe import Markup
 
 from template_api import query
-from template_api.pages.highlighting import highlighted
-from template_api.pages.markdown import rendered
+from template_api.pages.markup import highlighted, rendered
 from template_api.records import Found, Notebook, Summary, TemplateQuery
 
 _MOST_VALUES: Final = 30

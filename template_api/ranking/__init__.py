@@ -5,9 +5,9 @@ texts. tantivy finds the best 60 by BM25F; their titles decide among them. A `Ra
 never changes: any number of threads search in it, while one thread writes the next state. Measured in
 template_api/README.md, "How search ranks" (`tests/benchmarks/ranking.py`, `search_quality.py`).
 
-`fuzzy` is the only module that imports rapidfuzz; tantivy is imported nowhere else. From the bottom: `stemmer`,
-`tokens`, `fuzzy`; `fields` (what is indexed); `vocabulary` (known words); `interpretation` (a query's words); `engine`
-(searches in one state of the index); `index` (the index on disk: the one module with I/O).
+`tokens` is the only module that imports rapidfuzz and PyStemmer; tantivy is imported nowhere else. From the bottom:
+`tokens` (words, stems, likeness); `fields` (what is indexed); `vocabulary` (known words, and what a query means);
+`engine` (searches in one state of the index); `index` (the index on disk: the one module with I/O).
 """
 
 from template_api.ranking.engine import Filters, Hit, Match, Ranked, Ranking

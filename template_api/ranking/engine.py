@@ -13,10 +13,8 @@ from typing import Any, Final, NamedTuple
 from tantivy import DocAddress, Occur, Query, Searcher
 
 from template_api.ranking.fields import STATE_KEY, any_of, either, filtered, telling_terms, term_query, unscored
-from template_api.ranking.fuzzy import title_likeness
-from template_api.ranking.interpretation import Wanted, interpret
-from template_api.ranking.tokens import words
-from template_api.ranking.vocabulary import Vocabulary
+from template_api.ranking.tokens import title_likeness, words
+from template_api.ranking.vocabulary import Vocabulary, Wanted, interpret
 
 Filters = Sequence[Collection[str]]
 """What a template must have: one facet of each filter."""
@@ -181,15 +179,13 @@ class Ranking:
         top = []
         for each in best[:_REORDERED]:
             title = self._stored(each, "title")
+            idfs = {term: self.vocabulary.idf(term) for term in telling_terms(title)}
+            # How much of the title is asked for, 0 to 1, each of its words counting by its idf.
+            covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
             bonus = 1 + _TITLE_BONUS * title_likeness(query, title)
-            bonus *= 1 + _TITLE_COVERED_BONUS * self._covered(title, asked)
+            bonus *= 1 + _TITLE_COVERED_BONUS * covered
             top.append(_Candidate(each.address, each.score * bonus, each.newest, each.tie))
         return sorted(top, key=_Candidate.rank) + best[_REORDERED:]
-
-    def _covered(self, title: str, asked: Collection[str]) -> float:
-        """Return how much of a title is asked for, 0 to 1, each of its words counting by its idf."""
-        idfs = {term: self.vocabulary.idf(term) for term in telling_terms(title)}
-        return sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
 
     def _hits(self, page: Sequence[_Candidate], wanted: Sequence[Wanted], ideal: float) -> Iterator[Hit]:
         keys = [self._stored(each, "key") for each in page]

@@ -18,7 +18,7 @@ times: S. Robertson, H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -27,8 +27,7 @@ from typing import Final
 from tantivy import Document as Entry
 from tantivy import Occur, Query, Schema, SchemaBuilder
 
-from template_api.ranking.stemmer import stem
-from template_api.ranking.tokens import STOP_WORDS, words
+from template_api.ranking.tokens import STOP_WORDS, stem, words
 
 FORMAT: Final = 1
 """Raised when the fields or what they hold change: an index of another format is not opened."""
@@ -85,8 +84,17 @@ def schema() -> Schema:
 
 def entry(document: Document) -> tuple[Entry, Collection[str]]:
     """Return what the index keeps of a template, and the words that it has."""
+    weighted = [
+        (document.content, _CONTENT_WEIGHT),
+        (document.title, _TITLE_WEIGHT),
+        (document.labels, _LABELS_WEIGHT),
+        (document.cells, _CELLS_WEIGHT),
+    ]
+    # Words of a description that is just the beginning of the content are not counted twice.
+    if not document.content.lstrip().startswith(document.short_description.strip().rstrip(".… ")):
+        weighted.append((document.short_description, _SHORT_DESCRIPTION_WEIGHT))
     counted: Counter[str] = Counter()
-    for text, weight in _fields(document):
+    for text, weight in weighted:
         counted.update(words(text) * weight)
     weights: dict[str, int] = {}
     for word, weight in counted.items():
@@ -95,6 +103,7 @@ def entry(document: Document) -> tuple[Entry, Collection[str]]:
     # Half weights are rounded up: a word of the cells alone counts once.
     repeated = {term: f"{term} " * ((weight + 1) // 2) for term, weight in weights.items()}
     stops = repeated.keys() & _STOP_STEMS
+    time = document.published_at
     kept = Entry(
         key=document.key,
         text="".join([text for term, text in repeated.items() if term not in stops]),
@@ -102,7 +111,7 @@ def entry(document: Document) -> tuple[Entry, Collection[str]]:
         words=" ".join(counted),
         title=" ".join(words(document.title)[:_TITLE_WORDS]),
         facets=list(document.facets),
-        published=_microseconds(document.published_at),
+        published=round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0,
         tie=int.from_bytes(document.key.encode()[:7].ljust(7, b"\0"), "big"),
         changed=document.changed,
     )
@@ -151,21 +160,3 @@ def either(queries: Iterable[Query]) -> Query:
 def unscored(query: Query) -> Query:
     """Return a query that finds the same and adds nothing to the score."""
     return Query.const_score_query(query, 0.0)
-
-
-def _fields(document: Document) -> Iterator[tuple[str, int]]:
-    yield document.content, _CONTENT_WEIGHT
-    yield document.title, _TITLE_WEIGHT
-    yield document.labels, _LABELS_WEIGHT
-    if not _opens(document.content, document.short_description):
-        yield document.short_description, _SHORT_DESCRIPTION_WEIGHT
-    yield document.cells, _CELLS_WEIGHT
-
-
-def _opens(content: str, short_description: str) -> bool:
-    """Return whether a description is just the beginning of the content: its words shall not count twice."""
-    return content.lstrip().startswith(short_description.strip().rstrip(".… "))
-
-
-def _microseconds(time: str) -> int:
-    return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0

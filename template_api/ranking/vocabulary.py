@@ -1,12 +1,13 @@
-"""The words that the library knows, and the known words meant by one that it does not know.
+"""The words that the library knows, and what a query means: its words, and the known words that each of them may mean.
 
 Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. Which words and terms
 there are and in how many templates is asked of the index; only the words to compare misspellings with are in memory.
+Misspellings are put right here: in the query, before anything is ranked.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import log
 from typing import Final
@@ -14,9 +15,7 @@ from typing import Final
 from tantivy import Searcher
 
 from template_api.ranking.fields import term_field
-from template_api.ranking.fuzzy import within
-from template_api.ranking.stemmer import stem
-from template_api.ranking.tokens import STOP_WORDS
+from template_api.ranking.tokens import STOP_WORDS, stem, within, words
 
 # How many edits a word of at least so many letters may be from what was meant.
 _EDITS: Final = ((8, 2), (4, 1))
@@ -24,6 +23,8 @@ _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
 _FORMS: Final = 5  # words compared for each completion: several are forms of one word
 _SHORTEST_PART: Final = 3
+# Looking for the nearest words costs some tenths of a millisecond; a question has few unknown words, an attack many.
+MOST_CORRECTED: Final = 32
 
 Buckets = Mapping[tuple[str, int], str]
 """Words by first letter and length, in alphabetical order, run together: a sixth of the memory of so many strings."""
@@ -179,3 +180,86 @@ def _parted(bucket: str, length: int) -> list[str]:
 def _digits(word: str) -> str:
     """Return the digits of a word: "esp32" and "esp23" are different things, not one of them misspelt."""
     return "" if word.isalpha() else "".join(filter(str.isdigit, word))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A word of the query: as typed, the known words that may be meant (the best counts), how often."""
+
+    typed: str
+    options: tuple[Known, ...]
+    count: int = 1
+    corrected: bool = False
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms of the options, in their order."""
+        return tuple(option.term for option in self.options)
+
+
+def interpret(text: str, vocabulary: Vocabulary) -> tuple[Wanted, ...]:
+    """Return the words of a query that the library can match, in order of their first appearance.
+
+    Stop words are dropped unless there is nothing else. A word that the library has in any form is kept as it is.
+    Another one is read as one word torn apart, as two words run together (unless a known word is one edit away), as the
+    beginning of a word when it is the last, as the nearest known words; failing all that it is ignored.
+    """
+    typed = words(text)
+    reader = _Reader([word for word in typed if word not in STOP_WORDS] or typed, vocabulary)
+    found: dict[tuple[str, ...], Wanted] = {}
+    for wanted in reader.read():
+        before = found.get(wanted.terms)
+        if before is None:
+            found[wanted.terms] = wanted
+        else:
+            found[wanted.terms] = replace(wanted if before.corrected else before, count=before.count + 1)
+    return tuple(found.values())
+
+
+class _Reader:
+    """One reading of a query from left to right."""
+
+    def __init__(self, typed: list[str], vocabulary: Vocabulary) -> None:
+        self._typed = typed
+        self._vocabulary = vocabulary
+        self._corrected: dict[str, tuple[Wanted, ...]] = {}
+
+    def read(self) -> Iterator[Wanted]:
+        joined_to = -1
+        for at, word in enumerate(self._typed):
+            term = self._vocabulary.term(word)
+            if term is not None:
+                yield Wanted(word, (Known(word, term),))
+            elif at != joined_to:
+                joined = self._joined(at)
+                if joined is not None:
+                    joined_to = joined[0]
+                    yield joined[1]
+                    continue
+                if word not in self._corrected and len(self._corrected) < MOST_CORRECTED:
+                    self._corrected[word] = self._corrections(word, last=at == len(self._typed) - 1)
+                yield from self._corrected.get(word, ())
+
+    def _joined(self, at: int) -> tuple[int, Wanted] | None:
+        for left, right in ((at - 1, at), (at, at + 1)):
+            if left >= 0 and right < len(self._typed):
+                whole = self._typed[left] + self._typed[right]
+                term = self._vocabulary.term(whole)
+                if term is not None:
+                    typed = f"{self._typed[left]} {self._typed[right]}"
+                    return right, Wanted(typed, (Known(whole, term),), corrected=True)
+        return None
+
+    def _corrections(self, word: str, *, last: bool) -> tuple[Wanted, ...]:
+        nearest = self._vocabulary.nearest(word)
+        if nearest.edits != 1:
+            parts = self._vocabulary.split(word)
+            if parts:
+                return tuple(Wanted(word, (part,), corrected=True) for part in parts)
+        options = nearest.options
+        if last:
+            # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
+            completions = self._vocabulary.completions(word)
+            near = options if nearest.edits == 1 or not completions else ()
+            options = tuple({option.term: option for option in (*completions, *near)}.values())
+        return (Wanted(word, options, corrected=True),) if options else ()

@@ -1,6 +1,6 @@
 """Template folders and `.jsonl` files, read into checked values; without the database.
 
-From the bottom: `fields`; `files`, `notebooks`; `template`; `reading`.
+From the bottom: `fields`; `files`, `template`; `reading`.
 """
 
 from template_api.sources.reading import Reading, read_templates

@@ -101,20 +101,16 @@ def parsed_json(file: Path, text: str, line: int | None = None) -> Any:
         SourceError: it is not JSON (RFC 8259), or its numbers cannot be written as JSON again.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except json.JSONDecodeError as exc:
         raise SourceError(f"{file}:{line or exc.lineno}", f"is not JSON: {exc.msg} (column {exc.colno})") from exc
     except (RecursionError, ValueError) as exc:
         raise SourceError(f"{file}:{line or 1}", f"is not JSON: {exc}") from exc
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
-
-
 def _finite(digits: str) -> float:
-    """Refuse what Python takes for infinity: it could not be written as JSON again."""
+    """Refuse what Python takes for infinity, and NaN: it could not be written as JSON again."""
     number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"{digits} is too large a number")
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is too large a number" if digits[-1].isdigit() else f"{digits} is not a JSON value")
     return number

@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 from template_api.errors import SourceError, StartError, visible
 from template_api.sources.fields import Fields
 from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
-from template_api.sources.notebooks import NotebookSource, listed_notebooks, notebook_source, primary_names
-from template_api.sources.template import TemplateSource, template_source, warnings
+from template_api.sources.template import (
+    NotebookSource,
+    TemplateSource,
+    listed_notebooks,
+    notebook_source,
+    primary_names,
+    template_source,
+    warnings,
+)
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
@@ -50,16 +56,12 @@ def read_templates(path: Path) -> Iterator[Reading]:
         raise StartError(f"{path}: there is no such file or folder") from exc
     except OSError as exc:
         raise StartError(f"{path}: cannot be read: {exc.strerror}") from exc
-    if stat.S_ISDIR(mode):
-        return _read_folders(path)
     if path.suffix == ".jsonl" and stat.S_ISREG(mode):
         return _read_lines(path)
-    raise StartError(f"{path}: is neither a folder nor a .jsonl file")
-
-
-def _read_folders(root: Path) -> Iterator[Reading]:
-    files, unreadable = _template_files(root)
-    total, resolved = len(files) + len(unreadable), root.resolve()
+    if not stat.S_ISDIR(mode):
+        raise StartError(f"{path}: is neither a folder nor a .jsonl file")
+    files, unreadable = _template_files(path)
+    total, resolved = len(files) + len(unreadable), path.resolve()
     numbered = enumerate(files, len(unreadable) + 1)
     return chain(
         (Reading(None, (fault,), (), number, total) for number, fault in enumerate(unreadable, 1)),
@@ -117,16 +119,12 @@ def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[Note
     order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
     primary = primary_names(listed.values(), order)
     for filename in order:
-        role = listed[filename].role if filename in listed else None
-        read = partial(_folder_notebook, root, folder / filename, is_primary=filename in primary, role=role)
-        notebook = fields.checked(None, read)
-        if notebook is not None:
-            yield notebook
-
-
-def _folder_notebook(root: Path, file: Path, *, is_primary: bool, role: str | None) -> NotebookSource:
-    cells = parsed_json(file, file_text(root, file))
-    return notebook_source(str(file), file.name, cells, is_primary=is_primary, role=role)
+        file, role = folder / filename, listed[filename].role if filename in listed else None
+        try:
+            cells = parsed_json(file, file_text(root, file))
+            yield notebook_source(str(file), file.name, cells, is_primary=filename in primary, role=role)
+        except SourceError as exc:
+            fields.note(exc)
 
 
 def _is_notebook(filename: str) -> bool:
@@ -136,19 +134,13 @@ def _is_notebook(filename: str) -> bool:
 def _read_lines(file: Path) -> Iterator[Reading]:
     total = file.stat().st_size
     with file.open("rb") as lines:
-        for number, line in enumerate(_bounded_lines(lines), 1):
-            done = lines.tell()
-            if not line.strip():
-                continue
-            yield _reading(partial(_read_line, file, number, line), done, total)
-
-
-def _bounded_lines(lines: BinaryIO) -> Iterator[bytes]:
-    """Yield lines; of one that is too long, only its beginning."""
-    while line := lines.readline(LARGEST_FILE + 1):
-        yield line
-        while len(line) > LARGEST_FILE and not line.endswith(b"\n"):
-            line = lines.readline(LARGEST_FILE + 1)
+        number = 0
+        while line := lines.readline(LARGEST_FILE + 1):
+            number, done = number + 1, lines.tell()
+            if line.strip():
+                yield _reading(partial(_read_line, file, number, line), done, total)
+            while len(line) > LARGEST_FILE and not line.endswith(b"\n"):  # the rest of one that is too long
+                line = lines.readline(LARGEST_FILE + 1)
 
 
 def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:

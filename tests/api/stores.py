@@ -14,7 +14,7 @@ from referencing.jsonschema import DRAFT202012
 
 from template_api.app import create_app
 from template_api.library import Report, TemplateLibrary, import_templates
-from template_api.openapi import description
+from template_api.query import description
 
 
 def template(slug: str | None = "one", **members: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from template_api.openapi import description
+from template_api.query import description
 
 DESCRIPTION = description()
 OPERATIONS = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from template_api.openapi import description_text
+from template_api.query import description_text
 from tests.api.stores import template
 
 LIBRARY = [

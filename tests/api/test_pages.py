@@ -12,9 +12,8 @@ import pytest
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
 from template_api.library import set_status
-from template_api.openapi import description
-from template_api.pages.highlighting import highlighted
-from template_api.pages.markdown import rendered
+from template_api.pages.markup import highlighted, rendered
+from template_api.query import description
 from template_api.records import Status
 from tests.api.stores import Client, Store, template
 

@@ -1,7 +1,7 @@
 import pytest
 
 from template_api.ranking import Document, Match, Ranking, SearchIndex
-from template_api.ranking.interpretation import MOST_CORRECTED
+from template_api.ranking.vocabulary import MOST_CORRECTED
 from tests.api.indexed import indexed
 
 CONTENTS = {

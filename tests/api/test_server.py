@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from template_api.serving import channel
+from template_api.serving import server as server_module
 from template_api.serving.server import Server
 from template_api.serving.supervisor import listening_socket
 
@@ -48,7 +48,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def test_a_request_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "REQUEST_SECONDS", 0.01)
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.01)
     with running(answering) as server, connected(server) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHo")
         assert received(slow) == b""
@@ -83,7 +83,7 @@ def test_a_running_request_is_finished_at_a_stop() -> None:
 
 
 def test_who_keeps_sending_after_a_refusal_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_LINGER_BYTES", 100_000)
+    monkeypatch.setattr(server_module, "_LINGER_BYTES", 100_000)
     with running(answering) as server, connected(server) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 413"
@@ -93,7 +93,7 @@ def test_who_keeps_sending_after_a_refusal_is_cut_off(monkeypatch: pytest.Monkey
 
 
 def test_who_stays_silent_after_a_refusal_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_LINGER_SECONDS", 0.01)
+    monkeypatch.setattr(server_module, "_LINGER_SECONDS", 0.01)
     with running(answering) as server, connected(server) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
         assert received(connection).startswith(b"HTTP/1.1 413")

@@ -1,7 +1,6 @@
 import pytest
 
-from template_api.ranking.stemmer import stem
-from template_api.ranking.tokens import MAX_WORD_LENGTH, STOP_WORDS, words
+from template_api.ranking.tokens import MAX_WORD_LENGTH, STOP_WORDS, stem, words
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.serving import channel, server
-from template_api.serving.channel import Channel
-from template_api.serving.server import Server
+from template_api.serving import server
+from template_api.serving.server import Channel, Server
 from template_api.serving.supervisor import listening_socket
 
 if TYPE_CHECKING:
@@ -149,8 +148,8 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_callers_that_never_read_keep_no_new_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_CROWDED", 20)
-    monkeypatch.setattr(channel, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(server, "_CROWDED", 20)
+    monkeypatch.setattr(server, "_PATIENCE_SECONDS", 0)
     with running(Application()) as port, ExitStack() as opened:
         unread = [opened.enter_context(connect(port)) for _ in range(40)]
         for each in unread:

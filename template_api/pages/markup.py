@@ -1,12 +1,14 @@
-"""Markdown from a template's author to HTML that can do nothing. Pure; the one door for markdown-it-py.
+"""Markdown and code from a template's author to HTML that can do nothing. Pure.
 
 Raw HTML is text, links lead to http, https and mail addresses alone, and images are links: no page loads anything from
-another host.
+another host. Code is marked for the style sheet; the lexer of the route language is here.
+The one door for markdown-it-py and Pygments.
 """
 
 import re
 from collections.abc import MutableMapping, Sequence
-from typing import Any, Final
+from functools import cache
+from typing import Any, ClassVar, Final
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
@@ -14,13 +16,22 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup
-
-from template_api.pages.highlighting import highlighted
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexer import Lexer, RegexLexer
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Comment, Keyword, Name, Number, Operator, String, Text
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _SAFE_SCHEME: Final = re.compile(r"(https?|mailto):", re.IGNORECASE)
 _LONGEST: Final = 200_000  # characters, 0.25 s of CPU; longer texts are shown as they are
 _LOWEST: Final = 6
+# Decision: cells in other languages, and cells this long, are shown plainly: lexers search with regular expressions, of
+# which some take minutes for a text that is made for it.
+_LANGUAGES: Final = frozenset(
+    {"json", "yaml", "python", "javascript", "bash", "sh", "shell", "ini", "toml", "xml", "sql"}
+)
+_LONGEST_CODE: Final = 50_000
 
 
 def rendered(text: str, *, below: int) -> Markup:
@@ -77,3 +88,54 @@ def _parser() -> MarkdownIt:
 
 
 _MARKDOWN: Final = _parser()
+
+
+class LotLexer(RegexLexer):
+    """The route language: `DEFINE ROUTE ... ADD ... WITH ...`."""
+
+    name = "LoT"
+    tokens: ClassVar = {
+        "root": [
+            (r"\s+", Text),
+            (r"//[^\n]*|--[^\n]*", Comment.Single),
+            (r"/\*", Comment.Multiline, "comment"),
+            (r'"', String, "double"),
+            (r"'", String, "single"),
+            (r"(?i)(DEFINE|ROUTE|WITH|TYPE|ADD|EVENT|GET|ENV|SECRET|TRUE|FALSE)\b", Keyword),
+            (r"[A-Z][A-Z0-9_]+\b", Name.Attribute),
+            (r"\d+(\.\d+)?\b", Number),
+            (r"[\w.-]+", Name),
+            (r"\S", Operator),
+        ],
+        "comment": [(r"[^*]+", Comment.Multiline), (r"\*/", Comment.Multiline, "#pop"), (r"\*", Comment.Multiline)],
+        "double": [
+            (r'"', String, "#pop"),
+            (r"\{[\w.|-]+\}", String.Interpol),
+            (r"\\.", String.Escape),
+            (r'[^"\\{]+|.', String),
+        ],
+        "single": [
+            (r"'", String, "#pop"),
+            (r"\{[\w.|-]+\}", String.Interpol),
+            (r"\\.", String.Escape),
+            (r"[^'\\{]+|.", String),
+        ],
+    }
+
+
+def highlighted(code: str, language: str) -> Markup:
+    """Return code as HTML: escaped, in `span` elements with Pygments' short class names where it knows the language."""
+    lexer = _lexer(language.lower()) if len(code) <= _LONGEST_CODE else None
+    if lexer is None:
+        return Markup.escape(code)
+    return Markup(highlight(code, lexer, _FORMATTER))  # noqa: S704  # the formatter escapes what it marks
+
+
+_FORMATTER: Final = HtmlFormatter(nowrap=True)
+
+
+@cache
+def _lexer(language: str) -> Lexer | None:
+    if language == "lot":
+        return LotLexer(stripnl=False)
+    return get_lexer_by_name(language, stripnl=False) if language in _LANGUAGES else None
