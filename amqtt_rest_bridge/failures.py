@@ -4,7 +4,8 @@ import base64
 import json
 from typing import Any
 
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues, ResultValues
 from amqtt_rest_bridge.sizes import size_text
@@ -75,81 +76,59 @@ def failure_topic(event: ClientEvent, message: Message, response: HttpResponse |
 
 def overloaded(capacity: int) -> CallError:
     """Build the failure of a message that its route had no room for."""
-    return CallError(
-        FailureCode.OVERLOADED,
-        f"the route is overloaded: its OVERLOAD_CAPACITY of {capacity} messages is used up",
-        "send more slowly, raise OVERLOAD_CAPACITY, or find out why the HTTP server answers slowly",
-    )
+    what = f"the route is overloaded: its OVERLOAD_CAPACITY of {capacity} messages is used up"
+    return catalogue.ROUTE_FULL.error(what)
 
 
 def bytes_used_up(setting: str, most: int, size: int) -> CallError:
     """Build the failure of a message whose payload has no room; `setting` is OVERLOAD_BYTES or queue_bytes."""
-    whose = "the route is overloaded: its" if setting.isupper() else "the bridge is overloaded: its"
-    return CallError(
-        FailureCode.OVERLOADED,
-        f"{whose} {setting} of {size_text(most)} have no room for a payload of {size_text(size)}",
-        f"send more slowly, raise {setting}, or find out why the HTTP server answers slowly",
+    whose, row = (
+        ("route", catalogue.ROUTE_BYTES_FULL) if setting.isupper() else ("bridge", catalogue.QUEUE_BYTES_FULL)
     )
+    room = f"its {setting} of {size_text(most)} have no room for a payload of {size_text(size)}"
+    return row.error(f"the {whose} is overloaded: {room}")
 
 
 def message_too_large(size: int, most: int) -> CallError:
     """Build the failure of a message whose payload is larger than max_message_bytes."""
-    return CallError(
-        FailureCode.PAYLOAD_TOO_LARGE,
-        f"the message has {size} bytes, max_message_bytes allows {most}",
-        "send a smaller payload, or raise max_message_bytes",
-    )
+    return catalogue.MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")
 
 
 def route_removed() -> CallError:
     """Build the failure of a message that waited in the broker process when a reload removed its event."""
-    return CallError(
-        FailureCode.OVERLOADED,
-        "the message waited for its turn when its route or event was removed; it was not sent",
-        "publish it again once a route takes it",
+    return catalogue.ROUTE_REMOVED.error(
+        "the message waited for its turn when its route or event was removed; it was not sent"
     )
 
 
 def reply_dropped(size: int) -> CallError:
     """Build the error of a message on a reply topic that a bridge process had no room for; `size` is in bytes."""
-    return CallError(
-        FailureCode.OVERLOADED,
-        f"a reply of {size} bytes was dropped: a bridge process has 8 MiB of replies to read already",
-        "publish less on reply topics, or find out what keeps the bridge process busy",
+    return catalogue.REPLIES_FULL.error(
+        f"a reply of {size} bytes was dropped: a bridge process has 8 MiB of replies to read already"
     )
 
 
 def no_free_worker(workers: int) -> CallError:
     """Build the failure of a message that a `realtime` route had no free worker for."""
-    return CallError(
-        FailureCode.OVERLOADED,
-        f"the route is overloaded: all {workers} workers are busy and OVERLOAD_POLICY is realtime",
-        'send more slowly, raise the plugin\'s workers, or use OVERLOAD_POLICY "balanced" to queue messages',
+    return catalogue.NO_FREE_WORKER.error(
+        f"the route is overloaded: all {workers} workers are busy and OVERLOAD_POLICY is realtime"
     )
 
 
 def bridge_restarted() -> CallError:
     """Build the failure of a call whose bridge process died."""
-    return CallError(
-        FailureCode.BRIDGE_RESTARTED,
-        "the bridge process ended while it held this message; the request may or may not have been sent",
-        "see the broker's log for the reason; OVERLOAD_POLICY \"lossless\" sends such messages again",
+    return catalogue.BRIDGE_RESTARTED.error(
+        "the bridge process ended while it held this message; the request may or may not have been sent"
     )
 
 
 def too_many_hops(limit: int) -> CallError:
     """Build the failure of a message that went through too many routes."""
-    return CallError(
-        FailureCode.OVERLOADED,
-        f"the message went through {limit} routes one after the other and was not passed on",
-        "look for routes whose DESTINATION_TOPIC matches the SOURCE_TOPIC of an earlier one",
+    return catalogue.TOO_MANY_HOPS.error(
+        f"the message went through {limit} routes one after the other and was not passed on"
     )
 
 
 def disk_full(reason: Exception) -> CallError:
     """Build the failure of a message that the disk of the spool did not take."""
-    return CallError(
-        FailureCode.OVERLOADED,
-        f"the message could not be written to the spool: {reason}",
-        "make room on the disk of the plugin's spool",
-    )
+    return catalogue.DISK_FULL.error(f"the message could not be written to the spool: {reason}")

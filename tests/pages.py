@@ -49,8 +49,8 @@ def codes(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors that GitHub makes of a page's headings; the second of a name ends in `-1`."""
-    found: set[str] = set()
+    """Return a page's own anchors and those that GitHub makes of its headings; the second of a name ends in `-1`."""
+    found = set(re.findall(r'<a id="([^"]+)"></a>', FENCED.sub("", text)))
     for heading in re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE):
         anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         number = sum(1 for other in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", other))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from amqtt_rest_bridge.admin.metrics import METRICS
-from amqtt_rest_bridge.bridge.server.refusals import STATUS_LINES
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.processes.settings import Settings
@@ -39,6 +39,7 @@ def test_the_plugins_settings_and_defaults_are_the_codes() -> None:
 def test_the_failure_codes_are_the_codes() -> None:
     table = [codes(row[0])[0] for row in rows(section(BRIDGE, "Failure codes")) if codes(row[0])]
     assert sorted(table) == sorted(code.value for code in FailureCode)
+    assert table == list(FAILURES)
 
 
 def test_the_metrics_and_their_types_are_the_codes() -> None:
@@ -56,8 +57,18 @@ def test_the_dashboard_and_the_alerts_use_metrics_that_exist(name: str) -> None:
 
 
 def test_server_modes_answers_are_the_codes() -> None:
-    listed = [(row[0], code) for row in rows(section(BRIDGE, "Answers")) if row[0].isdigit() for code in codes(row[1])]
-    assert sorted(listed) == sorted((status[:3], code) for code, status in STATUS_LINES.items())
+    errors = [row for row in rows(section(BRIDGE, "Answers")) if row[0] >= "400" and row[0].isdigit()]
+    listed = [(row[0], *codes(row[1])) for row in errors]
+    assert sorted(listed) == sorted((row.status[:3], code) for code, row in ANSWERS.items())
+
+
+@pytest.mark.parametrize("row", [*FAILURES.values(), *ANSWERS.values()], ids=lambda row: row.anchor)
+def test_each_code_has_one_anchor_that_its_message_names(row: FailureRow | AnswerRow) -> None:
+    """A failure names its code, an answer status and code."""
+    assert BRIDGE.count(f'<a id="{row.anchor}"></a>') == 1
+    assert row.anchor in anchors(BRIDGE)
+    shown = row.code if isinstance(row, FailureRow) else f"{row.status[:3]} {row.code}"
+    assert row.anchor == shown.replace(" ", "-")
 
 
 def test_the_status_fields_are_the_codes() -> None:

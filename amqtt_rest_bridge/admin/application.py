@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.findings import Finding, Findings
 from amqtt_rest_bridge.admin.guard import Guard
@@ -18,6 +19,7 @@ from amqtt_rest_bridge.admin.live import Live, shown
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import Guesses
+from amqtt_rest_bridge.http_server.refusals import refuse
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter
@@ -30,13 +32,7 @@ _SAFE: Final[Headers] = (
     ("Referrer-Policy", "no-referrer"),
 )
 _JSON: Final = ("Content-Type", "application/json")
-_NO_ANSWER: Final = Refusal(
-    "unavailable",
-    "503 Service Unavailable",
-    "The broker does not answer",
-    "Ask again; look into the broker's log if this lasts",
-    (("Retry-After", "1"),),
-)
+_NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
 
 Wake = Callable[[], None]
 
@@ -190,9 +186,7 @@ class AdminApplication:
         query = _query(request)
         route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
         if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
-            return refused(
-                Refusal("invalid_request", "400 Bad Request", f"topic {fault}", "Write a topic filter of MQTT"), _SAFE
-            )
+            return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), _SAFE)
         routes = None if route is None else frozenset((route,))
         return _stream(request, lambda: self._live.follow("caller", wake, routes, topic_filter))
 
@@ -236,13 +230,7 @@ class _Waiting:
 def _check_method(request: Request) -> Refusal | None:
     if request.method in ("GET", "HEAD"):
         return None
-    return Refusal(
-        "method_not_allowed",
-        "405 Method Not Allowed",
-        "The admin port only answers questions",
-        "Use GET",
-        (("Allow", "GET, HEAD"),),
-    )
+    return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
 
 
 def _metrics(numbers: Numbers) -> Response:
@@ -306,12 +294,6 @@ def _query(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
 
 
-_NOT_FOUND: Final = Refusal("not_found", "404 Not Found", "There is nothing here", "The status page is at /")
-_NO_ROUTE: Final = Refusal("not_found", "404 Not Found", "There is no route of this name", "GET /api/routes lists them")
-_TOO_MANY: Final = Refusal(
-    "overloaded",
-    "503 Service Unavailable",
-    "Too many follow already",
-    "End another rest-bridge trace, or close the status pages in another browser",
-    (("Retry-After", "5"),),
-)
+_NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
+_NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
+_TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))

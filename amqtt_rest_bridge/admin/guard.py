@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, ADMIN_TOKEN, MISDIRECTED_REQUEST
 from amqtt_rest_bridge.http_server import Refusal
+from amqtt_rest_bridge.http_server.refusals import refuse
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="UTF-8"'),)
@@ -30,32 +32,16 @@ class Guard:
         if self._expected is not None:
             return self._check_token(headers.get("authorization", ""), self._expected)
         if _host(headers.get("host", "")) not in _HERE:
-            return Refusal(
-                "misdirected_request",
-                "421 Misdirected Request",
-                "The Host of this request is not this machine",
-                "Use http://127.0.0.1 or http://localhost; for other names set admin_token",
-            )
+            return refuse(MISDIRECTED_REQUEST, "The Host of this request is not this machine")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_visit(headers):
-            return Refusal(
-                "origin_not_allowed",
-                "403 Forbidden",
-                "Pages of other sites may not use the admin port",
-                "Open the status page itself",
-            )
+            return refuse(ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
         return None
 
     def _check_token(self, authorization: str, expected: bytes) -> Refusal | None:
         """Compare the token, as Bearer (RFC 6750) or as the password of Basic, with any name; in constant time."""
         if hmac.compare_digest(_digest(_given(authorization)), expected):
             return None
-        return Refusal(
-            "unauthorized",
-            "401 Unauthorized",
-            "The token is missing or wrong",
-            "Send admin_token as Authorization: Bearer ..., or as the password in a browser, with any name",
-            _CHALLENGE,
-        )
+        return refuse(ADMIN_TOKEN, "The token is missing or wrong", _CHALLENGE)
 
 
 def _digest(token: bytes) -> bytes:

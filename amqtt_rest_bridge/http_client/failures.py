@@ -10,7 +10,8 @@ from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead, LineTooLong, RemoteDisconnected
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http_client.connection import Phase, phase_of
 from amqtt_rest_bridge.http_client.deadline_socket import LONGEST_HEAD, DeadlineSocket, HeadTooLargeError, NotHttpError
 from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
@@ -40,54 +41,27 @@ _CLIENT_CERTIFICATE = frozenset(
         "TLSV1_ALERT_UNKNOWN_CA",
     }
 )
-# OpenSSL's X509_V_ERR_* of the cases that an operator meets, with what each asks for.
-_CERTIFICATE_HINTS = {
-    9: "It is not valid yet: check this machine's clock.",
-    10: "The server needs a new certificate; check this machine's clock too.",
-    18: "Put the certificate into a file and name it in CA_FILE.",
-    19: "Put the certificate of that authority into a file and name it in CA_FILE.",
-    20: "Name the certificate of its authority in CA_FILE, or configure the server to send its whole chain.",
-    62: "Write the name that the certificate is made for into BASE_ADDRESS.",
-    64: "Write the name that the certificate is made for into BASE_ADDRESS.",
-}
 
 
 def connecting_failed(where: str, error: OSError, seconds: float) -> CallError:
     """Explain why there is no connection; nothing has been sent."""
     if isinstance(error, TimeoutError):
-        return CallError(
-            FailureCode.TIMEOUT,
-            f"no connection to {where} within {seconds:g} s",
-            "Check host and port in BASE_ADDRESS and firewalls on the way; REQUEST_TIMEOUT may be too small.",
-            unsent=True,
-        )
+        return catalogue.TIMEOUT_CONNECTING.error(f"no connection to {where} within {seconds:g} s", unsent=True)
     if isinstance(error, socket.gaierror | UnicodeError):
-        message, hint = f"the host name of {where} is not known", "Check BASE_ADDRESS and this machine's name server."
-    elif isinstance(error, ConnectionRefusedError):
-        message, hint = f"{where} refused the connection", "Check that the server runs, and the port in BASE_ADDRESS."
-    else:
-        message = f"no connection to {where}: {_reason(error)}"
-        hint = "Check BASE_ADDRESS, the network of this machine and firewalls on the way."
-    return CallError(FailureCode.CONNECTION_FAILED, message, hint, unsent=True)
+        return catalogue.UNKNOWN_HOST.error(f"the host name of {where} is not known", unsent=True)
+    if isinstance(error, ConnectionRefusedError):
+        return catalogue.CONNECTION_REFUSED.error(f"{where} refused the connection", unsent=True)
+    return catalogue.UNREACHABLE.error(f"no connection to {where}: {_reason(error)}", unsent=True)
 
 
 def proxy_failed(where: str, answer: str) -> CallError:
     """Explain that a proxy did not open the way to a server."""
-    return CallError(
-        FailureCode.CONNECTION_FAILED,
-        f"no connection to {where}: the proxy answered {answer}",
-        "Check that the proxy may reach this server, its credentials in HTTPS_PROXY, and NO_PROXY.",
-        unsent=True,
-    )
+    return catalogue.PROXY_REFUSED.error(f"no connection to {where}: the proxy answered {answer}", unsent=True)
 
 
 def files_unusable(where: str, error: ConfigurationError) -> CallError:
     """Explain that a route's files for TLS cannot be used; `error` names the setting and the path."""
-    return CallError(
-        FailureCode.TLS_FAILED,
-        f"no TLS with {where}: {error}",
-        "Put the file where the route's definition has it; it is read again for the next call.",
-    )
+    return catalogue.TLS_FILES.error(f"no TLS with {where}: {error}")
 
 
 def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallError:
@@ -95,39 +69,32 @@ def tls_failed(where: str, error: OSError, *, handshake: bool = True) -> CallErr
 
     `unsent` is set only when trying again may help: a handshake that was cut off, not a certificate that was refused.
     """
-    message = f"TLS with {where} failed: {_reason(error)}"
-    hint = "Check that the server speaks TLS on this port: USE_SSL, and http:// or https:// in BASE_ADDRESS."
+    message, row = f"TLS with {where} failed: {_reason(error)}", catalogue.NO_TLS
     if isinstance(error, ssl.SSLCertVerificationError):
         message = f"the certificate of {where} is refused: {error.verify_message}"
-        hint = _CERTIFICATE_HINTS.get(error.verify_code, "Check the server's certificate, and CA_FILE.")
-        return CallError(FailureCode.TLS_FAILED, message, hint)
+        return catalogue.CERTIFICATES.get(error.verify_code, catalogue.CERTIFICATE).error(message)
     reason = (error.reason if isinstance(error, ssl.SSLError) else None) or ""
     if reason in _NO_TLS:
-        message = f"{where} does not speak TLS on this port"
-        hint = "Write http:// into BASE_ADDRESS and leave USE_SSL out, or give the port for TLS."
+        message, row = f"{where} does not speak TLS on this port", catalogue.PLAIN_PORT
     elif reason in _CLIENT_CERTIFICATE:
         message = f"{where} does not accept the client certificate, or misses one ({_reason(error)})"
-        hint = "Set CLIENT_CERT_FILE and CLIENT_KEY_FILE to a certificate that this server accepts."
+        row = catalogue.CLIENT_CERTIFICATE
     elif reason in _VERSION:
-        hint = "The server must offer TLS 1.2 or newer."
+        row = catalogue.TLS_VERSION
     elif reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
-        hint = "The server may want a client certificate (CLIENT_CERT_FILE), or offer no cipher that this machine has."
+        row = catalogue.TLS_HANDSHAKE
     cut_off = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
     if handshake and cut_off:
         message = f"{where} closed the connection during the TLS handshake"
-    return CallError(FailureCode.TLS_FAILED, message, hint, unsent=handshake and cut_off)
+    return row.error(message, unsent=handshake and cut_off)
 
 
 def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, seconds: float, limit: int) -> CallError:
     """Explain why there is no complete response, from the error and from how far the exchange had come."""
     phase = phase_of(wire)
     if isinstance(error, TimeoutError):
-        return CallError(
-            FailureCode.TIMEOUT,
-            f"{where} was not done within {seconds:g} s ({phase})",
-            "Check that the server is not overloaded, or raise REQUEST_TIMEOUT.",
-            unsent=not wire.sent,
-        )
+        message = f"{where} was not done within {seconds:g} s ({phase})"
+        return catalogue.TIMEOUT_ANSWERING.error(message, unsent=not wire.sent)
     # http.client's own bounds: a line of 64 KiB, and 100 headers, for which it has no error of their own.
     if isinstance(error, HeadTooLargeError | ContentTooLargeError | LineTooLong) or type(error) is HTTPException:
         return _too_large(where, phase, limit)
@@ -136,39 +103,26 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
         return tls_failed(where, error, handshake=False)
     if not closed and not isinstance(error, OSError):
         return _malformed(where, error, phase)
-    hint = "Check the server's log: it, or something on the way, ended the connection."
-    if phase is Phase.WAITING and where.startswith("http://"):
-        hint += " If this port speaks TLS, set USE_SSL or write https:// into BASE_ADDRESS."
-    return CallError(
-        FailureCode.CONNECTION_FAILED,
-        f"{where} {'closed' if closed else 'broke off'} the connection while {phase}",
-        hint,
-        unsent=not wire.sent,
-    )
+    may_want_tls = phase is Phase.WAITING and where.startswith("http://")
+    row = catalogue.PLAIN_CONNECTION_ENDED if may_want_tls else catalogue.CONNECTION_ENDED
+    message = f"{where} {'closed' if closed else 'broke off'} the connection while {phase}"
+    return row.error(message, unsent=not wire.sent)
 
 
 def _too_large(where: str, phase: Phase, limit: int) -> CallError:
     if phase is not Phase.BODY:
         message = f"the response of {where} has more than 100 headers, or more than {LONGEST_HEAD} bytes of them"
-        return CallError(FailureCode.RESPONSE_TOO_LARGE, message, "Check what the server sends.")
-    return CallError(
-        FailureCode.RESPONSE_TOO_LARGE,
-        f"the response of {where} is larger than {limit} bytes",
-        "Ask the server for less, or raise max_response_bytes of the plugin.",
-    )
+        return catalogue.RESPONSE_HEAD_TOO_LARGE.error(message)
+    return catalogue.RESPONSE_BODY_TOO_LARGE.error(f"the response of {where} is larger than {limit} bytes")
 
 
 def _malformed(where: str, error: Exception, phase: Phase) -> CallError:
     if isinstance(error, NotHttpError) and error.first_bytes.startswith(_TLS_RECORDS):
-        message = f"{where} expects TLS on this port"
-        hint = "Set USE_SSL or write https:// into BASE_ADDRESS."
-    elif phase is Phase.BODY:
-        message = f"the response of {where} cannot be read: {_without_content(error)}"
-        hint = "Check the server, and proxies on the way."
-    else:
-        message = f"{where} answered with something that is not HTTP/1.1: {_without_content(error)}"
-        hint = "Check the port in BASE_ADDRESS, and the server."
-    return CallError(FailureCode.CONNECTION_FAILED, message, hint)
+        return catalogue.TLS_EXPECTED.error(f"{where} expects TLS on this port")
+    if phase is Phase.BODY:
+        return catalogue.UNREADABLE_BODY.error(f"the response of {where} cannot be read: {_without_content(error)}")
+    what = f"{where} answered with something that is not HTTP/1.1: {_without_content(error)}"
+    return catalogue.NOT_HTTP.error(what)
 
 
 def _without_content(error: Exception) -> str:
@@ -192,18 +146,13 @@ def redirect_refused(request: HttpRequest, response: HttpResponse) -> CallError 
     target = resolve(request.url, location)
     where = "an address that cannot be used" if target is None else str(target[0])
     if request.method is not Method.GET:
-        reason, hint = f"{request.method} is not redirected", "Write the final address into BASE_ADDRESS and ENDPOINT."
+        reason, row = f"{request.method} is not redirected", catalogue.REDIRECTED_METHOD
     elif target is not None and may_follow(origin_of(urlsplit(request.url)), target[0]):
         reason = f"this was redirect {MOST_REDIRECTS + 1}, {MOST_REDIRECTS} are followed"
-        hint = "The server redirects in a circle, or ENDPOINT should name the final path."
+        row = catalogue.REDIRECTED_TOO_OFTEN
     else:
-        reason = "only the same host and port is followed"
-        hint = "If that server is meant, write it into BASE_ADDRESS; its credentials would go there too."
-    return CallError(
-        FailureCode.REDIRECT_REFUSED,
-        f"the server answered {describe_status(response.status)} to {where}; {reason}",
-        hint,
-    )
+        reason, row = "only the same host and port is followed", catalogue.REDIRECTED_ELSEWHERE
+    return row.error(f"the server answered {describe_status(response.status)} to {where}; {reason}")
 
 
 def describe_status(status: int) -> str:

@@ -1,23 +1,15 @@
-"""Error answers: status, code, message and hint, and those of the server itself. Pure; any thread."""
+"""Error answers, by the catalogue's rows, and those of the server itself. Pure; any thread."""
 
 import json
 from dataclasses import dataclass
 from typing import Final
 
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.catalogue import AnswerRow
+
 Headers = tuple[tuple[str, str], ...]
 
-STATUS_LINES: Final = {
-    "invalid_request": "400 Bad Request",
-    "request_timeout": "408 Request Timeout",
-    "payload_too_large": "413 Content Too Large",
-    "headers_too_large": "431 Request Header Fields Too Large",
-    "internal_error": "500 Internal Server Error",
-    "not_implemented": "501 Not Implemented",
-    "overloaded": "503 Service Unavailable",
-    "shutting_down": "503 Service Unavailable",
-}
 RETRY_AFTER: Final[Headers] = (("Retry-After", "1"),)
-_HTTP_HINT: Final = "Send a request as RFC 9112 has it; an HTTP library does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,58 +29,44 @@ class Refusal:
         return json.dumps({"error": error}).encode()
 
 
-def invalid_request(message: str, hint: str = _HTTP_HINT) -> Refusal:
-    """Refuse a request that cannot be used as it is."""
-    return _refusal("invalid_request", message, hint)
+def refuse(row: AnswerRow, message: str, headers: Headers = (), *, hint: str | None = None) -> Refusal:
+    """Return the answer of a row; `headers` go with it, `hint` replaces the row's where it holds facts."""
+    return Refusal(row.code, row.status, message, row.hint if hint is None else hint, headers)
+
+
+def invalid_request(message: str) -> Refusal:
+    """Refuse a request that is not HTTP."""
+    return refuse(catalogue.INVALID_REQUEST, message)
 
 
 def request_timeout(seconds: float) -> Refusal:
     """Refuse a request of which only a part came in time."""
-    return _refusal("request_timeout", f"The request did not arrive within {seconds:g} seconds", "Send it faster")
+    return refuse(catalogue.REQUEST_TIMEOUT, f"The request did not arrive within {seconds:g} seconds")
 
 
 def too_large(limit: int) -> Refusal:
     """Refuse a body of more than `limit` bytes."""
-    return _refusal(
-        "payload_too_large",
-        f"The request's body is over the limit of {limit} bytes",
-        "Send less, or ask the operator to raise max_body_bytes",
-    )
+    return refuse(catalogue.PAYLOAD_TOO_LARGE, f"The request's body is over the limit of {limit} bytes")
 
 
 def headers_too_large(limit: int) -> Refusal:
     """Refuse a request line and headers of more than `limit` bytes together."""
-    return _refusal(
-        "headers_too_large",
-        f"The request line and headers are over the limit of {limit} bytes",
-        "Send fewer or shorter headers",
-    )
-
-
-def not_implemented(reason: str) -> Refusal:
-    """Refuse a transfer coding other than chunked."""
-    return _refusal("not_implemented", reason, "Send the body plain or chunked")
+    message = f"The request line and headers are over the limit of {limit} bytes"
+    return refuse(catalogue.HEADERS_TOO_LARGE, message)
 
 
 def internal_error() -> Refusal:
     """Answer a request on which the server or its application failed, without a word of the cause."""
-    return _refusal(
-        "internal_error",
-        "The bridge failed on this request",
-        "Send the operator the value of X-Request-ID: the log has the reason",
-    )
+    return refuse(catalogue.INTERNAL_ERROR, "The bridge failed on this request")
 
 
 def overloaded(message: str = "The bridge serves as many requests as it can; this one was not published") -> Refusal:
     """Refuse a request for which there is no room."""
-    return _refusal("overloaded", message, "Send it again after the seconds in Retry-After", RETRY_AFTER)
+    return refuse(catalogue.NO_ROOM, message, RETRY_AFTER)
 
 
 def shutting_down() -> Refusal:
     """Refuse a request that came while the port closes."""
-    message = "The bridge is shutting down; this request was not published"
-    return _refusal("shutting_down", message, "Send it again after the seconds in Retry-After", RETRY_AFTER)
-
-
-def _refusal(code: str, message: str, hint: str, headers: Headers = ()) -> Refusal:
-    return Refusal(code, STATUS_LINES[code], message, hint, headers)
+    return refuse(
+        catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER
+    )

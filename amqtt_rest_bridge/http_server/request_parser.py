@@ -5,11 +5,12 @@ from typing import Any, Final
 
 from waitress.parser import HTTPRequestParser, ParsingError
 
+from amqtt_rest_bridge.catalogue import NOT_IMPLEMENTED
 from amqtt_rest_bridge.http_server.refusals import (
     Refusal,
     headers_too_large,
     invalid_request,
-    not_implemented,
+    refuse,
     too_large,
 )
 
@@ -114,6 +115,6 @@ def _refusal(error: Any, max_body_bytes: int) -> Refusal:
         case 431:
             return headers_too_large(HEADER_BYTES)
         case 501:
-            return not_implemented(reason)
+            return refuse(NOT_IMPLEMENTED, reason)
         case _:
             return invalid_request(f"The request is not valid HTTP: {reason}")

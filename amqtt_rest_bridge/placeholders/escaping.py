@@ -10,7 +10,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from urllib.parse import quote
 
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.catalogue import FailureRow
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, json_string, to_json
 from amqtt_rest_bridge.placeholders.names import RAWS, Placeholder
 
@@ -40,9 +42,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOPIC_SPECIAL = re.compile(r"[+#\x00-\x1f\x7f-\x9f]")
 
 
-def refuse(placeholder: Placeholder, reason: str, hint: str) -> CallError:
+def refuse(placeholder: Placeholder, reason: str, row: FailureRow) -> CallError:
     """Return the error for a value that its place does not allow; it never shows the value."""
-    return CallError(FailureCode.INVALID_VALUE, f"the value of {{{placeholder.name}}} {reason}", hint, unsent=True)
+    return row.error(f"the value of {{{placeholder.name}}} {reason}", unsent=True)
 
 
 def as_text(placeholder: Placeholder, value: JsonValue) -> str:
@@ -50,13 +52,13 @@ def as_text(placeholder: Placeholder, value: JsonValue) -> str:
     try:
         text = value if isinstance(value, str) else to_json(value)
     except RecursionError as error:
-        raise refuse(placeholder, "is nested too deeply", "Send a flatter value.") from error
+        raise refuse(placeholder, "is nested too deeply", catalogue.FLATTER_VALUE) from error
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise refuse(
-                placeholder, "holds half a surrogate pair, which has no UTF-8 form", "Send whole characters."
+                placeholder, "holds half a surrogate pair, which has no UTF-8 form", catalogue.WHOLE_CHARACTERS
             ) from error
     return text
 
@@ -74,7 +76,7 @@ def escape_in_header(placeholder: Placeholder, value: JsonValue) -> str:
     text = as_text(placeholder, value)
     if _CONTROL.search(text):
         raise refuse(
-            placeholder, "holds a control character, which a header cannot carry", "Send text without line breaks."
+            placeholder, "holds a control character, which a header cannot carry", catalogue.NO_LINE_BREAKS
         )
     return text
 
@@ -86,7 +88,7 @@ def escape_in_topic(placeholder: Placeholder, value: JsonValue) -> str:
         raise refuse(
             placeholder,
             "holds a character that would change the topic",
-            "Send a value without /, +, # and control characters.",
+            catalogue.NO_TOPIC_CHARACTERS,
         )
     return text
 

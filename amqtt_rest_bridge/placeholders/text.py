@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from amqtt_rest_bridge import topics
-from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
+from amqtt_rest_bridge.catalogue import OTHER_VALUE
+from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
 from amqtt_rest_bridge.placeholders.json_values import JsonValue
 from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAWS, Mode, Placeholder, recognise
@@ -107,12 +108,8 @@ class PlaceholderText:
             return
         literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
         if dot_segments(text) > dot_segments(literal):
-            raise CallError(
-                FailureCode.INVALID_VALUE,
-                "a value makes a path segment of ENDPOINT . or .., which would change the path",
-                "Send another value.",
-                unsent=True,
-            )
+            reason = "a value makes a path segment of ENDPOINT . or .., which would change the path"
+            raise OTHER_VALUE.error(reason, unsent=True)
 
     def _check_topic(self, text: str) -> None:
         first = self.pieces[0]
@@ -121,9 +118,7 @@ class PlaceholderText:
         if reason is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
             reason = "begins with $"
         if reason is not None:
-            raise CallError(
-                FailureCode.INVALID_VALUE, f"the topic filled in {reason}", "Send another value.", unsent=True
-            )
+            raise OTHER_VALUE.error(f"the topic filled in {reason}", unsent=True)
 
 
 def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> PlaceholderText:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json, look_up
 from amqtt_rest_bridge.placeholders.names import RAW, RAW_RESPONSE, Placeholder
 from amqtt_rest_bridge.times import rfc3339
@@ -71,18 +72,15 @@ class Values:
     def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
         """Return the error for a placeholder without a value."""
         message = f"{{{placeholder.name}}} has no value: {reason}"
-        return CallError(FailureCode.PLACEHOLDER_UNRESOLVED, message, hint, unsent=True)
+        return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint, unsent=True)
 
     def _as_text(self, placeholder: Placeholder) -> str:
         if self._text is None:
             try:
                 self._text = self.payload.decode()
             except UnicodeDecodeError as error:
-                raise self.unresolved(
-                    placeholder,
-                    f"the {self._noun} is not UTF-8 text",
-                    "Binary data can only be the whole body, or part of one that is neither JSON nor a form.",
-                ) from error
+                reason = f"the {self._noun} is not UTF-8 text"
+                raise self.unresolved(placeholder, reason, catalogue.BINARY_VALUE.hint) from error
         return self._text
 
     def _field(self, placeholder: Placeholder) -> JsonValue:
@@ -98,11 +96,8 @@ class Values:
         try:
             return look_up(value, placeholder.argument)
         except LookupError as error:
-            raise self.unresolved(
-                placeholder,
-                f"the {self._noun} has no field {placeholder.argument}",
-                "Send that field, or correct the name in the route; names are case-sensitive.",
-            ) from error
+            reason = f"the {self._noun} has no field {placeholder.argument}"
+            raise self.unresolved(placeholder, reason, catalogue.MISSING_FIELD.hint) from error
 
     def _time(self, root: str) -> JsonValue:
         milliseconds = round(self._timestamp * 1000)
@@ -127,13 +122,12 @@ class MessageValues(Values):
         if placeholder.root == "csv":
             return self._csv_field(placeholder)
         if placeholder.root != "level":
-            raise self.unresolved(placeholder, "there is no response", "See why the server did not answer.")
+            raise self.unresolved(placeholder, "there is no response", catalogue.MISSING_RESPONSE.hint)
         levels = self._topic.split("/")
         number = int(placeholder.argument)
         if number > len(levels):
-            raise self.unresolved(
-                placeholder, f"the topic has only {len(levels)} levels", "Use a lower number or a longer topic."
-            )
+            reason = f"the topic has only {len(levels)} levels"
+            raise self.unresolved(placeholder, reason, catalogue.MISSING_LEVEL.hint)
         return levels[number - 1]
 
     def _csv_field(self, placeholder: Placeholder) -> str:
@@ -145,11 +139,8 @@ class MessageValues(Values):
                 raise self.unresolved(placeholder, reason, hint) from error
         number = int(placeholder.argument)
         if number >= len(self._csv):
-            raise self.unresolved(
-                placeholder,
-                f"the payload's first record has {len(self._csv)} field(s)",
-                "Send that field, or use a lower number; fields are counted from 0.",
-            )
+            reason = f"the payload's first record has {len(self._csv)} field(s)"
+            raise self.unresolved(placeholder, reason, catalogue.MISSING_CSV_FIELD.hint)
         return self._csv[number]
 
 
@@ -206,7 +197,7 @@ class _ResponseBody(Values):
         """Return the error for a placeholder without a value."""
         message = f"{{{placeholder.name}}} has no value: {reason}"
         hint = f"See what the server sends, and correct the route, or write a default: {{{placeholder.name}|text}}"
-        return CallError(FailureCode.PLACEHOLDER_UNRESOLVED, message, hint)
+        return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint)
 
 
 class RequestValues(Values):

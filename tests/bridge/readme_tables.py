@@ -1,4 +1,4 @@
-"""The reference's tables of settings and placeholders, made from the tables that the language is checked with.
+"""The reference's tables of settings, placeholders and codes, made from the tables that the code works with.
 
     python -m tests.bridge.readme_tables
 
@@ -7,6 +7,7 @@ prints them; a test compares amqtt_rest_bridge/README.md with them.
 
 from collections.abc import Iterable
 
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 
@@ -37,6 +38,23 @@ def placeholder_table() -> str:
     return _table(("Placeholder", "Mode", "Replaced by"), rows)
 
 
+def failure_table() -> str:
+    """Make the table of client mode's codes."""
+    return _table(
+        ("code", "cause", "what to do"), ((_anchored(row), row.meaning, row.hint) for row in FAILURES.values())
+    )
+
+
+def answer_table() -> str:
+    """Make the table of error answers."""
+    rows = ((row.status[:3], _anchored(row), row.meaning, row.hint, row.published) for row in ANSWERS.values())
+    return _table(("status", "`error.code`", "when", "what to do", "published?"), rows)
+
+
+def _anchored(row: FailureRow | AnswerRow) -> str:
+    return f'<a id="{row.anchor}"></a>`{row.code}`'
+
+
 def _modes(modes: tuple[Mode, ...]) -> str:
     if modes == (Mode.RESULT,):
         return "client: PAYLOAD, DESTINATION_TOPIC"
@@ -61,6 +79,8 @@ def main() -> None:
     for kind in BlockKind:
         print(f"#### `{kind}`\n\n{setting_table(kind)}")
     print(f"#### Placeholders\n\n{placeholder_table()}")
+    print(f"#### Failure codes\n\n{failure_table()}")
+    print(f"#### Answers\n\n{answer_table()}")
 
 
 if __name__ == "__main__":

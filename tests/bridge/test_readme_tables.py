@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.language.parameters import BlockKind
-from tests.bridge.readme_tables import placeholder_table, setting_table
+from tests.bridge.readme_tables import answer_table, failure_table, placeholder_table, setting_table
 from tests.pages import FENCED, page, section
 
 README = page("amqtt_rest_bridge/README.md")
@@ -20,6 +20,11 @@ def test_table_of_settings_is_the_codes(kind: BlockKind) -> None:
 
 def test_table_of_placeholders_is_the_codes() -> None:
     assert placeholder_table() in README, "python -m tests.bridge.readme_tables makes it"
+
+
+def test_tables_of_codes_are_the_catalogues() -> None:
+    assert failure_table() in README, "python -m tests.bridge.readme_tables makes it"
+    assert answer_table() in README, "python -m tests.bridge.readme_tables makes it"
 
 
 def test_operators_tour_is_what_the_commands_print(

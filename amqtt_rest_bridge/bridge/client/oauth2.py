@@ -19,7 +19,8 @@ from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from amqtt_rest_bridge.bridge.client.requests import Sender
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, finish
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
@@ -86,7 +87,7 @@ class TokenSource:
         try:
             return fetching.result(2 * self._seconds).value
         except TimeoutError as error:
-            raise _failed("its server has not answered", "Find out why it is slow.") from error
+            raise TOKEN_LATE.error(_without_token("its server has not answered"), unsent=True) from error
 
     def refuse(self, token: str) -> None:
         """Forget a token that the server did not accept."""
@@ -141,7 +142,8 @@ class TokenSource:
             url = own.oauth2_token_url or ""
             return self._sender.send(HttpRequest(Method.POST, url, tuple(headers), urlencode(form).encode()))
         except CallError as error:
-            raise _failed(error.message, error.hint.replace("BASE_ADDRESS", "OAUTH2_TOKEN_URL")) from error
+            hint = error.hint.replace("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
+            raise OAUTH2_FAILED.error(_without_token(error.message), hint=hint, unsent=True) from error
 
 
 class AuthorizedSender:
@@ -191,15 +193,11 @@ def _read_token(response: HttpResponse, started: float) -> _Token:
         error = answer.get("error")
         named = f" ({error})" if isinstance(error, str) and _ERROR.fullmatch(error) else ""
         refused = 400 <= response.status < 500 and response.status != 429
-        raise _failed(
-            f"its server answered {describe_status(response.status)}{named}",
-            "Check OAUTH2_TOKEN_URL, OAUTH2_CLIENT_ID, OAUTH2_CLIENT_SECRET, OAUTH2_SCOPE and OAUTH2_AUDIENCE.",
-            may_pass=not refused,
-        )
+        message = _without_token(f"its server answered {describe_status(response.status)}{named}")
+        raise TOKEN_REFUSED.error(message, unsent=not refused)
     token, kind, seconds = answer.get("access_token"), answer.get("token_type", "bearer"), answer.get("expires_in")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token) or str(kind).lower() != "bearer":
-        hint = "Check OAUTH2_TOKEN_URL: it must answer with JSON that holds access_token and token_type Bearer."
-        raise _failed("its server answered without a bearer token", hint, may_pass=False)
+        raise NOT_A_TOKEN.error(_without_token("its server answered without a bearer token"))
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
         return _Token(token, float("inf"))  # until the first 401
     try:
@@ -219,6 +217,5 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _failed(reason: str, hint: str, *, may_pass: bool = True) -> CallError:
-    """Return the failure of a call without a token: retried like one without a connection where it `may_pass`."""
-    return CallError(FailureCode.OAUTH2_FAILED, f"there is no access token: {reason}", hint, unsent=may_pass)
+def _without_token(reason: str) -> str:
+    return f"there is no access token: {reason}"

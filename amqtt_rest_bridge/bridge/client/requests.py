@@ -9,7 +9,8 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.bridge.client.results import result_of
-from amqtt_rest_bridge.errors import BridgeError, CallError, ConfigurationError, FailureCode
+from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
 from amqtt_rest_bridge.http_client import Exchange, Origin, Stopwatch, origin_of, printable
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import (
@@ -148,12 +149,8 @@ class PreparedEvent:
     def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
         body = text.fill_bytes(values)
         if len(body) > self._max_body_bytes:
-            raise CallError(
-                FailureCode.PAYLOAD_TOO_LARGE,
-                f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}",
-                "Send a smaller payload, or raise max_body_bytes of the plugin.",
-                unsent=True,
-            )
+            message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
+            raise REQUEST_TOO_LARGE.error(message, unsent=True)
         return body
 
 
@@ -229,12 +226,8 @@ def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
     """
     for name, value in filled:
         if name.lower() == "content-type" and place_of(value) is not escaped:
-            raise CallError(
-                FailureCode.INVALID_VALUE,
-                f"a value makes {name} a type under which BODY would have to be escaped in another way",
-                "Write the type in the route file, in an event for each type, or make {payload} alone the BODY.",
-                unsent=True,
-            )
+            message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
+            raise TYPE_OF_BODY.error(message, unsent=True)
 
 
 def _version() -> str:

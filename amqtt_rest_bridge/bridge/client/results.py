@@ -1,10 +1,12 @@
 """Results of calls: from a response or a failure to the publication. Pure; client workers run it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.catalogue import FailureRow
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http_client import describe_status, redirect_refused
 from amqtt_rest_bridge.masking import Masker, credentials_of
@@ -19,27 +21,12 @@ from amqtt_rest_bridge.model import (
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-_STATUS_HINTS: Mapping[int, str] = {
-    400: "Check BODY, HEADERS and ENDPOINT of the event against what the server expects.",
-    401: "Check USERNAME and PASSWORD, AUTHORIZATION, or the Authorization header of the event.",
-    403: "The server accepts these credentials, but not for this request: check their rights.",
-    404: "Check BASE_ADDRESS and ENDPOINT.",
-    405: "Check METHOD: the server does not take it at this ENDPOINT.",
-    407: "The proxy asks for credentials: put them into HTTP_PROXY as http://user:password@proxy:port.",
-    413: "The server takes no body of this size.",
-    415: "Check DEFAULT_CONTENT_TYPE or the Content-Type header of the event.",
-    421: "Check BASE_ADDRESS and the Host header of the event.",
-    429: "The server takes fewer requests than arrive: slow the publishers down.",
-}
-
 
 def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
     """Return why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
     status = response.status
     if status >= 400:
-        return CallError(
-            FailureCode.HTTP_STATUS, f"the server answered {describe_status(status)}", _status_hint(status, response)
-        )
+        return _row_of(status, response).error(f"the server answered {describe_status(status)}")
     return redirect_refused(request, response) if status >= 300 else None
 
 
@@ -132,11 +119,7 @@ def failure(
 
 def unexpected() -> CallError:
     """Return the failure of a call that met a fault of the bridge itself."""
-    return CallError(
-        FailureCode.CONNECTION_FAILED,
-        "the call ended with an unexpected error of the bridge itself",
-        "The broker's log has the details; please report them.",
-    )
+    return catalogue.FAULT_OF_THE_BRIDGE.error("the call ended with an unexpected error of the bridge itself")
 
 
 def header(response: HttpResponse, name: str) -> str | None:
@@ -144,11 +127,8 @@ def header(response: HttpResponse, name: str) -> str | None:
     return next((value for key, value in response.headers if key.lower() == name), None)
 
 
-def _status_hint(status: int, response: HttpResponse) -> str:
+def _row_of(status: int, response: HttpResponse) -> FailureRow:
     if status == 400 and b"HTTPS" in response.body:
-        return "The server expects TLS on this port: set USE_SSL or write https:// into BASE_ADDRESS."
-    if status in _STATUS_HINTS:
-        return _STATUS_HINTS[status]
-    if status >= 500:
-        return "The server has a problem of its own: look into its log."
-    return "The response body may tell what the server expects."
+        return catalogue.STATUS_EXPECTS_TLS
+    other = catalogue.STATUS_OF_THE_SERVER if status >= 500 else catalogue.STATUS_EXPLAINED
+    return catalogue.STATUSES.get(status, other)

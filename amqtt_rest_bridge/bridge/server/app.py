@@ -21,6 +21,7 @@ from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError,
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest, readable
 from amqtt_rest_bridge.bridge.server.responders import Steps, responder_for
+from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import Guesses
@@ -100,11 +101,7 @@ class RouteApplication:
         if methods is None:
             if request.refusal is not None:
                 raise RefusedError(request.refusal)
-            raise error(
-                "not_found",
-                "No endpoint has this path",
-                "Compare the path with the routes' ENDPOINTs: letters, case and a slash at the end all count",
-            )
+            raise error(NOT_FOUND, "No endpoint has this path")
         match = methods.by_method.get(request.method)
         if match is None:
             return self._answer_other_method(request, path, methods, wake)
@@ -116,12 +113,8 @@ class RouteApplication:
     ) -> Response:
         """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
         if request.method != "OPTIONS":
-            raise error(
-                "method_not_allowed",
-                "The endpoint does not take this method",
-                f"Use one of: {methods.allow}",
-                (("Allow", methods.allow),),
-            )
+            message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)
+            raise error(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}")
         origin = request.headers.get("origin")
         asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
         if origin is None or asked is None or asked.target.cors is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.bridge.server.refusals import WrongCredentialError, error
+from amqtt_rest_bridge.catalogue import ORIGIN_NOT_ALLOWED, UNAUTHORIZED
 from amqtt_rest_bridge.http_server import Headers
 from amqtt_rest_bridge.model import RestApiConfig
 
@@ -66,7 +67,7 @@ class Credentials:
         """
         if sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
             return
-        failure = error("unauthorized", self._message, self._hint, self._challenges)
+        failure = error(UNAUTHORIZED, self._message, self._challenges, hint=self._hint)
         if headers.get("authorization") or any(one.header and headers.get(one.header) for one in self._checks):
             raise WrongCredentialError(failure.refusal)
         raise failure
@@ -126,12 +127,8 @@ class CorsPolicy:
         if self.origins is None:
             return _ANY_ORIGIN
         if _normal(origin) not in self.origins:
-            raise error(
-                "origin_not_allowed",
-                "Pages of this origin may not call this endpoint; nothing was published",
-                "Ask the operator to add the origin, with its scheme and port, to CORS_ORIGINS",
-                _VARY,
-            )
+            message = "Pages of this origin may not call this endpoint; nothing was published"
+            raise error(ORIGIN_NOT_ALLOWED, message, _VARY)
         return (("Access-Control-Allow-Origin", origin),)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from amqtt_rest_bridge.bridge.server.refusals import invalid_request
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.bridge.server.refusals import error
 from amqtt_rest_bridge.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -130,17 +131,17 @@ def path_of(target: str) -> str:
 def decode_path(path: str) -> tuple[str, ...]:
     """Decode a path as sent into its segments; raises `RefusedError` (400) when it is not one."""
     if not path.startswith("/"):
-        raise invalid_request("The request's path does not begin with '/'", "Send the path of an endpoint")
+        raise error(catalogue.NOT_A_PATH, "The request's path does not begin with '/'")
     if "#" in path:
-        raise invalid_request("The request's path holds a fragment", "Write '#' as %23")
+        raise error(catalogue.FRAGMENT, "The request's path holds a fragment")
     if _BAD_ESCAPE.search(path):
-        raise invalid_request("The request's path holds a '%' without two hexadecimal digits", "Write '%' as %25")
+        raise error(catalogue.BAD_ESCAPE, "The request's path holds a '%' without two hexadecimal digits")
     try:
         decoded = tuple(_unquote(segment) for segment in path[1:].split("/"))
     except UnicodeError:
-        raise invalid_request("The request's path is not UTF-8", "Percent-encode the path's UTF-8 bytes") from None
+        raise error(catalogue.PATH_NOT_UTF_8, "The request's path is not UTF-8") from None
     if _CONTROL.search("".join(decoded)):
-        raise invalid_request("The request's path holds a control character", "Leave it out")
+        raise error(catalogue.CONTROL_CHARACTER, "The request's path holds a control character")
     return decoded
 
 

@@ -8,7 +8,8 @@ from urllib.parse import parse_qs
 
 from amqtt_rest_bridge.bridge.broker_port import Wake
 from amqtt_rest_bridge.bridge.server.endpoints import decode_path
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError, error, invalid_request, too_large
+from amqtt_rest_bridge.bridge.server.refusals import RefusedError, error, too_large
+from amqtt_rest_bridge.catalogue import BAD_QUERY, UNSUPPORTED_MEDIA_TYPE
 from amqtt_rest_bridge.http_server import Headers, Request
 from amqtt_rest_bridge.placeholders import RequestValues
 
@@ -70,12 +71,8 @@ class EventRequest:
         """
         encoding = self.headers.get("content-encoding")
         if encoding and encoding.lower() != "identity":
-            raise error(
-                "unsupported_media_type",
-                "The request's body has a Content-Encoding",
-                "Send the body as it is, without Content-Encoding",
-                (("Accept-Encoding", "identity"),),
-            )
+            message = "The request's body has a Content-Encoding"
+            raise error(UNSUPPORTED_MEDIA_TYPE, message, (("Accept-Encoding", "identity"),))
         if len(self.http.body) > limit:
             raise too_large(limit)
         return self.http.body
@@ -118,10 +115,7 @@ class EventRequest:
 
 
 def _query_refused() -> RefusedError:
-    return invalid_request(
-        "The request's query string is not UTF-8 or holds control characters",
-        "Percent-encode the UTF-8 bytes of names and values",
-    )
+    return error(BAD_QUERY, "The request's query string is not UTF-8 or holds control characters")
 
 
 def readable(value: str) -> str:

@@ -15,14 +15,15 @@ from amqtt_rest_bridge.bridge.server.refusals import (
     IgnoredError,
     RefusedError,
     broker_unavailable,
+    cannot_fill,
     error,
-    invalid_request,
     overloaded,
     too_large,
 )
 from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.bridge.server.signatures import verifier_of
+from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.http_server import refusals as http
@@ -86,11 +87,7 @@ def _reading(topic_filter: str, broker: BrokerPort, read_body: _ReadBody) -> Res
         read_body(request)
         payload = broker.latest(topic_filter)
         if payload is None:
-            raise error(
-                "no_message",
-                f"No message has been seen on {topic_filter} yet",
-                "Repeat the request after something was published there",
-            )
+            raise error(NO_MESSAGE, f"No message has been seen on {topic_filter} yet")
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
         if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
             return Response("304 Not Modified", headers)
@@ -143,7 +140,7 @@ class _Publishing:
         try:
             body = event.response.fill_bytes(values)
         except CallError as failure:
-            raise invalid_request(failure.message, failure.hint) from failure
+            raise cannot_fill(failure) from failure
         return Response(self._status, (("Content-Type", event.response_content_type), _NO_SNIFFING), body)
 
     def _published(self, topic: str) -> Response:
@@ -164,7 +161,7 @@ class _Publishing:
             topic = self._topic.fill(values)
             payload = event.payload.fill_bytes(values) if event.payload else body or request.parameters_object()
         except CallError as failure:
-            raise invalid_request(failure.message, failure.hint) from failure
+            raise cannot_fill(failure) from failure
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
         request.topic = topic
@@ -205,7 +202,7 @@ class _Replying:
         try:
             topic = self._topic.fill(values or request.values(b""))
         except CallError as failure:
-            raise invalid_request(failure.message, failure.hint) from failure
+            raise cannot_fill(failure) from failure
         if request.method == "HEAD":
             return Response("200 OK", _JSON)
         return self._exchange(request, publication, topic)
@@ -229,23 +226,15 @@ class _Replying:
         if reply.payload is not None:
             return _payload_answer(TopicPayload(reply.payload))
         if reply.dismissed:
-            raise error(
-                "reply_timeout",
-                f"The request was published, but the bridge shut down before a reply came on {topic}",
-                "The responder may have received it: repeat the request only where that does no harm",
-            )
-        raise error(
-            "reply_timeout",
-            f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds",
-            "See whether something that replies is subscribed; a reply that comes now is dropped",
-        )
+            message = f"The request was published, but the bridge shut down before a reply came on {topic}"
+            raise error(STOPPED_BEFORE_REPLY, message)
+        message = f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds"
+        raise error(REPLY_TIMEOUT, message)
 
 
 def _left() -> RefusedError:
-    return invalid_request(
-        "The caller closed its side of the connection before its turn on the reply topic; nothing was published",
-        "Keep the connection open in both directions until the answer has come",
-    )
+    message = "The caller closed its side of the connection before its turn on the reply topic; nothing was published"
+    return error(CALLER_LEFT, message)
 
 
 def _status_line(status: int) -> str:

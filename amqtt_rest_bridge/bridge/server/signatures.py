@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from amqtt_rest_bridge.bridge.server.refusals import RefusedError, WrongCredentialError, error
+from amqtt_rest_bridge.catalogue import INVALID_SCHEME, INVALID_SIGNATURE, SIGNED_TOO_LONG_AGO, AnswerRow
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 
 TOLERANCE_SECONDS: Final = 300
 """How old or how far ahead a signed timestamp may be."""
 
-_SCHEME_HINT: Final = (
-    "Sign as the route's SIGNATURE_SCHEME does, timestamp and body byte for byte, with the secret of SIGNATURE_SECRET"
-)
 
 Verify = Callable[[Mapping[str, str], bytes, float], None]
 """Raise `RefusedError` (401) unless the headers (names in lower case) hold the signature of the body at a Unix time."""
@@ -65,8 +63,7 @@ def _hmac(key: bytes, header: str) -> Verify:
         expected = hmac.digest(key, body, "sha256")
         if not hmac.compare_digest(_digest(headers.get(name, "")), expected):
             message = f"The {header} header does not hold the HMAC-SHA256 of the request's body"
-            hint = "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds"
-            raise _refused(headers, header, message, hint)
+            raise _refused(headers, header, message, INVALID_SIGNATURE)
 
     return verify
 
@@ -112,21 +109,22 @@ def _standard_webhooks(key: bytes) -> Verify:
 
 def _check_time(headers: Mapping[str, str], header: str, time: str, now: float) -> None:
     if not (time.isascii() and time.isdigit() and len(time) <= 12):
-        raise _refused(headers, header, "The request has no timestamp that was signed", _SCHEME_HINT)
+        raise _refused(headers, header, "The request has no timestamp that was signed", INVALID_SCHEME)
     if abs(now - int(time)) > TOLERANCE_SECONDS:
         message = "The request was signed more than five minutes ago or ahead"
-        raise _refused(headers, header, message, "Set both clocks right; sign a request that is sent again anew")
+        raise _refused(headers, header, message, SIGNED_TOO_LONG_AGO)
 
 
 def _check_any(headers: Mapping[str, str], header: str, sent: Iterable[bytes], expected: bytes) -> None:
     """Compare all signatures that were sent, of which there are two while a secret is rotated."""
     if not sum(hmac.compare_digest(one, expected) for one in sent):
-        raise _refused(headers, header, f"The {header} header does not hold the signature of the request", _SCHEME_HINT)
+        message = f"The {header} header does not hold the signature of the request"
+        raise _refused(headers, header, message, INVALID_SCHEME)
 
 
-def _refused(headers: Mapping[str, str], header: str, message: str, hint: str) -> RefusedError:
+def _refused(headers: Mapping[str, str], header: str, message: str, row: AnswerRow) -> RefusedError:
     # A 401 names a scheme, RFC 9110 section 15.5.2.
-    failure = error("invalid_signature", message, hint, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+    failure = error(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
     return WrongCredentialError(failure.refusal) if headers.get(header.lower()) else failure
 
 
