@@ -179,6 +179,11 @@ class Route:
     in_addresses: frozenset[str] = field(default=frozenset(), repr=False)
     definition: str = field(default="", repr=False, compare=False)
 
+    @property
+    def is_lossless(self) -> bool:
+        """Return whether calls are kept until they have succeeded (OVERLOAD_POLICY)."""
+        return self.route_config.overload_policy is OverloadPolicy.LOSSLESS
+
 
 class Message(Struct, frozen=True, array_like=True):
     """An application message as the broker received it; `timestamp` is Unix time in seconds. Travels on the link."""

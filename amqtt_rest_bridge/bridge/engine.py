@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from amqtt_rest_bridge.bridge.answers import Answers
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, ShuttingDownError, Wake
 from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
+from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.client.pace import Pace
-from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
-from amqtt_rest_bridge.bridge.client import results
-from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent, SkippedError
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.calls.call import OpenCall, Verdict
+from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
@@ -24,22 +24,6 @@ MAX_BYTES = 262_144
 """The plugin's defaults of max_body_bytes and max_response_bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallTrial:
-    """A message and one event: `built` is None when nothing was sent, `publication` where nothing is published."""
-
-    route: Route
-    event: ClientEvent
-    built: BuiltRequest | None
-    publication: Publication | None
-    failure: CallError | None = None
-
-    @property
-    def is_skipped(self) -> bool:
-        """Return whether WHEN is false."""
-        return self.built is None and self.failure is None
-
-
 def try_call(
     route: Route,
     event: ClientEvent,
@@ -47,25 +31,16 @@ def try_call(
     send: Callable[[HttpRequest], HttpResponse],
     *,
     key: str | None = None,
-) -> CallTrial:
-    """Run the one try of a call; `send` may raise `CallError`."""
-    prepared = PreparedEvent(route, event, max_body_bytes=MAX_BYTES)
-    built, request, response = None, None, None
+) -> Verdict:
+    """Return the verdict on the one try of a call; `send` may raise `CallError`."""
+    call = OpenCall(0, prepare(route, event, max_body_bytes=MAX_BYTES), message, key)
+    begun = call.event.begin(call)
+    if isinstance(begun, Verdict):
+        return begun
     try:
-        built = prepared.build(message, idempotency_key=key)
-        request = built.request
-        response = send(request)
-        failure = results.failure_of(request, response)
-        if failure is None:
-            return CallTrial(route, event, built, prepared.result(message, built.destination, response))
-    except SkippedError:
-        return CallTrial(route, event, None, None)
+        return call.event.judge(call, send(begun.request))
     except CallError as error:
-        failure = error
-    masker = results.masker_for(prepared.masker, request, response)
-    failure = results.error_without_secrets(masker, failure)
-    response = None if response is None else results.without_secrets(masker, response)
-    return CallTrial(route, event, built, results.failure(route.name, event, message, failure, response), failure)
+        return call.event.judge(call, error)
 
 
 @dataclass(frozen=True, slots=True)

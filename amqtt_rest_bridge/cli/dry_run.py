@@ -12,17 +12,17 @@ from typing import Annotated
 import typer
 
 from amqtt_rest_bridge.bridge.client.http_options import sender_of
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, SkippedError
-from amqtt_rest_bridge.bridge.client.results import failure_of, masker_for
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
+from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict
+from amqtt_rest_bridge.calls.results import masker_for
+from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
-from amqtt_rest_bridge.failures import failure_topic
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.masking import Masker, masker_of
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, OverloadPolicy, Route
+from amqtt_rest_bridge.masking import Masker
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Route
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
@@ -137,36 +137,44 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
     """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
-    masker, response = masker_of(route), None
-    try:
-        prepared = PreparedEvent(route, event, max_body_bytes=MAX_BYTES)
-        call = prepared.build(message, idempotency_key=_key(route, send=send))
-        masker = masker_for(masker, call.request, None)
-        print("\n".join(request_lines(_with_token(route, call.request), prepared.masker)))
-        if not send:
-            goes_to = call.destination or (event.destination_topic.source if event.destination_topic else None)
-            print(f"# nothing was sent; the response would go to {_topic(goes_to, prepared.masker)}\n")
-            return True
-        response, failure = _send(route, call.request)
-        masker = masker_for(masker, call.request, response)
-        print("\n".join(response_lines(response, masker)))
-        if failure is None:
-            result = prepared.result(message, call.destination, response)
-            goes_to = _topic(result.topic if result else None, masker)
-            print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}")
-            if result and result.payload != response.body:  # PAYLOAD or RESPONSE_FORMAT has shaped it
-                print(f"# as:\n{_body_text(result.payload, masker)}")
-            print()
-            return True
-    except SkippedError:
-        print(f"# skipped: {masker.text(why_skipped(event.when, message))}\n")
+    prepared = prepare(route, event, max_body_bytes=MAX_BYTES)
+    call = OpenCall(0, prepared, message, _key(route, send=send))
+    begun = prepared.begin(call)
+    if isinstance(begun, Verdict):
+        return _show_end(begun, prepared, message, prepared.masker)
+    print("\n".join(request_lines(_with_token(route, begun.request), prepared.masker)))
+    if not send:
+        goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)
+        print(f"# nothing was sent; the response would go to {_topic(goes_to, prepared.masker)}\n")
         return True
-    except CallError as failed:
-        failure = failed
-    where = _topic(failure_topic(event, message, response), masker)
-    print(f"# fails with {failure.code}: {masker.address(failure.message)}")
-    print(f"# hint: {failure.hint}\n# the failure would go to {where}\n")
-    return False
+    masker = masker_for(prepared.masker, begun.request, None)
+    try:
+        response = _send(route, begun.request)
+    except CallError as failure:
+        return _show_end(prepared.judge(call, failure), prepared, message, masker)
+    masker = masker_for(masker, begun.request, response)
+    print("\n".join(response_lines(response, masker)))
+    return _show_end(prepared.judge(call, response), prepared, message, masker, response)
+
+
+def _show_end(
+    verdict: Verdict, prepared: PreparedEvent, message: Message, masker: Masker, response: HttpResponse | None = None
+) -> bool:
+    """Print how a call ended; return whether it succeeded."""
+    failure, result = verdict.failure, verdict.publication
+    goes_to = _topic(result.topic if result else None, masker)
+    if failure is not None:
+        print(f"# fails with {failure.code}: {masker.address(failure.message)}")
+        print(f"# hint: {failure.hint}\n# the failure would go to {goes_to}\n")
+        return False
+    if response is None:
+        print(f"# skipped: {masker.text(why_skipped(prepared.event.when, message))}\n")
+        return True
+    print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}")
+    if result and result.payload != response.body:  # PAYLOAD or RESPONSE_FORMAT has shaped it
+        print(f"# as:\n{_body_text(result.payload, masker)}")
+    print()
+    return True
 
 
 def _topic(topic: str | None, masker: Masker) -> str:
@@ -192,18 +200,17 @@ def _shown_value(placeholder: Placeholder, values: MessageValues) -> str:
 
 def _key(route: Route, *, send: bool) -> str | None:
     """Return the Idempotency-Key of a call, None unless its route is lossless."""
-    if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS:
+    if not route.is_lossless:
         return None
     return str(uuid.uuid4()) if send else ANY_KEY
 
 
-def _send(route: Route, request: HttpRequest) -> tuple[HttpResponse, CallError | None]:
+def _send(route: Route, request: HttpRequest) -> HttpResponse:
     sender = sender_of(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
     try:
-        response = sender.send(request)
+        return sender.send(request)
     finally:
         sender.close()
-    return response, failure_of(request, response)
 
 
 def _with_token(route: Route, request: HttpRequest) -> HttpRequest:

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 import urllib3
 import urllib3.connection
 
-from amqtt_rest_bridge.bridge.client import results
 from amqtt_rest_bridge.bridge.client.http_options import client_options
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent
+from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Step
+from amqtt_rest_bridge.calls.requests import BuiltRequest
+from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
@@ -89,14 +90,22 @@ def with_urllib3_pool(request: HttpRequest, port: int) -> Call:
     return lambda: manager.request(request.method, request.url, body=request.body, headers=headers, retries=False).data
 
 
+def built(prepared: PreparedEvent) -> HttpRequest:
+    begun = prepared.begin(OpenCall(0, prepared, MESSAGE))
+    assert isinstance(begun, BuiltRequest)
+    return begun.request
+
+
 def whole_call(prepared: PreparedEvent, event: ClientEvent, sender: HttpClient) -> Call:
     """Make all that a worker does for a message: request, exchange, publication."""
 
     def call() -> object:
-        built = prepared.build(MESSAGE)
-        response = sender.send(built.request)
-        assert results.failure_of(built.request, response) is None
-        return prepared.result(MESSAGE, built.destination, response)
+        opened = OpenCall(0, prepared, MESSAGE)
+        begun = prepared.begin(opened)
+        assert isinstance(begun, BuiltRequest)
+        verdict = prepared.judge(opened, sender.send(begun.request))
+        assert verdict.step is Step.DONE
+        return verdict.publication
 
     return call
 
@@ -134,12 +143,12 @@ def main() -> None:
     with server() as port:
         base = f"http://127.0.0.1:{port}"
         route, event = typical_event(base)
-        prepared = PreparedEvent(route, event, max_body_bytes=262_144)
+        prepared = prepare(route, event, max_body_bytes=262_144)
         sender = HttpClient(client_options(route.config, max_response_bytes=262_144, environment={}))
-        request = prepared.build(MESSAGE).request
+        request = built(prepared)
         cases: dict[str, Call] = {
             "raw socket (the floor)": raw(request, port),
-            "build a request": lambda: prepared.build(MESSAGE),
+            "build a request": lambda: built(prepared),
             "HttpClient.send": lambda: sender.send(request),
             "build, send, result": whole_call(prepared, event, sender),
             "http.client": with_http_client(request, port),

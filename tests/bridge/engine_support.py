@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TypeVar
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
-from amqtt_rest_bridge.bridge.client.requests import Sender
+from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.observation import OpenAdmin
 from amqtt_rest_bridge.bridge.ports import Server

@@ -9,8 +9,10 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from msgspec import structs
 
-from amqtt_rest_bridge.bridge.client import requests
-from amqtt_rest_bridge.bridge.client.requests import BuiltRequest, PreparedEvent
+from amqtt_rest_bridge.calls import requests
+from amqtt_rest_bridge.calls.call import OpenCall, Verdict
+from amqtt_rest_bridge.calls.requests import BuiltRequest
+from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -52,8 +54,16 @@ def build(
     key: str | None = None,
     max_body_bytes: int = 1_000,
 ) -> BuiltRequest:
-    prepared = PreparedEvent(Route("route", config), made, max_body_bytes=max_body_bytes)
-    return prepared.build(message, idempotency_key=key)
+    prepared = prepare(Route("route", config), made, max_body_bytes=max_body_bytes)
+    return begin(OpenCall(0, prepared, message, key))
+
+
+def begin(call: OpenCall) -> BuiltRequest:
+    begun = call.event.begin(call)
+    if isinstance(begun, Verdict):
+        assert begun.failure is not None
+        raise begun.failure
+    return begun
 
 
 def values(call: BuiltRequest, name: str) -> list[str]:
@@ -267,9 +277,9 @@ def test_destination_is_filled() -> None:
 
 
 def test_prepared_event_gives_each_message_its_own_request() -> None:
-    prepared = PreparedEvent(Route("route", CONFIG), event(body="{payload}", headers=(("X", "1"),)), max_body_bytes=99)
-    calls = [prepared.build(structs.replace(MESSAGE, payload=b"%d" % number)) for number in range(3)]
-    assert [call.request.body for call in calls] == [b"0", b"1", b"2"]
+    prepared = prepare(Route("route", CONFIG), event(body="{payload}", headers=(("X", "1"),)), max_body_bytes=99)
+    calls = [OpenCall(number, prepared, structs.replace(MESSAGE, payload=b"%d" % number)) for number in range(3)]
+    assert [begin(call).request.body for call in calls] == [b"0", b"1", b"2"]
 
 
 def test_base_address_that_cannot_be_used_is_refused_at_load() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client import results
+from amqtt_rest_bridge.calls import results
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Stopwatch, finish
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig

@@ -20,7 +20,7 @@ from tests.bridge.recorder import Answer, Recorder, echo
 PACKAGE = Path(amqtt_rest_bridge.__file__).parent
 README = (PACKAGE / "README.md").read_text()
 MOST = 13
-DEEP = ("http_client", "http_server", "link", "placeholders")
+DEEP = ("calls", "http_client", "http_server", "link", "placeholders")
 # Called like the standard library, by any stage.
 LEAVES = {"errors.py", "failures.py", "model.py", "topics.py"}
 # amqtt's own connections, which are read and written while a message is on its way.

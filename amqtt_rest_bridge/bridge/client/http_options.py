@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender, TokenSource
-from amqtt_rest_bridge.bridge.client.requests import PreparedEvent, Sender, split_base_address
+from amqtt_rest_bridge.bridge.client.oauth2 import AuthorizedSender, Sender, TokenSource
+from amqtt_rest_bridge.calls.requests import RequestBuilder, split_base_address
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import (
     ClientOptions,
@@ -78,7 +78,7 @@ def unusable_routes(
             continue
         check_urllib3()
         try:
-            PreparedEvent(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
+            RequestBuilder(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
             limit = settings.max_response_bytes
             options = client_options(route.config, max_response_bytes=limit, environment=environment)
             sender_of(route.config, max_response_bytes=limit, environment=environment).close()

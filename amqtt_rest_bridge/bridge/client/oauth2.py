@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote_plus, urlencode
 
-from amqtt_rest_bridge.bridge.client.requests import Sender
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, finish
@@ -29,6 +28,22 @@ _REMEMBERED: Final = 4
 _NOT_ACCEPTED: Final = (400, 401)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # RFC 6749 appendix A.12, without spaces: it becomes part of a header
 _ERROR: Final = re.compile(r"[a-z_]{1,40}")  # RFC 6749 section 5.2
+
+
+class Sender(Protocol):
+    """What sends the requests of a route; see `http_client.HttpClient`."""
+
+    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
+        """Send a request and what has to follow it, stopping before each; raises `CallError`."""
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Do the same without a stop."""
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long; must not block."""
+
+    def close(self) -> None:
+        """Close idle connections."""
 
 
 @dataclass(frozen=True, slots=True)

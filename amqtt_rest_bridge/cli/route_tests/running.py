@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from amqtt_rest_bridge.bridge.server.signatures import sign
-from amqtt_rest_bridge.bridge.trial import REQUEST_ID, CallTrial, RequestTrial, try_call, try_request
+from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_call, try_request
+from amqtt_rest_bridge.calls.call import Step, Verdict
 from amqtt_rest_bridge.cli.route_tests.cases import (
     CallerRequest,
     Case,
@@ -34,7 +35,6 @@ from amqtt_rest_bridge.model import (
     HttpRequest,
     HttpResponse,
     Message,
-    OverloadPolicy,
     Publication,
     Route,
     ServerEvent,
@@ -68,17 +68,17 @@ def triggered(case: Case, routes: Sequence[Route]) -> set[str]:
 
 def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:
     server = _Server(case.responses if case.response is None else [case.response])
-    trials: list[CallTrial] = []
+    trials: list[Verdict] = []
     for route, event, topic in _triggered(given, routes):
         message = Message(topic, octets(given.payload, given.payload_base64), case.now)
-        key = _KEY if route.route_config.overload_policy is OverloadPolicy.LOSSLESS else None
+        key = _KEY if route.is_lossless else None
         trials.append(try_call(route, event, message, server.send, key=key))
     if not trials:
         yield Difference("message", "an event that it triggers", f"no event listens on {given.topic or given.event}")
     publications = [trial.publication for trial in trials if trial.publication is not None]
     yield from _compare_lists("sends", case.sends, server.requests, _request_differs)
     yield from _compare_lists("publishes", case.publishes, publications, _publication_differs)
-    skipped = any(trial.is_skipped for trial in trials)
+    skipped = any(trial.step is Step.SKIPPED for trial in trials)
     if case.skipped is not None and case.skipped != skipped:
         yield Difference("skipped", str(case.skipped).lower(), str(skipped).lower())
 

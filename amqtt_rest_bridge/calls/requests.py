@@ -1,28 +1,15 @@
-"""Requests of client mode: from an event and a message to a complete request. Pure; client workers run it."""
+"""Requests of calls: from an event and the values of a message to a complete request. Pure."""
 
-import hashlib
-import hmac
 from base64 import b64encode
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.bridge.client.results import result_of
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
-from amqtt_rest_bridge.http_client import Exchange, Origin, Stopwatch, origin_of, printable
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import (
-    ClientEvent,
-    HttpRequest,
-    HttpResponse,
-    Message,
-    Method,
-    RestApiConfig,
-    Route,
-)
-from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of, predicate
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_client import Origin, origin_of, printable
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Method, RestApiConfig, Route
+from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
 
 _PROJECT = "amqtt-rest-bridge"
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
@@ -30,22 +17,6 @@ _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 Headers = tuple[tuple[str, str], ...]
-
-
-class Sender(Protocol):
-    """What sends the requests of a route; see `http_client.HttpClient`."""
-
-    def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
-        """Send a request and what has to follow it, stopping before each; raises `CallError`."""
-
-    def send(self, request: HttpRequest) -> HttpResponse:
-        """Do the same without a stop."""
-
-    def expire(self) -> None:
-        """Close connections that have been idle for too long; must not block."""
-
-    def close(self) -> None:
-        """Close idle connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +30,14 @@ class BuiltRequest:
     destination: str | None
 
 
-class SkippedError(BridgeError):
-    """WHEN is false for a message: it sends no request."""
-
-
-class PreparedEvent:
-    """A client event of a route, with everything that no message changes computed once.
-
-    Immutable, so that any number of workers may call `build` at once. `of` is its route and event, `label` names
-    them in the log, `result` makes the publication of a response, `masker` masks the secrets of the route. With
-    `forgets_payload` the result and a failure need no more of the message than its topic and time.
+class RequestBuilder:
+    """Build the requests of an event from what its messages bring; what no message changes is computed once.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
     """
 
     def __init__(self, route: Route, event: ClientEvent, *, max_body_bytes: int) -> None:
-        self.event = event
-        self.of = route, event
-        self.masker = masker_of(route)
-        self.label = f"route {route.name}, event {event.name}"
         origin, path = split_base_address(route.config.base_address or "")
         self._base = f"{origin}{path}/"
         self._method = event.method
@@ -90,10 +49,7 @@ class PreparedEvent:
         self._url = self._url_for(MessageValues("", b"", 0.0)) if event.endpoint.is_constant else None
         destination = event.destination_topic
         self._destination = None if destination is None or destination.needs_response else _Text(destination)
-        self.result = result_of(event)
-        self.forgets_payload = not event.failure_payload and not any(map(_needs_payload, (destination, event.payload)))
         self._body = event.body
-        self._signature = event.signature
         self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
         given = frozenset(name.lower() for name, _ in event.headers)
         self._takes_idempotency_key = "idempotency-key" not in given
@@ -104,21 +60,16 @@ class PreparedEvent:
         if all(text.constant is not None for _, text in own):
             self._headers = (*leading, *((name, text.constant or "") for name, text in own), *trailing)
         self._leading, self._own, self._trailing = leading, own, trailing
-        self._is_wanted = None if event.when is None else predicate(event.when)
         self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
 
-    def build(self, message: Message, *, idempotency_key: str | None = None) -> BuiltRequest:
-        """Build the request of a message, complete with every header that is sent.
+    def build(self, values: MessageValues, idempotency_key: str | None = None) -> BuiltRequest:
+        """Build the request of a message, with every header but those that stages add.
 
         An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`.
 
         Raises:
             CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
-            SkippedError: WHEN is false.
         """
-        values = MessageValues(message.topic, message.payload, message.timestamp)
-        if self._is_wanted is not None and not self._is_wanted(values):
-            raise SkippedError
         url = self._url or self._url_for(values)
         body = None if self._body is None else self._fill_body(self._body, values)
         headers = self._headers
@@ -129,9 +80,6 @@ class PreparedEvent:
             headers = (*self._leading, *filled, *self._trailing)
         if self._has_length:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
-        if self._signature is not None:
-            digest = hmac.new(self._signature.secret.encode(), body or b"", hashlib.sha256).hexdigest()
-            headers = (*headers, (self._signature.header, f"sha256={digest}"))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         destination = None if self._destination is None else self._destination.fill(values)
@@ -172,10 +120,6 @@ def split_base_address(text: str) -> tuple[Origin, str]:
         return origin_of(parts), printable(parts.path).rstrip("/")
     except ValueError as error:
         raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
-
-
-def _needs_payload(text: PlaceholderText | None) -> bool:
-    return text is not None and any(name.startswith(("payload", "value")) for name in text.names)
 
 
 class _Text:

@@ -1,4 +1,4 @@
-"""Results of calls: from a response or a failure to the publication. Pure; client workers run it."""
+"""Results of calls: from a response or a failure to the publication. Pure."""
 
 import json
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from amqtt_rest_bridge.model import (
     Publication,
     ResponseFormat,
 )
+from amqtt_rest_bridge.placeholders import PlaceholderText
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -53,6 +54,11 @@ def result_of(event: ClientEvent) -> Result:
         return Publication(destination, _payload(event, response), event.retain)
 
     return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
+
+
+def needs_payload(text: PlaceholderText | None) -> bool:
+    """Return whether a text of the result is filled with the payload of the message."""
+    return text is not None and any(name.startswith(("payload", "value")) for name in text.names)
 
 
 def _payload(event: ClientEvent, response: HttpResponse) -> bytes:

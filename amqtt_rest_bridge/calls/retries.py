@@ -1,22 +1,14 @@
-"""Retries: whether a failed call is sent again, and when. `RetryPolicy` decides; nothing else does.
+"""Retries: whether a failed call is sent again, and when. `Retries` decides; nothing else does. Pure."""
 
-Pure: time and randomness are parameters; the route's workers run it. `RetryLog` alone has a lock and writes to the log.
-"""
-
-import logging
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from amqtt_rest_bridge.bridge.client.results import header
+from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict
+from amqtt_rest_bridge.calls.results import header
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Method, OverloadPolicy, Route
-
-log = logging.getLogger(__name__)
+from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Method, Route
 
 FIRST_DELAY: Final = 0.5  # seconds
 LONGEST_DELAY: Final = 30.0  # seconds
@@ -28,29 +20,35 @@ _CONNECTION_CODES: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode
 _BEFORE_SENDING: Final = frozenset({FailureCode.TLS_FAILED, FailureCode.OAUTH2_FAILED})
 _ALWAYS: Final = frozenset({429, 503})
 _WHEN_IDEMPOTENT: Final = frozenset({502, 504})
-_LOG_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """When the calls of a route are retried: `retries` times (RETRIES), or with `lossless` until they succeed."""
+class Retries(Stage):
+    """Try again, RETRIES times, or for a lossless route (OVERLOAD_POLICY) until a try succeeds.
 
-    retries: int
-    lossless: bool
+    Args:
+        route: The route of the event.
+        event: Its RETRY_ON and METHOD count.
+        now: Returns Unix time in seconds.
+        random: Returns a number from 0 to 1.
+    """
 
-    def applies(self, event: ClientEvent, tries: int, failure: CallError, response: HttpResponse | None) -> bool:
-        """Return whether a call that was tried `tries` times and ended with `failure` is tried again."""
-        if not self.lossless and tries > self.retries:
-            return False
-        if response is not None and response.status in event.retry_on:
-            return True
+    def __init__(self, route: Route, event: ClientEvent, now: Callable[[], float], random: Callable[[], float]) -> None:
+        self._retries = route.config.retries
+        self._lossless = route.is_lossless
+        self._event = event
+        self._now = now
+        self._random = random
+
+    def after(self, call: OpenCall, failure: CallError, response: HttpResponse | None) -> Verdict | None:
+        """Return when a call is tried again, None when that may not help or is not safe, or was done often enough."""
+        if not self._lossless and call.tries > self._retries:
+            return None
+        listed = response is not None and response.status in self._event.retry_on
         outcome = failure if response is None else response
-        return is_retryable(event.method, outcome, lossless=self.lossless)
-
-
-def policy_of(route: Route) -> RetryPolicy:
-    """Return the policy that RETRIES and OVERLOAD_POLICY of a route describe."""
-    return RetryPolicy(route.config.retries, route.route_config.overload_policy is OverloadPolicy.LOSSLESS)
+        if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
+            return None
+        seconds = delay(call.tries, response, now=self._now(), random=self._random)
+        return Verdict(Step.AGAIN, None if response is None else response.status, failure, None, seconds)
 
 
 def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless: bool) -> bool:
@@ -101,23 +99,3 @@ def retry_after(response: HttpResponse, now: float) -> float | None:
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)  # RFC 9110 section 5.6.7: dates of HTTP are in UTC
     return min(max(date.timestamp() - now, 0.0), LONGEST_RETRY_AFTER)
-
-
-class RetryLog:
-    """Log retries of a route, one line a second at most: a queue before a server that is down would fill any disk."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._unlogged = 0
-        self._logged = -_LOG_SECONDS
-
-    def write(self, call: str, failure: CallError, topic: str, seconds: float) -> None:
-        """Log that `call` (route and event) is retried in `seconds`, unless a line was written a moment ago."""
-        with self._lock:
-            self._unlogged += 1
-            now = time.monotonic()
-            if now - self._logged < _LOG_SECONDS:
-                return
-            count, self._unlogged, self._logged = self._unlogged, 0, now
-        more = f" (last of {count} failed tries)" if count > 1 else ""
-        log.info("%s: %s on %s, retry in %.1f s%s: %s", call, failure.code, topic, seconds, more, failure.message)
