@@ -159,7 +159,8 @@ async def _end_tasks(clients: Iterable[Client]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     for client in clients:
         client.abort()
-    await asyncio.sleep(0)
+    for _ in range(3):  # a transport is closed an iteration after it was told to
+        await asyncio.sleep(0)
 
 
 def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
