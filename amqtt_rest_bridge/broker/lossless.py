@@ -122,7 +122,7 @@ class Lossless:
         while waiting:
             event, key, size = waiting[0]
             listening = self._dispatcher.table.by_name.get((route, event))
-            if listening is not None and not listening.statistics.has_bytes(size):
+            if listening is not None and not listening.statistics.admission.has_bytes(size):
                 return
             waiting.popleft()
             self._dispatcher.defer(route, len(waiting))
@@ -175,7 +175,7 @@ class Lossless:
         """Return whether a call stays on disk until its route has room for its payload, behind those before it."""
         statistics, size = listening.statistics, len(kept.message.payload)
         waiting = self._later.get(kept.route)
-        if waiting is None and statistics.has_bytes(size):
+        if waiting is None and statistics.admission.has_bytes(size):
             return False
         if waiting is None:
             waiting = self._later[kept.route] = deque()
@@ -214,9 +214,7 @@ class Lossless:
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         size = len(message.payload)
         statistics = listening.statistics
-        refusal = self._dispatcher.too_large(size) or (
-            statistics.full(size) if statistics.deferred else statistics.admit(size)
-        )
+        refusal = self._dispatcher.too_large(size) or statistics.admit(size)
         if refusal is None:
             try:
                 client = (session.client_id or "", session.username)

@@ -127,6 +127,7 @@ class Oversight:
             self._loop.call_soon(self._gather, left, gathered, processes)
 
     def _insight(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteInsight:
+        admission = statistics.admission
         return RouteInsight(
             statistics.name,
             statistics.health if self._reporter.fault_of(statistics) is None else "Red",
@@ -135,10 +136,10 @@ class Oversight:
             statistics.failed,
             statistics.refused,
             statistics.retried,
-            statistics.queued,
-            statistics.queue_bytes,
-            statistics.in_flight,
-            statistics.outstanding if statistics.policy is OverloadPolicy.LOSSLESS else None,
+            admission.queued,
+            admission.bytes,
+            admission.in_flight,
+            admission.outstanding if admission.policy is OverloadPolicy.LOSSLESS else None,
             self._reporter.status(statistics) if statuses else None,
         )
 

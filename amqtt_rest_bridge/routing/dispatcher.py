@@ -188,7 +188,7 @@ class Dispatcher:
     def defer(self, route: str, count: int) -> None:
         """Note how many messages of a route wait on disk for room; those that come meanwhile are refused."""
         if (statistics := self._outcomes.statistics.get(route)) is not None:
-            statistics.deferred = count
+            statistics.admission.deferred = count
 
     def withdraw(self, listening: Listening, key: str, size: int) -> None:
         """Undo the admission of a call in the store, whose publisher may not publish; `size` is its payload's."""
@@ -289,7 +289,7 @@ class Dispatcher:
             statistics.admit_again(size)
             return self._call(offered)
         # Those that came before go first.
-        refusal = statistics.full(size) if statistics.outside or statistics.deferred else statistics.admit(size)
+        refusal = statistics.admit(size)
         if refusal is None:
             return self._call(offered)
         if not self._room.accept(offered):
@@ -318,15 +318,16 @@ class Dispatcher:
         if call.delivery is not None:
             call.delivery.release()
         statistics = call.listening.statistics
-        statistics.release(len(call.message.payload))
-        while statistics.outside and statistics.has_room(len(self._room.first(statistics.name).message.payload)):
+        admission = statistics.admission
+        admission.release(len(call.message.payload))
+        while admission.outside and admission.has_room(len(self._room.first(statistics.name).message.payload)):
             offered = self._room.next(statistics.name)
             statistics.admit_again(len(offered.message.payload))
             if next_call := self._call(offered):
                 self._bridges.dispatch((next_call,))
 
     def _time_over(self, offered: Offered) -> None:
-        self.refuse(offered, offered.listening.statistics.full(len(offered.message.payload)))
+        self.refuse(offered, offered.listening.statistics.admission.full(len(offered.message.payload)))
 
     def _show(self, watched: Watched, payload: bytes) -> None:
         watched.latest = payload

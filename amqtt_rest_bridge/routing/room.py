@@ -39,19 +39,20 @@ class WaitingRoom:
     def accept(self, offered: Offered) -> bool:
         """Queue a message; return False where its route does not wait, or its queue is full."""
         statistics = offered.listening.statistics
-        if statistics.policy is not OverloadPolicy.BALANCED or not statistics.timeout:
+        admission = statistics.admission
+        if admission.policy is not OverloadPolicy.BALANCED or not admission.timeout:
             return False
         queue = self._queues.get(statistics.name)
         # Decision: as many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
-        if queue is not None and not statistics.may_wait(len(queue), len(offered.message.payload)):
+        if queue is not None and not admission.may_wait(len(queue), len(offered.message.payload)):
             return False
         if offered.since is None:
             offered.since = self._monotonic()
         if queue is None:
             queue = self._queues[statistics.name] = deque()
-            self._watch(statistics.timeout, statistics.name, queue)
+            self._watch(admission.timeout, statistics.name, queue)
         queue.append(offered)
-        statistics.wait_outside(1, len(offered.message.payload))
+        admission.wait_outside(1, len(offered.message.payload))
         return True
 
     def first(self, route: str) -> Offered:
@@ -62,7 +63,7 @@ class WaitingRoom:
         """Remove and return the message of a route that has waited longest."""
         queue = self._queues[route]
         offered = queue.popleft()
-        offered.listening.statistics.wait_outside(-1, len(offered.message.payload))
+        offered.listening.statistics.admission.wait_outside(-1, len(offered.message.payload))
         if not queue:
             del self._queues[route]
         return offered
@@ -85,9 +86,9 @@ class WaitingRoom:
 
     def _expire(self, route: str, queue: deque[Offered]) -> None:
         for _ in range(_AT_ONCE):
-            if self._queues.get(route) is not queue:  # it was emptied, and perhaps begun anew with its own timer
+            if self._queues.get(route) is not queue:  # it was emptied, and perhaps filled again, with its own timer
                 return
-            left = (queue[0].since or 0.0) + queue[0].listening.statistics.timeout - self._monotonic()
+            left = (queue[0].since or 0.0) + queue[0].listening.statistics.admission.timeout - self._monotonic()
             if left > 0:
                 self._watch(left, route, queue)
                 return

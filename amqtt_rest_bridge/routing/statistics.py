@@ -7,7 +7,7 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import bytes_used_up, no_free_worker, overloaded
 from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, WELL, RouteAnswers
-from amqtt_rest_bridge.model import OverloadPolicy, Route
+from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.times import rfc3339
 
 _RECENT = 20  # health looks at the last 20 calls, and at the last 20 requests of server mode
@@ -28,8 +28,8 @@ class QueueBytes:
         self.held = 0
 
 
-class RouteStatistics:
-    """Admission and counters of one route; kept when a reload changes the route.
+class Admission:
+    """What a route holds, what it may hold, and whether one more message has room.
 
     `workers` is how many requests the route can have in flight, over all bridge processes; `queue` counts the payloads
     of all routes.
@@ -39,56 +39,36 @@ class RouteStatistics:
     exceeded by one message of each route.
     """
 
-    def __init__(self, route: Route, workers: int, now: float, queue: QueueBytes) -> None:
-        self.name = route.name
+    __slots__ = (
+        *("capacity", "deferred", "held_bytes", "most_bytes", "outside", "outstanding", "policy", "timeout"),
+        *("waiting", "workers", "_outside_bytes", "_queue"),
+    )
+
+    def __init__(self, config: RouteConfig, workers: int, queue: QueueBytes) -> None:
         self.workers = workers
-        self.held_bytes = 0  # of payloads, admitted and not ended
         self._queue = queue
+        self.held_bytes = 0  # of payloads, admitted and not ended
         self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
         self._outside_bytes = 0
         self.deferred = 0  # on disk from an earlier run, and not read while there is no room; they go first, too
         self.outstanding = 0  # admitted and not ended
         self.waiting = 0  # of those: between two tries, holding no worker
-        self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
-        self._failed_tries = 0  # of calls that are tried until they succeed
-        self._recent: deque[bool] = deque(maxlen=_RECENT)
-        self._recent_errors = 0
-        self._took: deque[float] = deque(maxlen=_LAST)
-        self._waited: deque[float] = deque(maxlen=_LAST)
-        self._streak = 0
-        self._requests = ""  # the last 20 of server mode: see `RouteAnswers.recent`
-        self._failed_requests = 0  # in a row
-        self._refused_callers = 0  # of `refused`
-        self._refusal = ""  # of the last of them
-        self._connection = "idle"
-        self._last_success: float | None = None
-        self._last_error: tuple[float, str, str] | None = None
-        self._down: str | None = None  # why its port is not served
-        self._since = now
-        self.update(route)
+        self.update(config)
 
-    def update(self, route: Route) -> None:
+    def update(self, config: RouteConfig) -> None:
         """Apply what a reload changed."""
-        self._calls_out = route.config.enable_client
-        self.capacity = route.route_config.overload_capacity
-        self.most_bytes = route.route_config.overload_bytes
-        self.policy = route.route_config.overload_policy
-        self.timeout = route.route_config.overload_timeout / 1000
+        self.capacity = config.overload_capacity
+        self.most_bytes = config.overload_bytes
+        self.policy = config.overload_policy
+        self.timeout = config.overload_timeout / 1000
 
-    def admit(self, size: int) -> CallError | None:
-        """Admit one more message of `size` bytes, or return the reason why not (then `refuse` has to follow)."""
+    def refusal(self, size: int) -> CallError | None:
+        """Return why one more message of `size` bytes is not admitted, None when it is."""
+        if self.outside or self.deferred:  # those go first
+            return self.full(size)
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)
-        if self.outstanding >= self.capacity or (
-            self.outstanding
-            and (self.held_bytes + size > self.most_bytes or self._queue.held + size > self._queue.limit)
-        ):
-            return self.full(size)
-        self.total += 1
-        self.outstanding += 1
-        self.held_bytes += size
-        self._queue.held += size
-        return None
+        return None if not self.outstanding or self._has_place(size) else self.full(size)
 
     def full(self, size: int) -> CallError:
         """Return why a message of `size` bytes has no room."""
@@ -100,23 +80,28 @@ class RouteStatistics:
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""
-        return not self.outstanding or (
-            self.outstanding < self.capacity and self.held_bytes + size <= self.most_bytes
-        )
+        return not self.outstanding or self._has_place(size, counted=True)
 
     def has_bytes(self, size: int) -> bool:
         """Return whether a message of `size` bytes that was admitted by an earlier run can be read from disk."""
-        return not self.outstanding or (
-            self.held_bytes + size <= self.most_bytes and self._queue.held + size <= self._queue.limit
-        )
+        return not self.outstanding or self._fit(self.held_bytes, size)
 
     def may_wait(self, count: int, size: int) -> bool:
         """Return whether one more message of `size` bytes may wait for room beside `count` others."""
-        return (
-            count < self.capacity
-            and self._outside_bytes + size <= self.most_bytes
-            and self._queue.held + size <= self._queue.limit
-        )
+        return count < self.capacity and self._fit(self._outside_bytes, size)
+
+    def _has_place(self, size: int, *, counted: bool = False) -> bool:
+        return self.outstanding < self.capacity and self._fit(self.held_bytes, size, counted=counted)
+
+    def _fit(self, held: int, size: int, *, counted: bool = False) -> bool:
+        """Return whether `size` bytes fit beside those `held`; `counted`: they are in `queue` already."""
+        return held + size <= self.most_bytes and (counted or self._queue.held + size <= self._queue.limit)
+
+    def take(self, size: int) -> None:
+        """Hold a message of `size` bytes, whatever room there is."""
+        self.outstanding += 1
+        self.held_bytes += size
+        self._queue.held += size
 
     def wait_outside(self, change: int, size: int) -> None:
         """Note that a message begins (+1) or ceases (-1) to wait for room."""
@@ -140,9 +125,46 @@ class RouteStatistics:
         return self.outstanding - self.in_flight + self.outside + self.deferred
 
     @property
-    def queue_bytes(self) -> int:
+    def bytes(self) -> int:
         """Return the bytes of the payloads that wait or are in flight."""
         return self.held_bytes + self._outside_bytes
+
+
+class RouteStatistics:
+    """Counters of one route, and its admission; kept when a reload changes the route."""
+
+    def __init__(self, route: Route, workers: int, now: float, queue: QueueBytes) -> None:
+        self.name = route.name
+        self.admission = Admission(route.route_config, workers, queue)
+        self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
+        self._failed_tries = 0  # of calls that are tried until they succeed
+        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._recent_errors = 0
+        self._took: deque[float] = deque(maxlen=_LAST)
+        self._waited: deque[float] = deque(maxlen=_LAST)
+        self._streak = 0
+        self._requests = ""  # the last 20 of server mode: see `RouteAnswers.recent`
+        self._failed_requests = 0  # in a row
+        self._refused_callers = 0  # of `refused`
+        self._refusal = ""  # of the last of them
+        self._connection = "idle"
+        self._last_success: float | None = None
+        self._last_error: tuple[float, str, str] | None = None
+        self._down: str | None = None  # why its port is not served
+        self._since = now
+        self.update(route)
+
+    def update(self, route: Route) -> None:
+        """Apply what a reload changed."""
+        self._calls_out = route.config.enable_client
+        self.admission.update(route.route_config)
+
+    def admit(self, size: int) -> CallError | None:
+        """Admit one more message of `size` bytes, or return the reason why not (then `refuse` has to follow)."""
+        refusal = self.admission.refusal(size)
+        if refusal is None:
+            self.admit_again(size)
+        return refusal
 
     def refuse(self, code: str, message: str, now: float) -> bool:
         """Note a message that was not admitted; return whether the health changed."""
@@ -153,26 +175,24 @@ class RouteStatistics:
     def admit_again(self, size: int) -> None:
         """Admit a message of `size` bytes whatever room there is: it was admitted before, or its source bounds them."""
         self.total += 1
-        self.outstanding += 1
-        self.held_bytes += size
-        self._queue.held += size
+        self.admission.take(size)
 
     def withdraw(self, size: int) -> None:
         """Undo an admission: the message turned out not to be ours."""
         self.total -= 1
-        self.outstanding -= 1
-        self.release(size)
+        self.admission.outstanding -= 1
+        self.admission.release(size)
 
     def wait(self, change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
-        self.waiting += change
+        self.admission.waiting += change
         if change > 0 and for_try:
             self.retried += 1
 
     def success(self, waited: float, took: float, now: float) -> bool:
         """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
         before = self.health
-        self.outstanding -= 1
+        self.admission.outstanding -= 1
         self.succeeded += 1
         self._took.append(took)
         self._waited.append(waited)
@@ -182,7 +202,7 @@ class RouteStatistics:
 
     def skip(self) -> None:
         """Note an admitted call that has ended because WHEN is false; it says nothing about the server."""
-        self.outstanding -= 1
+        self.admission.outstanding -= 1
         self.skipped += 1
 
     def served(self, answers: RouteAnswers, now: float) -> bool:
@@ -225,7 +245,7 @@ class RouteStatistics:
 
     def failure(self, code: str, message: str, now: float) -> bool:
         """Note an admitted call that failed; return whether the health changed."""
-        self.outstanding -= 1
+        self.admission.outstanding -= 1
         self.failed += 1
         return self._error(code, message, now)
 
@@ -313,9 +333,9 @@ class RouteStatistics:
                 "retried": self.retried,
                 "refused": self.refused,
                 "skipped": self.skipped,
-                "queued": self.queued,
-                "in_flight": self.in_flight,
-                "held_bytes": self.queue_bytes,
+                "queued": self.admission.queued,
+                "in_flight": self.admission.in_flight,
+                "held_bytes": self.admission.bytes,
             },
             "last_success": None if self._last_success is None else rfc3339(self._last_success),
             "last_error": error,

@@ -99,12 +99,12 @@ class StatusReporter:
         self._refusing, self._refusing_since = None if why is None else spool_refuses(why), time.time()
         if self._reports:
             for statistics in list(self._statistics.values()):
-                if statistics.policy is OverloadPolicy.LOSSLESS:
+                if statistics.admission.policy is OverloadPolicy.LOSSLESS:
                     self.report(statistics)
 
     def fault_of(self, statistics: RouteStatistics) -> str | None:
         """Return why a route is Red whatever became of its calls; None when it is not."""
-        if self.fault is None and statistics.policy is OverloadPolicy.LOSSLESS:
+        if self.fault is None and statistics.admission.policy is OverloadPolicy.LOSSLESS:
             return self._refusing
         return self.fault
 

@@ -224,7 +224,7 @@ def a_broker(folder: Path) -> None:
             assert [payload for _, payload in client_two.messages(50)] == [b""] * 50
             account = host.plugin.service.statistics["L"]
             assert account.refused == 1
-            eventually(lambda: account.outstanding == 0, "a call is open")
+            eventually(lambda: account.admission.outstanding == 0, "a call is open")
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
             host.client("out").publish("in/x", b"after the restart")
 

@@ -17,9 +17,9 @@ def rig() -> Rig:
 def test_a_call_that_is_lost_between_two_tries_waits_no_more(rig: Rig) -> None:
     (call,) = rig.offer()
     rig.dispatcher.waiting(call, 1)
-    assert rig.statistics.waiting == 1
+    assert rig.statistics.admission.waiting == 1
     rig.dispatcher.lost(call)
-    assert (rig.statistics.outstanding, rig.statistics.waiting) == (0, 0)
+    assert (rig.statistics.admission.outstanding, rig.statistics.admission.waiting) == (0, 0)
     messages = rig.statistics.status(0.0)["messages"]
     assert (messages["failed"], messages["queued"], messages["in_flight"]) == (1, 0, 0)
 
@@ -28,9 +28,9 @@ def test_a_call_that_is_dispatched_again_between_two_tries_waits_no_more(rig: Ri
     (call,) = rig.offer()
     rig.dispatcher.waiting(call, 1)
     rig.dispatcher.replay(call)
-    assert (rig.statistics.outstanding, rig.statistics.waiting) == (1, 0)
+    assert (rig.statistics.admission.outstanding, rig.statistics.admission.waiting) == (1, 0)
     rig.end(call)
-    assert rig.statistics.outstanding == 0
+    assert rig.statistics.admission.outstanding == 0
 
 
 def test_a_call_whose_route_is_reloaded_while_it_waits_is_counted_to_its_end(rig: Rig) -> None:
@@ -38,9 +38,9 @@ def test_a_call_whose_route_is_reloaded_while_it_waits_is_counted_to_its_end(rig
     rig.dispatcher.waiting(call, 1)
     rig.use(route("/changed"))
     rig.dispatcher.waiting(call, -1)
-    assert (rig.statistics.outstanding, rig.statistics.waiting) == (1, 0)
+    assert (rig.statistics.admission.outstanding, rig.statistics.admission.waiting) == (1, 0)
     rig.end(call)
-    assert (rig.statistics.outstanding, rig.statistics.waiting) == (0, 0)
+    assert (rig.statistics.admission.outstanding, rig.statistics.admission.waiting) == (0, 0)
 
 
 def test_a_call_is_dispatched_again_by_the_present_definition_of_its_event(rig: Rig) -> None:
@@ -60,7 +60,7 @@ def test_a_route_that_was_gone_meanwhile_is_not_credited_with_calls_it_never_had
     rig.use(route())
     rig.dispatcher.replay(call)
     rig.end(call)
-    assert rig.statistics.outstanding == 0
+    assert rig.statistics.admission.outstanding == 0
 
 
 def test_a_call_whose_event_is_gone_ends_with_a_failure(rig: Rig) -> None:

@@ -269,7 +269,7 @@ def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path
         with recording(port) as target:
             load(host, route(target.port))
             assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
-        assert host.plugin.service.statistics["L"].outstanding == 0
+        assert host.plugin.service.statistics["L"].admission.outstanding == 0
 
 
 def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:

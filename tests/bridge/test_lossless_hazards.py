@@ -92,7 +92,7 @@ def test_a_kill_before_the_acl_decided_and_an_acl_that_fails_then_cost_no_messag
         assert target.request().body == b"kept"
         assert FailingOnce.failed
         eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-        assert host.plugin.service.statistics["L"].outstanding == 0
+        assert host.plugin.service.statistics["L"].admission.outstanding == 0
 
 
 def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +145,7 @@ def test_a_route_takes_messages_again_though_what_waited_for_room_was_of_an_even
             client = host.client("out")
             released.set()
             assert client.messages(2) == [("out", b"E")] * 2
-            eventually(lambda: host.plugin.service.statistics["L"].queued == 0)
+            eventually(lambda: host.plugin.service.statistics["L"].admission.queued == 0)
             client.publish("E", b"new")
             assert client.message() == ("out", b"n")
             load(host, of_events(target.port, "E", "F"))

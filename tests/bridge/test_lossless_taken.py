@@ -108,7 +108,7 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
             packet = PublishPacket.build("in/x", b"1", 1, False, 1, False)
             await lossless.on_packet(packet=packet, session=Session())
             while len(answers) > left:
-                assert rig.statistics.outstanding == len(rig.bridge.calls) + 1
+                assert rig.statistics.admission.outstanding == len(rig.bridge.calls) + 1
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
         running.cancel()
@@ -116,7 +116,7 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
     asyncio.run(scenario())
     assert caplog.text.count("the ACL did not say whether") == 1
     assert rig.statistics.status(0.0)["last_error"]["code"] == "acl_failed"
-    assert (rig.statistics.outstanding, len(rig.bridge.calls)) == (1, 1)
+    assert (rig.statistics.admission.outstanding, len(rig.bridge.calls)) == (1, 1)
     spool.flush()
     assert spool._connection.execute("SELECT client_id FROM calls").fetchall() == [(None,)]
 

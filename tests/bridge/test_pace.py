@@ -149,7 +149,7 @@ def test_the_server_sees_no_more_requests_than_the_limit(target: Recorder, proce
             client.publish("in", b"1")
         client.messages(2)
         statistics = host.plugin.service.statistics["R"]
-        eventually(lambda: statistics.in_flight <= 2, "what waits for its turn is not counted as queued")
+        eventually(lambda: statistics.admission.in_flight <= 2, "what waits for its turn is not counted as queued")
         assert statistics.retried == 0
         client.messages(18)
     # From before the first one is sent, which a starved server may note late.
@@ -282,7 +282,8 @@ def test_what_sends_nothing_leaves_a_long_queue_at_once(
     assert json.loads(codes[-1])["error"]["code"] == "placeholder_unresolved"
     statistics = host.plugin.service.statistics["R"]
     eventually(lambda: statistics.skipped == 1, "the skipped message waits")
-    eventually(lambda: statistics.outstanding == (100 if hangs else 99), "what has ended is counted as waiting")
+    left = 100 if hangs else 99
+    eventually(lambda: statistics.admission.outstanding == left, "what has ended is counted as waiting")
     gate.open.set()
 
 

@@ -139,7 +139,7 @@ def removed(rig: Rig, call: Call) -> None:
 def test_however_a_call_ends_its_bytes_are_free_again(end: Callable[[Rig, Call], None]) -> None:
     rig = Rig()
     (call,) = rig.offer()
-    assert (rig.held.held, rig.statistics.held_bytes) == (7, 7)
+    assert (rig.held.held, rig.statistics.admission.held_bytes) == (7, 7)
     end(rig, call)
     assert rig.held.held == 0
 

@@ -63,7 +63,7 @@ def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_n
         kill(host)
         assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
         assert (messages(host)["queued"], messages(host)["in_flight"]) == (0, 0)
-        assert host.plugin.service.statistics["R"].waiting == 0
+        assert host.plugin.service.statistics["R"].admission.waiting == 0
 
 
 def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(
@@ -246,7 +246,8 @@ def test_what_a_dead_process_held_moves_a_little_in_each_iteration_of_the_broker
         def moved() -> int:
             """Count the messages that have ended, or are with the next process."""
             (bridge,) = host.bridges
-            return count - host.plugin.service.statistics["R"].outstanding + len(bridge.calls) * (bridge is not dead)
+            outstanding = host.plugin.service.statistics["R"].admission.outstanding
+            return count - outstanding + len(bridge.calls) * (bridge is not dead)
 
         async def watch() -> list[int]:
             steps = [0]
