@@ -3,28 +3,13 @@
 Tests marked `chromium` are left out where Chromium is not installed, and a line says so.
 """
 
-import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 
+import tests.compiled  # noqa: F401  # first, so that nothing is compiled twice
 from tests.browser import CHROMIUM, Page, browsing
 from tests.ports import free_port
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where the environment forbids Python to write `__pycache__`, a temporary folder takes its place."""
-    if not sys.dont_write_bytecode:
-        yield
-        return
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "compiled"))
-        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

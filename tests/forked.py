@@ -4,7 +4,6 @@
 What a start itself does (imports, `sitecustomize`, the installed scripts) is for the tests that run an interpreter.
 """
 
-import functools
 import importlib
 import multiprocessing
 import os
@@ -12,11 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver, reduction
+from multiprocessing import reduction
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
-
-import pytest
 
 REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
@@ -46,7 +43,6 @@ class Forked:
         self, module: str, arguments: Sequence[str], folder: Path, *,
         environment: Mapping[str, str] | None = None, output: IO[Any] | None = None,
     ) -> None:  # fmt: skip
-        _start_server()
         given = [output.fileno(), output.fileno()] if output is not None else []
         pipes = [] if output is not None else [os.pipe(), os.pipe()]
         ends = given or [writing for _, writing in pipes]
@@ -96,14 +92,6 @@ def run(
         errors = reader.submit(process.stderr.read)
         output = process.stdout.read()
         return subprocess.CompletedProcess(arguments, process.wait(timeout), output, errors.result())
-
-
-@functools.cache
-def _start_server() -> None:
-    """Start the fork server, which loads the libraries as they were compiled when they were installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONPYCACHEPREFIX", raising=False)
-        forkserver.ensure_running()
 
 
 class _Sent:

@@ -108,6 +108,7 @@ def test_following_outlives_a_fault_of_its_own(
 
     monkeypatch.setattr(library._indexer, "work", fail)
     monkeypatch.setattr(library_module, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr(library_module, "_FIRST_INDEX_SECONDS", 0)
     library.follow()
     eventually(lambda: len(calls) > 2)
     assert "cannot follow the library's changes" in caplog.text

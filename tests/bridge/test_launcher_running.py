@@ -38,7 +38,7 @@ NAMING_ITS_LOOP = """\
 SHORT_GRACE = """\
 import amqtt_rest_bridge.cli.serve.signals as signals
 
-signals.Signals.__init__.__defaults__ = (0.3,)
+signals.SHUTDOWN_SECONDS = 0.3
 """
 
 

@@ -185,12 +185,13 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
     place = Workplace(tmp_path)
     place.add_plugin("""
     from amqtt_rest_bridge.broker.publisher import Publisher
-    from amqtt_rest_bridge.processes import supervisor as tasks
+    from amqtt_rest_bridge.processes import route_service, supervisor as tasks
 
     async def fails(publisher):
         raise RuntimeError("no more paper")
 
     tasks.FIRST_SECONDS, Publisher.run = 0.001, fails
+    route_service.GRACE_SECONDS = route_service._PUBLISH_SECONDS = 0.1
 """)
     with place.serving() as running:
         assert running.end() == 1
