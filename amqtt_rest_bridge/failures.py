@@ -21,6 +21,7 @@ def body_members(body: bytes) -> dict[str, str]:
 
 
 def failure_payload(
+    run: str,
     route: str,
     event: str,
     message_topic: str,
@@ -29,9 +30,10 @@ def failure_payload(
     response: HttpResponse | None = None,
     message_payload: bytes | None = None,
 ) -> bytes:
-    """Build the payload that a failed call publishes: compact JSON in UTF-8."""
+    """Build the payload that a failed call publishes: compact JSON in UTF-8; `run` is the id of the call."""
     payload: dict[str, Any] = {
         "error": {"code": failure.code.value, "message": failure.message, "hint": failure.hint},
+        "id": run,
         "route": route,
         "event": event,
         "source_topic": message_topic,

@@ -1,12 +1,16 @@
 """What a loaded route is and what passes between broker and bridge: immutable values, no behaviour, no I/O."""
 
+import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
 from amqtt_rest_bridge.errors import Position
 from amqtt_rest_bridge.placeholders import Condition, PlaceholderText
+
+_RUNS: Final = uuid.UUID("0b1d4a52-6f0e-5c55-9d5c-3a1b8e6f4c27")  # the namespace of ids that are made of keys
 
 
 class Method(StrEnum):
@@ -226,12 +230,34 @@ class Publication(Struct, frozen=True, array_like=True):
     retain: bool = False
 
 
+Run = int | str
+"""What a run id is made of: the number of a call in its broker process, or the Idempotency-Key of a lossless call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """The ids of calls of one broker process, UUIDs; a message pays nothing for them but a number.
+
+    `unique_keys` is whether an Idempotency-Key is a UUID of one call, as the spool makes them. Then it is the id of the
+    call, over restarts too; a publisher's own key may be that of several calls.
+    """
+
+    prefix: str = field(default_factory=lambda: str(uuid.uuid4())[:24])
+    unique_keys: bool = True
+
+    def of(self, run: Run, route: str, event: str) -> str:
+        """Return the id of a call as text."""
+        if isinstance(run, int):
+            return f"{self.prefix}{run:012x}"
+        return run if self.unique_keys else str(uuid.uuid5(_RUNS, "\0".join((route, event, run))))
+
+
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
     """The part of a configuration that a bridge process needs; sizes are bytes.
 
     `observed` is whether there is an admin port, for which calls and requests are recorded. `confirms`: requests of
-    server mode are answered once the broker has acknowledged what they publish.
+    server mode are answered once the broker has acknowledged what they publish. `runs` makes the ids of calls.
     """
 
     workers: int = 64
@@ -243,6 +269,7 @@ class BridgeSettings:
     observed: bool = False
     admin_token: str | None = field(default=None, repr=False)
     confirms: bool = False
+    runs: RunIds = field(default_factory=RunIds)
 
 
 @dataclass(frozen=True, slots=True)

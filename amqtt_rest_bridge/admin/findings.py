@@ -9,7 +9,6 @@ from amqtt_rest_bridge.records.recorder import Recorder
 
 RECENT = 50
 FAILURES = 20
-_SAME_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -33,14 +32,9 @@ class Finding:
 
     def last_failures(self) -> list[Record]:
         """Return the last failures, the newest first; those the broker kept where no process has them any more."""
-        lost = [one for one in self.kept if not any(_is_same(one, found) for found in self.failures)]
+        found = {record.id for record in self.failures if record.kind != "retry"}
+        lost = [record for record in self.kept if record.id not in found]
         return sorted([*self.failures, *lost], key=lambda record: record.time, reverse=True)[:FAILURES]
-
-
-def _is_same(kept: Record, found: Record) -> bool:
-    """Return whether two records are, most likely, of one failure: its process and the broker each note it."""
-    same = (kept.event, kept.topic, kept.code) == (found.event, found.topic, found.code)
-    return same and abs(kept.time - found.time) < _SAME_SECONDS
 
 
 class Findings:

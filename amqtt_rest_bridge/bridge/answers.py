@@ -67,6 +67,7 @@ class Answers:
 
     def _begin(self) -> None:
         self._counts: dict[_Kind, int] = {}  # the kind of the last answer at the end
+        self._ids: dict[ServedEvent, str] = {}  # of the last request
         self._messages: dict[_Kind, str] = {}
         self._recent: dict[str, deque[_Kind]] = {}
         self._seconds: dict[str, deque[float]] = {}  # of those that were served well
@@ -74,11 +75,14 @@ class Answers:
         self._unmatched: dict[int, Frequent[tuple[str, str, int]]] = {}
         self._unmatched_totals: dict[int, int] = {}
 
-    def count(self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float) -> None:
+    def count(
+        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
+    ) -> None:
         """Count one answer; see `BrokerPort.answered`."""
         kind = served, status, code
         with self._lock:
             self._counts[kind] = self._counts.pop(kind, 0) + 1
+            self._ids[served] = request_id
             if message is not None:
                 self._messages[kind] = message
             recent = self._recent.get(served.route)
@@ -105,7 +109,7 @@ class Answers:
     def take(self) -> Served:
         """Return what was counted by route and event, with the log's lines by event, and begin anew."""
         with self._lock:
-            counts, messages, recent = self._counts, self._messages, self._recent
+            counts, ids, messages, recent = self._counts, self._ids, self._messages, self._recent
             seconds, times = self._seconds, self._times
             unmatched, unmatched_totals = self._unmatched, self._unmatched_totals
             self._begin()
@@ -115,7 +119,7 @@ class Answers:
         }
         return Served(
             routes,
-            _lines(counts) if self._has_lines else [],
+            _lines(counts, ids) if self._has_lines else [],
             _requests(counts) if self.observed else [],
             [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
             [
@@ -157,13 +161,13 @@ def _routes(counts: Mapping[_Kind, int], messages: Mapping[_Kind, str]) -> dict[
     return routes
 
 
-def _lines(counts: Mapping[_Kind, int]) -> list[EventAnswers]:
+def _lines(counts: Mapping[_Kind, int], ids: Mapping[ServedEvent, str]) -> list[EventAnswers]:
     totals: dict[ServedEvent, int] = {}
     texts: dict[ServedEvent, str] = {}
     for (served, status, code), count in counts.items():
         totals[served] = totals.get(served, 0) + count
         texts[served] = f"answered {served.request} with {status[:3]}" + ("" if code is None else f" {code}")
-    return [EventAnswers(one.route, one.event, total, texts[one]) for one, total in totals.items()]
+    return [EventAnswers(one.route, one.event, total, f"{texts[one]}, run {ids[one]}") for one, total in totals.items()]
 
 
 def _requests(counts: Mapping[_Kind, int]) -> list[RequestCount]:

@@ -96,7 +96,9 @@ class BrokerPort(Protocol):
         """Wait for the first message on `topic` from entering on, until leaving; it or a dismissal calls `wake`."""
         ...
 
-    def answered(self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float) -> None:
+    def answered(
+        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
+    ) -> None:
         """Count an answer: its status line, for an error the code with its message (else None), and its duration.
 
         Called once for every request that led to an event.

@@ -68,7 +68,7 @@ class Observation:
         send: Send,
         open_admin: OpenAdmin,
     ) -> None:
-        self.recorder = Recorder()
+        self.recorder = Recorder(settings.runs)
         """Where calls and requests are recorded."""
         self._timers = timers
         self._send = send

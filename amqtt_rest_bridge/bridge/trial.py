@@ -122,7 +122,13 @@ class _Broker:
         yield reply
 
     def answered(
-        self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float  # noqa: ARG002
+        self,
+        served: ServedEvent,
+        request_id: str,  # noqa: ARG002
+        status: str,  # noqa: ARG002
+        code: str | None,  # noqa: ARG002
+        message: str | None,  # noqa: ARG002
+        seconds: float,  # noqa: ARG002
     ) -> None:
         self.served = served
 

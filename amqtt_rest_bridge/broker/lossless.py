@@ -22,7 +22,7 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import EventName, Listening, Offered, StoreFullError
+from amqtt_rest_bridge.routing.calls import EventName, Listening, StoreFullError
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import loggable
 
@@ -222,7 +222,7 @@ class Lossless:
             except StoreFullError as error:
                 listening.statistics.withdraw(size)
                 refusal = disk_full(error)
-        self._dispatcher.refuse(Offered(listening, message, 0), refusal)
+        self._dispatcher.refuse(self._dispatcher.offered(listening, message), refusal)
         return None
 
 

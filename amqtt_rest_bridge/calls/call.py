@@ -17,7 +17,7 @@ from amqtt_rest_bridge.calls.requests import BuiltRequest, RequestBuilder
 from amqtt_rest_bridge.errors import BridgeError, CallError
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route, Run, RunIds
 from amqtt_rest_bridge.placeholders import MessageValues
 
 
@@ -75,6 +75,11 @@ class OpenCall:
     has_payload: bool = True
     kept: int = 0
 
+    @property
+    def run(self) -> Run:
+        """Return what the run id of the call is made of."""
+        return self.id if self.idempotency_key is None else self.idempotency_key
+
     def let_go(self) -> None:
         """Leave the payload to the broker process, which has it until the call has ended."""
         message, self.has_payload = self.message, False
@@ -115,19 +120,22 @@ class PreparedEvent:
     """A client event of a route, with everything that no message changes computed once.
 
     Immutable, so that any number of threads may use it at once. `of` is its route and event, `label` names them in the
-    log, `masker` masks the secrets of the route. `enters` is run for a call that arrives. With `forgets_payload` the
-    result and a failure need no more of the message than its topic and time.
+    log, `masker` masks the secrets of the route. `runs` makes the ids of calls. `enters` is run for a call that
+    arrives. With `forgets_payload` the result and a failure need no more of the message than its topic and time.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
     """
 
-    def __init__(self, route: Route, event: ClientEvent, stages: Iterable[Stage], *, max_body_bytes: int) -> None:
+    def __init__(
+        self, route: Route, event: ClientEvent, stages: Iterable[Stage], runs: RunIds, *, max_body_bytes: int
+    ) -> None:
         self.event = event
         self.of = route, event
         self.label = f"route {route.name}, event {event.name}"
         self.masker = masker_of(route)
         self.stages = tuple(stages)
+        self._runs = runs
         self.forgets_payload = not event.failure_payload and not any(
             map(results.needs_payload, (event.destination_topic, event.payload))
         )
@@ -189,9 +197,14 @@ class PreparedEvent:
         """Return the verdict that ends a call with a failure, whatever a stage would say; both hold no secrets."""
         call.built = None
         route, event = self.of
-        publication = results.failure(route.name, event, call.message, failure, response)
+        publication = results.failure(self.run_id(call), route.name, event, call.message, failure, response)
         status = None if response is None else response.status
         return self._noted(call, Verdict(Step.FAILED, status, failure, publication))
+
+    def run_id(self, call: OpenCall) -> str:
+        """Return the id of a call as text."""
+        route, event = self.of
+        return self._runs.of(call.run, route.name, event.name)
 
     def _noted(self, call: OpenCall, verdict: Verdict) -> Verdict:
         for ended in self._endings:

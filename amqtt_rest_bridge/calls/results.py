@@ -109,9 +109,11 @@ def error_without_secrets(masker: Masker, failure: CallError) -> CallError:
 
 
 def failure(
-    route: str, event: ClientEvent, message: Message, error: CallError, response: HttpResponse | None = None
+    run: str, route: str, event: ClientEvent, message: Message, error: CallError, response: HttpResponse | None = None
 ) -> Publication | None:
     """Return what a failed call publishes, or None when the event has no topic for it: then only the log has it.
+
+    `run` is the id of the call.
 
     Decision: a failure is not retained, even with RETAIN: the last good value stays.
     """
@@ -119,7 +121,7 @@ def failure(
     if topic is None:
         return None
     kept = message.payload if event.failure_payload else None
-    payload = failure_payload(route, event.name, message.topic, message.timestamp, error, response, kept)
+    payload = failure_payload(run, route, event.name, message.topic, message.timestamp, error, response, kept)
     return Publication(topic, payload)
 
 

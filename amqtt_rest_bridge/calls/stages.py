@@ -7,19 +7,23 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Verdict
 from amqtt_rest_bridge.calls.retries import Retries
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, Signature
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, predicate
+
+_TRIAL: Final = RunIds("00000000-0000-4000-8000-")  # the same id whenever a call is tried
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What comes from outside: Unix time, a number from 0 to 1, and where verdicts are recorded (None: nowhere)."""
+    """What comes from outside: Unix time, a number from 0 to 1, ids of calls, and what records verdicts, if any."""
 
     now: Callable[[], float]
     random: Callable[[], float]
+    runs: RunIds
     record: Callable[[OpenCall, Verdict], None] | None = None
 
 
@@ -41,7 +45,8 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
         Recorded(means.record) if means is not None and means.record is not None else None,
     )
     stages = [stage for stage in life if stage is not None]
-    return PreparedEvent(route, event, stages, max_body_bytes=max_body_bytes)
+    runs = _TRIAL if means is None else means.runs
+    return PreparedEvent(route, event, stages, runs, max_body_bytes=max_body_bytes)
 
 
 class Ordered(Stage):

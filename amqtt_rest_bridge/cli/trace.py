@@ -89,6 +89,7 @@ def line(record: Mapping[str, Any]) -> str:
         "" if ms is None else f"{ms} ms",
         "" if waited is None else f"waited {waited} ms",
         "" if record.get("message") is None else f"({record['message']})",
+        "" if record.get("id") is None else f"run {record['id']}",
     ]
     return visible("  ".join(part for part in parts if part))
 

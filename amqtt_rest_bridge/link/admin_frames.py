@@ -18,13 +18,14 @@ class Record(Struct, frozen=True):
 
     `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "skipped"
     (its WHEN was false), "refused" (a message that its route had no room for), "request" (of server mode, matched or
-    not) or "message" (matched no route).
-    `time` is Unix time. `ms` are the milliseconds that the requests of a call took, or a request of server mode until
-    its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
+    not) or "message" (matched no route). `id` is that of the call, the same for all its tries, or the X-Request-ID of a
+    request. `time` is Unix time. `ms` are the milliseconds that the requests of a call took, or a request of server
+    mode until its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
     """
 
     time: float
     kind: str
+    id: str | None = None
     route: str | None = None
     event: str | None = None
     topic: str | None = None

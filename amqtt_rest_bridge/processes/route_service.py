@@ -10,14 +10,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.memory import return_large_blocks
-from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route
+from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
@@ -103,13 +103,15 @@ def assemble(
     processes = max(1, settings.processes)
     spawn = spawn_process if settings.processes else thread_spawner(code.run)
     statistics: dict[str, RouteStatistics] = {}
-    quiet_log = QuietLog()
+    runs = RunIds(unique_keys=store is not None)
+    quiet_log = QuietLog(runs)
     reporter = StatusReporter(statistics, publisher.put_status, topic)
-    observer = None if settings.admin_port is None else Observer()
-    outcomes = Outcomes(publisher, statistics, reporter.health_changed, quiet_log, observer)
+    observer = None if settings.admin_port is None else Observer(runs)
+    outcomes = Outcomes(publisher, statistics, runs, reporter.health_changed, quiet_log, observer)
     server = ServerReports(outcomes)
     oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop, troubles)
-    pool = BridgePool(processes, spawn, bridge_settings(settings), server, loop, oversight, settings.start_seconds)
+    for_bridges = replace(bridge_settings(settings), runs=runs)
+    pool = BridgePool(processes, spawn, for_bridges, server, loop, oversight, settings.start_seconds)
     return_large_blocks()
     queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
     dispatcher = Dispatcher(

@@ -16,7 +16,7 @@ from msgspec import Struct
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.admin_frames import FoundRecords, Observed, Record
 from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
-from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
+from amqtt_rest_bridge.model import ClientEvent, Route, Run, RunIds, ServerEvent
 from amqtt_rest_bridge.topics import loggable
 
 _RECENT: Final = 50  # of a route
@@ -39,6 +39,7 @@ class _Raw(Struct, gc=False):
     time: float
     kind: str
     of: Matched | tuple[Route, ClientEvent]
+    run: Run
     topic: str | None
     method: str
     url: str | None
@@ -50,9 +51,10 @@ class _Raw(Struct, gc=False):
 
 
 class Recorder:
-    """Record; `live` is called soon after the first record while that is followed, on the thread that records."""
+    """Record; `runs` makes the ids of calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: RunIds) -> None:
+        self._runs = runs
         self._recent: dict[str, deque[_Raw]] = {}
         self._failures: dict[str, deque[_Raw]] = {}
         self._live: deque[_Raw] | None = None
@@ -66,6 +68,7 @@ class Recorder:
     def call(
         self,
         of: tuple[Route, ClientEvent],
+        run: Run,
         topic: str,
         url: str | None,
         status: int | None,
@@ -81,11 +84,12 @@ class Recorder:
         if len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
         told = None if failure is None else (failure.code.value, failure.message, failure.hint)
-        self._add(_Raw(time.time(), kind, of, topic, of[1].method, url, status, told, tries, took, waited))
+        self._add(_Raw(time.time(), kind, of, run, topic, of[1].method, url, status, told, tries, took, waited))
 
     def request(
         self,
         of: Matched,
+        request_id: str,
         method: str,
         target: str,
         topic: str | None,
@@ -101,12 +105,12 @@ class Recorder:
         if topic is not None and len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
         seconds = 0.0 if began is None or began > now else now - began
-        self._add(_Raw(now, "request", of, topic, method, target, status, failure, None, seconds))
+        self._add(_Raw(now, "request", of, request_id, topic, method, target, status, failure, None, seconds))
 
     def found(self, route: str) -> FoundRecords:
         """Return the last records and failures of a route, the oldest first."""
-        recent = [_shown(raw) for raw in tuple(self._recent.get(route, ()))]
-        return FoundRecords(route, recent, [_shown(raw) for raw in tuple(self._failures.get(route, ()))])
+        recent = [self._shown(raw) for raw in tuple(self._recent.get(route, ()))]
+        return FoundRecords(route, recent, [self._shown(raw) for raw in tuple(self._failures.get(route, ()))])
 
     def follow(self, on: bool) -> None:
         """Begin or cease to gather what `take_live` returns."""
@@ -124,7 +128,7 @@ class Recorder:
             return None
         self._live = deque(maxlen=_MOST_LIVE)
         count, self._followed = self._followed, 0
-        return Observed([_shown(raw) for raw in live], max(0, count - len(live)))
+        return Observed([self._shown(raw) for raw in live], max(0, count - len(live)))
 
     def _add(self, raw: _Raw) -> None:
         route = raw.of[0]
@@ -141,32 +145,35 @@ class Recorder:
             live.append(raw)
             self._followed += 1
 
+    def _shown(self, raw: _Raw) -> Record:
+        route, event = raw.of
+        masker = NO_SECRETS if route is None else masker_of(route)
+        run, url, status = str(raw.run), raw.url, raw.status
+        if isinstance(status, str):
+            url, status = _path(url or ""), int(status[:3])
+        elif route is not None and event is not None:
+            run = self._runs.of(raw.run, route.name, event.name)
+        code, message, hint = raw.failure or (None, None, None)
+        return Record(
+            raw.time,
+            raw.kind,
+            run,
+            None if route is None else route.name,
+            None if event is None else event.name,
+            None if raw.topic is None else loggable(raw.topic),
+            str(raw.method),
+            None if url is None else masker.address(url),
+            status,
+            code,
+            None if message is None else masker.address(message),
+            hint,
+            raw.tries,
+            round(1000 * raw.seconds, 1),
+            None if raw.waited is None else round(1000 * raw.waited, 1),
+        )
+
+
 
 def _path(target: str) -> str:
     """Leave out the query, as the access log does: callers put credentials there."""
     return target.partition("?")[0]
-
-
-def _shown(raw: _Raw) -> Record:
-    route, event = raw.of
-    masker = NO_SECRETS if route is None else masker_of(route)
-    url, status = raw.url, raw.status
-    if isinstance(status, str):
-        url, status = _path(url or ""), int(status[:3])
-    code, message, hint = raw.failure or (None, None, None)
-    return Record(
-        raw.time,
-        raw.kind,
-        None if route is None else route.name,
-        None if event is None else event.name,
-        None if raw.topic is None else loggable(raw.topic),
-        str(raw.method),
-        None if url is None else masker.address(url),
-        status,
-        code,
-        None if message is None else masker.address(message),
-        hint,
-        raw.tries,
-        round(1000 * raw.seconds, 1),
-        None if raw.waited is None else round(1000 * raw.waited, 1),
-    )

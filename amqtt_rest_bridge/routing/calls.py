@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import ClientEvent, Message, Publication
+from amqtt_rest_bridge.model import ClientEvent, Message, Publication, Run
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 MAX_HOPS: Final = 8
@@ -92,13 +92,14 @@ class Listening:
 
 @dataclass(slots=True, eq=False)
 class Offered:
-    """A message for one event, before it is admitted.
+    """A message for one event, before it is admitted; `run` is the number of its call, and what its run id is made of.
 
     `hops` is how many routes it has passed through. `delivery` is held for it until it has been refused, or its call
     has ended; None where its source does not wait to acknowledge. `since` is the monotonic time at which it began to
     wait for room, None before.
     """
 
+    run: int
     listening: Listening
     message: Message
     hops: int
@@ -147,11 +148,14 @@ class CallPlace(Enum):
 class Call:
     """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call.
 
+    `run` is what its run id is made of: `key`, or else `id`, the number of the call in this process.
+
     `line` is set by the bridge process that has it: event and topic, for an ORDERED event. With `let_go` that process
     waits with it, and does not keep its payload.
     """
 
     id: int
+    run: Run
     listening: Listening
     message: Message
     hops: int

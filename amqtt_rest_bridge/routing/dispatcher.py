@@ -145,7 +145,7 @@ class Dispatcher:
             for entry in found:
                 if isinstance(entry, Watched):
                     is_awaited = self._watch(entry, message) or is_awaited
-                elif entry.name not in taken and (call := self._take(Offered(entry, message, hops, delivery))):
+                elif entry.name not in taken and (call := self._take(self.offered(entry, message, hops, delivery))):
                     calls.append(call)
         finally:
             if calls:
@@ -167,7 +167,7 @@ class Dispatcher:
     def run(self, name: EventName, message: Message, delivery: Delivery) -> None:
         """Dispatch a message that the schedule of an event made, to it alone; `delivery` is held for its call."""
         listening = self.table.by_name.get(name)
-        if listening is not None and (call := self._take(Offered(listening, message, 0, delivery))):
+        if listening is not None and (call := self._take(self.offered(listening, message, 0, delivery))):
             self._bridges.dispatch((call,))
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
@@ -183,7 +183,7 @@ class Dispatcher:
 
     def dispatch_stored(self, listening: Listening, message: Message, hops: int, key: str) -> None:
         """Dispatch a call that is admitted and in the store."""
-        self.replay(Call(next(self._ids), listening, message, hops, self, key=key))
+        self.replay(Call(next(self._ids), key, listening, message, hops, self, key=key))
 
     def defer(self, route: str, count: int) -> None:
         """Note how many messages of a route wait on disk for room; those that come meanwhile are refused."""
@@ -265,6 +265,12 @@ class Dispatcher:
         """Return why a payload of `size` bytes takes no call, None when it does."""
         return message_too_large(size, self._largest) if size > self._largest else None
 
+    def offered(
+        self, listening: Listening, message: Message, hops: int = 0, delivery: Delivery | None = None
+    ) -> Offered:
+        """Return a message for one event, with the id of the call that it becomes."""
+        return Offered(next(self._ids), listening, message, hops, delivery)
+
     def refuse(self, offered: Offered, failure: CallError) -> None:
         """End a message that was not admitted."""
         self._outcomes.refused(offered, failure)
@@ -309,7 +315,8 @@ class Dispatcher:
                     listening.statistics.withdraw(len(message.payload))
                     self.refuse(offered, disk_full(error))
                     return None
-        return Call(next(self._ids), listening, message, offered.hops, self, delivery, key)
+        run = offered.run if key is None else key
+        return Call(offered.run, run, listening, message, offered.hops, self, delivery, key)
 
     def _leave(self, call: Call) -> None:
         """Remove a call that has ended, and admit messages that wait for its room."""

@@ -19,8 +19,8 @@ from amqtt_rest_bridge.link.admin_frames import (
     Record,
 )
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
-from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import EventName, Listening
+from amqtt_rest_bridge.model import Message, RunIds
+from amqtt_rest_bridge.routing.calls import Call, EventName, Offered
 from amqtt_rest_bridge.topics import loggable
 
 _RECENT: Final = 50  # records of a route
@@ -31,9 +31,10 @@ SUCCEEDED: Final = "succeeded"
 
 
 class Observer:
-    """Count, and keep the last records of each route."""
+    """Count, and keep the last records of each route; `runs` makes the ids of calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: RunIds) -> None:
+        self._runs = runs
         self.following = False
         """Whether every message is recorded for those that follow; see `take_live`."""
         self._counts: dict[EventName, EventCounts] = {}
@@ -56,33 +57,34 @@ class Observer:
             by_route.setdefault(route, {})[event] = counts
         return by_route
 
-    def ended(self, listening: Listening, message: Message, result: CallResult) -> None:
+    def ended(self, call: Call, result: CallResult) -> None:
         """Count a call that has ended, and keep a failure: the bridge process that has recorded it may die."""
+        listening = call.listening
         self._count(listening.name, result.code or SUCCEEDED, result.waited, result.took)
         if result.code is None or result.code == SKIPPED or listening.name not in self._counts:
             return
         route, event = listening.name
         record = Record(
-            time.time(), "call", route, event, loggable(message.topic), listening.event.method.value,
-            status=result.status or None, code=result.code, message=result.message,
+            time.time(), "call", self._runs.of(call.run, route, event), route, event, loggable(call.message.topic),
+            listening.event.method.value, status=result.status or None, code=result.code, message=result.message,
         )  # fmt: skip
         kept = self._kept.get(route)
         if kept is None:
             kept = self._kept[route] = deque(maxlen=_KEPT)
         kept.append(record)
 
-    def lost(self, listening: Listening, message: Message, failure: CallError) -> None:
+    def lost(self, call: Call, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
-        waited = max(0.0, time.time() - message.timestamp)  # and what its requests took, which is not known
-        self._count(listening.name, failure.code.value, waited, 0.0)
-        self._record("call", listening, message, failure, round(1000 * waited, 1))
+        waited = max(0.0, time.time() - call.message.timestamp)  # and what its requests took, which is not known
+        self._count(call.listening.name, failure.code.value, waited, 0.0)
+        self._record("call", call, failure, round(1000 * waited, 1))
 
-    def refused(self, listening: Listening, message: Message, failure: CallError) -> None:
+    def refused(self, offered: Offered, failure: CallError) -> None:
         """Count and record a message that was not admitted."""
-        counts = self._counts.get(listening.name)
+        counts = self._counts.get(offered.listening.name)
         if counts is not None:
             counts.refused += 1
-        self._record("refused", listening, message, failure, None)
+        self._record("refused", offered, failure, None)
 
     def unmatched(self, message: Message) -> None:
         """Record a message that concerns no route, while that is followed; not the broker's own on `$SYS`."""
@@ -124,13 +126,12 @@ class Observer:
             if took:  # else nothing was sent, which would make the server look fast
                 counts.took.add(took, BUCKETS)
 
-    def _record(
-        self, kind: str, listening: Listening, message: Message, failure: CallError, waited_ms: float | None
-    ) -> None:
-        route, event = listening.name
+    def _record(self, kind: str, of: Call | Offered, failure: CallError, waited_ms: float | None) -> None:
+        route, event = of.listening.name
         record = Record(
-            time.time(), kind, route, event, loggable(message.topic), listening.event.method.value,
-            code=failure.code.value, message=failure.message, hint=failure.hint, waited_ms=waited_ms,
+            time.time(), kind, self._runs.of(of.run, route, event), route, event, loggable(of.message.topic),
+            of.listening.event.method.value, code=failure.code.value, message=failure.message, hint=failure.hint,
+            waited_ms=waited_ms,
         )  # fmt: skip
         records = self._records.get(route)
         if records is None:

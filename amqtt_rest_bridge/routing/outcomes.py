@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.model import Publication, RunIds
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Offered, PublisherPort, ReleaseCredits
 from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
@@ -26,6 +26,7 @@ class Outcomes:
     Args:
         publisher: Where results go.
         statistics: Those of the present routes, by name; the dispatcher keeps them up to date.
+        runs: Makes the ids of calls.
         on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
         observer: Counts for the admin port; None where there is none.
@@ -33,6 +34,7 @@ class Outcomes:
 
     publisher: PublisherPort
     statistics: dict[str, RouteStatistics]
+    runs: RunIds
     on_health: Callable[[RouteStatistics], None]
     quiet: QuietLog
     observer: Observer | None = None
@@ -44,7 +46,8 @@ class Outcomes:
             changed = statistics.success(result.waited, result.took, now)
             self.quiet.note(
                 logging.INFO, listening.name, "%s answered %d in %.0f ms, waited %.0f ms",
-                listening.request, result.status, 1000 * result.took, 1000 * result.waited, topic=call.message.topic,
+                listening.request, result.status, 1000 * result.took, 1000 * result.waited,
+                topic=call.message.topic, run=call.run,
             )  # fmt: skip
         elif result.code == SKIPPED:
             changed = False
@@ -52,7 +55,7 @@ class Outcomes:
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
         if self.observer is not None:
-            self.observer.ended(listening, call.message, result)
+            self.observer.ended(call, result)
         if changed:
             self._report_health(statistics)
         if result.publication is not None:
@@ -61,9 +64,9 @@ class Outcomes:
     def lost(self, call: Call, failure: CallError) -> None:
         """Note a call whose bridge process died, or whose event is gone."""
         listening = call.listening
-        self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic)
+        self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic, run=call.run)
         if self.observer is not None:
-            self.observer.lost(listening, call.message, failure)
+            self.observer.lost(call, failure)
         if listening.statistics.failure(failure.code, failure.message, time.time()):
             self._report_health(listening.statistics)
         self._publish_failure(call, failure, _no_credits)
@@ -71,10 +74,12 @@ class Outcomes:
     def refused(self, offered: Offered, failure: CallError) -> None:
         """Note a message that was not admitted: failure payload, status, and a log line a second at most."""
         listening, message = offered.listening, offered.message
-        text = "refused a message on %s: %s"
-        self.quiet.note(logging.WARNING, listening.name, text, loggable(message.topic), failure.message)
+        self.quiet.note(
+            logging.WARNING, listening.name, "refused a message on %s: %s", loggable(message.topic), failure.message,
+            run=offered.run,
+        )  # fmt: skip
         if self.observer is not None:
-            self.observer.refused(listening, message, failure)
+            self.observer.refused(offered, failure)
         if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
             self._report_health(listening.statistics)
         if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
@@ -97,8 +102,9 @@ class Outcomes:
             # Decision: where no room is left for large failures, they go without the message; one that is too large
             # for a call is too large for its failure.
             is_kept = event.failure_payload and failure.code is not FailureCode.PAYLOAD_TOO_LARGE
+            name = self.runs.of(of.run, *of.listening.name), *of.listening.name
             for kept in (message.payload, None) if is_kept else (None,):
-                payload = failure_payload(*of.listening.name, message.topic, message.timestamp, failure, None, kept)
+                payload = failure_payload(*name, message.topic, message.timestamp, failure, None, kept)
                 if self._publish(Publication(topic, payload), of.hops + 1, of.delivery, release_credits):
                     break
 

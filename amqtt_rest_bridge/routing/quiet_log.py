@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, Route
+from amqtt_rest_bridge.model import ClientEvent, Route, Run, RunIds
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class _Busy:
     text: str = ""
     arguments: tuple[object, ...] = ()
     topic: str | None = None
+    run: Run | None = None
 
 
 def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
@@ -46,14 +47,22 @@ def described(route: Route, event: ClientEvent) -> str:
 
 
 class QuietLog:
-    """Write the lines; `later` is for tests."""
+    """Write the lines; `runs` makes the ids of calls, `later` is for tests."""
 
-    def __init__(self, later: Later = on_this_loop) -> None:
+    def __init__(self, runs: RunIds, later: Later = on_this_loop) -> None:
+        self._runs = runs
         self._later = later
         self._busy: dict[tuple[int, Name], _Busy] = {}  # holds an event for a second after its last line
 
     def note(
-        self, level: int, name: Name, text: str, *arguments: object, count: int = 1, topic: str | None = None
+        self,
+        level: int,
+        name: Name,
+        text: str,
+        *arguments: object,
+        count: int = 1,
+        topic: str | None = None,
+        run: Run | None = None,
     ) -> None:
         """Log `count` messages or requests of an event, now or within a second.
 
@@ -64,6 +73,7 @@ class QuietLog:
             *arguments: Formatted only when the line is written.
             count: How many.
             topic: Of the message, for the end of the line.
+            run: Of the call, for its id at the end of the line.
         """
         if not log.isEnabledFor(level):
             return
@@ -71,17 +81,17 @@ class QuietLog:
         busy = self._busy.get(key)
         if busy is not None:
             busy.unlogged += count
-            busy.text, busy.arguments, busy.topic = text, arguments, topic
+            busy.text, busy.arguments, busy.topic, busy.run = text, arguments, topic, run
             return
         self._busy[key] = _Busy()
-        _write(key, count, text, arguments, topic)
+        self._write(key, count, _Busy(0, text, arguments, topic, run))
         self._later(_QUIET_SECONDS, lambda: self._second_over(key))
 
     def flush(self) -> None:
         """Write what has only been counted, before the end."""
         for key, busy in self._busy.items():
             if busy.unlogged:
-                _write(key, busy.unlogged, busy.text, busy.arguments, busy.topic)
+                self._write(key, busy.unlogged, busy)
                 busy.unlogged = 0
 
     def _second_over(self, key: tuple[int, Name]) -> None:
@@ -89,15 +99,13 @@ class QuietLog:
         if not busy.unlogged:
             del self._busy[key]
             return
-        _write(key, busy.unlogged, busy.text, busy.arguments, busy.topic)
+        self._write(key, busy.unlogged, busy)
         busy.unlogged = 0
         self._later(_QUIET_SECONDS, lambda: self._second_over(key))
 
-
-def _write(
-    key: tuple[int, Name], count: int, text: str, arguments: tuple[object, ...], topic: str | None
-) -> None:
-    level, (route, event) = key
-    on = "" if topic is None else f", message on {loggable(topic)}"
-    more = f" (the last of {count})" if count > 1 else ""
-    log.log(level, "route %s, event %s: %s%s", route, event, text % arguments + on, more)
+    def _write(self, key: tuple[int, Name], count: int, last: _Busy) -> None:
+        level, (route, event) = key
+        on = "" if last.topic is None else f", message on {loggable(last.topic)}"
+        run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
+        more = f" (the last of {count})" if count > 1 else ""
+        log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)

@@ -74,7 +74,7 @@ class Engine:
         yield reply
 
     def answered(
-        self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float
+        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
     ) -> None:
         """Count nothing."""
 

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.model import (
     RestApiConfig,
     Route,
     RouteConfig,
+    RunIds,
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
@@ -95,8 +96,9 @@ class Rig:
         self.bridge, self.queue, self.numbering = Bridge(), Queue(), Numbering()
         self.changes: list[RouteStatistics] = []
         """Of health, as they were reported."""
-        quiet, statistics = QuietLog(later=lambda *_: None), dict[str, RouteStatistics]()
-        self.outcomes = Outcomes(self.queue, statistics, self.changes.append, quiet)
+        runs, statistics = RunIds("00000000-0000-4000-8000-"), dict[str, RouteStatistics]()
+        quiet = QuietLog(runs, lambda *_: None)
+        self.outcomes = Outcomes(self.queue, statistics, runs, self.changes.append, quiet)
         self.server = ServerReports(self.outcomes)
         self.held = QueueBytes(queue_bytes)
         self.dispatcher = Dispatcher(

@@ -130,7 +130,7 @@ class FakeBroker:
             self.log.append(f"done {topic}")
 
     def answered(
-        self, served: ServedEvent, status: str, code: str | None, message: str | None, seconds: float
+        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
     ) -> None:
         assert seconds >= 0
         self.counted.append((served.route, code))

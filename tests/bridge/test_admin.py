@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -88,6 +89,7 @@ def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(runn
     assert newest.pop("ms") > 0
     assert newest.pop("waited_ms") >= 0
     assert newest.pop("time").endswith("Z")
+    assert str(uuid.UUID(newest["id"])) == newest.pop("id")
     assert newest == {
         "kind": "call", "route": "Orders", "event": "Send", "topic": "orders/59", "method": "POST",
         "url": f"{target.url}/new/59", "status": 404, "code": "http_status", "tries": 1,

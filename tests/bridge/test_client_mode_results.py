@@ -12,6 +12,7 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 
+RUN = "a run"
 MESSAGE = Message("home/kitchen", b"payload", 1_767_225_600.25)
 REQUEST = HttpRequest(Method.POST, "http://host.test/path?key=secret")
 NOW = 1_767_225_600.0
@@ -77,11 +78,11 @@ def test_envelope_of_binary_is_base64() -> None:
 
 
 def test_failure_payload_tells_what_where_and_for_which_message() -> None:
-    made = results.failure("route", event("out"), MESSAGE, FAILED)
+    made = results.failure(RUN, "route", event("out"), MESSAGE, FAILED)
     assert made is not None
     assert made.topic == "out"
     assert made.payload == (
-        b'{"error":{"code":"timeout","message":"too slow","hint":"wait"},"route":"route","event":"event",'
+        b'{"error":{"code":"timeout","message":"too slow","hint":"wait"},"id":"a run","route":"route","event":"event",'
         b'"source_topic":"home/kitchen","timestamp":"2026-01-01T00:00:00.250Z"}'
     )
 
@@ -95,14 +96,14 @@ def test_failure_payload_tells_what_where_and_for_which_message() -> None:
     ],
 )
 def test_failure_payload_holds_the_response_when_there_was_one(body: bytes, members: dict[str, object]) -> None:
-    made = results.failure("route", event("out"), MESSAGE, FAILED, response(500, body))
+    made = results.failure(RUN, "route", event("out"), MESSAGE, FAILED, response(500, body))
     assert made is not None
     payload = json.loads(made.payload)
     assert {name: payload[name] for name in members} == members
 
 
 def test_failure_is_not_retained() -> None:
-    made = results.failure("route", event("out", retain=True), MESSAGE, FAILED)
+    made = results.failure(RUN, "route", event("out", retain=True), MESSAGE, FAILED)
     assert made is not None
     assert not made.retain
 
@@ -119,7 +120,7 @@ def test_failure_is_not_retained() -> None:
     ],
 )
 def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: str | None) -> None:
-    published = results.failure("route", made, MESSAGE, FAILED)
+    published = results.failure(RUN, "route", made, MESSAGE, FAILED)
     assert (None if published is None else published.topic) == expected
 
 

@@ -77,7 +77,7 @@ def test_however_many_calls_a_bridge_process_held_each_gets_its_failure_and_the_
         rig.dispatcher.lost(call)
     assert len(rig.queue.publications) == MOST_WAITING + 5
     assert [record.getMessage() for record in caplog.records] == [
-        "route R, event E: bridge_restarted, message on in/1"
+        "route R, event E: bridge_restarted, message on in/1, run 00000000-0000-4000-8000-000000000001"
     ]
 
 

@@ -44,6 +44,7 @@ AT_EVERY_LEVEL = """\
         os.kill(os.getpid(), 15)
 """
 EVENT_LOGGER = "  amqtt.plugins.logging_amqtt.EventLoggerPlugin:\n"
+ID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 LEVELS = ["debug", "info", "warning", "error"]
 
 
@@ -79,10 +80,12 @@ def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(tm
             running.send(signal.SIGTERM)
             assert running.end() == 0
     text = "\n".join(running.lines)
-    answered = rf"POST http://127\.0\.0\.1:{target.port} answered 200 in \d+ ms, waited \d+ ms, message on in/1\n"
-    assert len(re.findall(f"INFO - route Forward, event Send: {answered}", text)) == 1
-    assert text.count("INFO - route Intake, event Received: answered POST /webhook with 200\n") == 1
-    assert text.count("INFO - route Guarded, event Knock: answered POST /***/knock with 401 unauthorized\n") == 1
+    answered = rf"POST http://127\.0\.0\.1:{target.port} answered 200 in \d+ ms, waited \d+ ms, message on in/1"
+    assert len(re.findall(f"INFO - route Forward, event Send: {answered}, run {ID}\n", text)) == 1
+    received = f"INFO - route Intake, event Received: answered POST /webhook with 200, run {ID}\n"
+    assert len(re.findall(received, text)) == 1
+    knocked = rf"INFO - route Guarded, event Knock: answered POST /\*\*\*/knock with 401 unauthorized, run {ID}\n"
+    assert len(re.findall(knocked, text)) == 1
     hidden = ["the user", "the password", "the-path", "the payload", "the body", "hook-key"]
     hidden += ["Connection", "acquired", "FIRED"]
     assert [text for text in hidden if text in "\n".join(running.lines)] == []

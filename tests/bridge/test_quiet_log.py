@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from amqtt_rest_bridge.model import ClientEvent, Method, RestApiConfig, Route
+from amqtt_rest_bridge.model import ClientEvent, Method, RestApiConfig, Route, RunIds
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.routing import quiet_log
 from amqtt_rest_bridge.routing.quiet_log import QuietLog, described
 
 NAME = ("R", "E")
+RUNS = RunIds("00000000-0000-4000-8000-")
 
 
 class Seconds:
@@ -48,7 +49,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_the_first_call_is_logged_at_once_and_the_others_of_its_second_as_one_line(
     seconds: Seconds, lines: Callable[[], list[str]]
 ) -> None:
-    quiet = QuietLog(seconds.later)
+    quiet = QuietLog(RUNS, seconds.later)
     quiet.note(logging.INFO, NAME, "call %d", 1)
     assert lines() == ["route R, event E: call 1"]
     for number in range(2, 40):
@@ -59,7 +60,7 @@ def test_the_first_call_is_logged_at_once_and_the_others_of_its_second_as_one_li
 
 
 def test_an_event_is_forgotten_a_second_after_its_last_line(seconds: Seconds, lines: Callable[[], list[str]]) -> None:
-    quiet = QuietLog(seconds.later)
+    quiet = QuietLog(RUNS, seconds.later)
     quiet.note(logging.INFO, NAME, "first")
     seconds.pass_one()
     assert seconds.due == []
@@ -68,7 +69,7 @@ def test_an_event_is_forgotten_a_second_after_its_last_line(seconds: Seconds, li
 
 
 def test_events_and_levels_are_counted_apart(seconds: Seconds, lines: Callable[[], list[str]]) -> None:
-    quiet = QuietLog(seconds.later)
+    quiet = QuietLog(RUNS, seconds.later)
     quiet.note(logging.INFO, NAME, "went well")
     quiet.note(logging.WARNING, NAME, "was refused")
     quiet.note(logging.INFO, ("R", "Other"), "went well", count=7)
@@ -80,7 +81,7 @@ def test_events_and_levels_are_counted_apart(seconds: Seconds, lines: Callable[[
 
 
 def test_what_is_only_counted_is_written_before_the_end(seconds: Seconds, lines: Callable[[], list[str]]) -> None:
-    quiet = QuietLog(seconds.later)
+    quiet = QuietLog(RUNS, seconds.later)
     quiet.note(logging.INFO, NAME, "first")
     quiet.note(logging.INFO, NAME, "second")
     quiet.flush()
@@ -90,7 +91,7 @@ def test_what_is_only_counted_is_written_before_the_end(seconds: Seconds, lines:
 
 def test_a_level_that_is_off_costs_no_timer(seconds: Seconds, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger=quiet_log.__name__)
-    QuietLog(seconds.later).note(logging.INFO, NAME, "went well")
+    QuietLog(RUNS, seconds.later).note(logging.INFO, NAME, "went well")
     assert (seconds.due, caplog.records) == ([], [])
 
 

@@ -44,7 +44,7 @@ def serve(one: RouteStatistics, outcomes: str, *, at_once: bool = True) -> str:
     answers = Answers()
     for number, outcome in enumerate(outcomes, start=1):
         status, code = ANSWERS[outcome]
-        answers.count(EVENT, status, code, None if code is None else f"why {code}", 0.01 * number)
+        answers.count(EVENT, "an id", status, code, None if code is None else f"why {code}", 0.01 * number)
         if not at_once:
             one.served(answers.take().routes["R"], 101.0)
     for report in answers.take().routes.values():

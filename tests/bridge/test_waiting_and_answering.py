@@ -106,7 +106,8 @@ def test_pauses_between_tries_are_waiting_and_the_tries_are_the_servers(
     assert (call["tries"], call["status"]) == (3, 503)
     assert waited_longer(call["waited_ms"], call["ms"])
     assert call["ms"] >= 3 * 1000 * SERVER
-    assert re.search(r"http_status on orders/1 after 3 tries in 0\.\d{3} s, waited [1-9]\.\d{3} s: ", caplog.text)
+    told = rf"http_status on orders/1 after 3 tries in 0\.\d{{3}} s, waited [1-9]\.\d{{3}} s, run {call['id']}: "
+    assert re.search(told, caplog.text)
 
 
 def test_what_sends_nothing_does_not_make_the_server_look_fast(target: Recorder) -> None:

@@ -87,6 +87,7 @@ function showCall(call) {
       element("td", call.tries ?? "", "number wide"),
       element("td", call.waited_ms ?? "", "number wide"),
       element("td", call.ms ?? "", "number"),
+      element("td", call.id ?? "", "wide long"),
     );
     prepend(document.querySelector("[data-calls]"), row, MOST_CALLS);
   }
@@ -98,6 +99,9 @@ function showCall(call) {
     );
     failure.append(summary, element("p", call.message ?? ""));
     if (call.hint) failure.append(element("p", call.hint, "hint"));
+    const run = element("p", "Run ");
+    run.append(element("code", call.id ?? ""));
+    failure.append(run);
     prepend(document.querySelector("[data-failures]"), failure, MOST_FAILURES);
     document.querySelector("[data-none]").hidden = true;
   }

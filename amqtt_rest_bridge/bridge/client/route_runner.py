@@ -95,7 +95,7 @@ class RouteRunner:
         self._context = context
         self._outbox = context.outbox
         self._pace = context.pace
-        means = Means(time.time, random.random, None if recorder is None else partial(_record, recorder))
+        means = Means(time.time, random.random, settings.runs, None if recorder is None else partial(_record, recorder))
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
@@ -218,7 +218,7 @@ class RouteRunner:
         code, message = (None, "") if failure is None else (failure.code.value, failure.message)
         if failure is not None:
             log.warning(
-                "%s: %s on %s after %d %s in %.3f s, waited %.3f s: %s",
+                "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
                 call.event.label,
                 failure.code,
                 loggable(call.message.topic),
@@ -226,12 +226,14 @@ class RouteRunner:
                 "try" if call.tries == 1 else "tries",
                 call.took,
                 waited,
+                call.event.run_id(call),
                 failure.message,
             )
         elif verdict.step is Step.SKIPPED:
             code = SKIPPED
-        else:
-            log.debug("%s: %d on %s", call.event.label, verdict.status, loggable(call.message.topic))
+        elif log.isEnabledFor(logging.DEBUG):
+            topic, run = loggable(call.message.topic), call.event.run_id(call)
+            log.debug("%s: %d on %s, run %s", call.event.label, verdict.status, topic, run)
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
         result = CallResult(call.id, verdict.status, code, message, waited, call.took, verdict.publication)
@@ -241,7 +243,7 @@ class RouteRunner:
     def _retry(self, call: OpenCall, failure: CallError, seconds: float) -> None:
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
             return
-        self._retry_log.write(call.event.label, failure, loggable(call.message.topic), seconds)
+        self._retry_log.write(call, failure, seconds)
         if self._is_lossless:
             self._outbox.send(TryFailed(call.id, failure.code.value, failure.message))
         self._begin_wait(call)
@@ -369,7 +371,7 @@ def _record(recorder: Recorder, call: OpenCall, verdict: Verdict) -> None:
     kind = _KINDS.get(verdict.step, "call")
     waited, of = call.waited(time.time()), call.event.of
     recorder.call(
-        of, call.message.topic, call.url, verdict.status, verdict.failure, call.tries, waited, call.took, kind
+        of, call.run, call.message.topic, call.url, verdict.status, verdict.failure, call.tries, waited, call.took, kind
     )
 
 
@@ -381,8 +383,8 @@ class _RetryLog:
         self._unlogged = 0
         self._logged = -_LOG_SECONDS
 
-    def write(self, call: str, failure: CallError, topic: str, seconds: float) -> None:
-        """Log that `call` (route and event) is retried in `seconds`, unless a line was written a moment ago."""
+    def write(self, call: OpenCall, failure: CallError, seconds: float) -> None:
+        """Log that a call is retried in `seconds`, unless a line was written a moment ago."""
         with self._lock:
             self._unlogged += 1
             now = time.monotonic()
@@ -390,4 +392,13 @@ class _RetryLog:
                 return
             count, self._unlogged, self._logged = self._unlogged, 0, now
         more = f" (last of {count} failed tries)" if count > 1 else ""
-        log.info("%s: %s on %s, retry in %.1f s%s: %s", call, failure.code, topic, seconds, more, failure.message)
+        log.info(
+            "%s: %s on %s, run %s, retry in %.1f s%s: %s",
+            call.event.label,
+            failure.code,
+            loggable(call.message.topic),
+            call.event.run_id(call),
+            seconds,
+            more,
+            failure.message,
+        )

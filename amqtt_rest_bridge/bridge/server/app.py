@@ -90,7 +90,9 @@ class RouteApplication:
             if self._recorder is not None:
                 refusal = failure.refusal
                 told = refusal.code, refusal.message, refusal.hint
-                self._recorder.request(_UNMATCHED, request.method, request.target, None, refusal.status, told)
+                self._recorder.request(
+                    _UNMATCHED, request.id, request.method, request.target, None, refusal.status, told
+                )
             return refused(failure.refusal)
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
@@ -178,7 +180,7 @@ class _Endpoint:
 
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
-        self._broker.answered(self._served, answer.status, None, None, request.clock() - request.began)
+        self._count(request, answer.status, None, None)
         self._record(request, answer.status, None)
         return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
 
@@ -189,7 +191,7 @@ class _Endpoint:
         there is no room to answer with that.
         """
         if isinstance(failure, IgnoredError):
-            self._broker.answered(self._served, _IGNORED.status, SKIPPED, None, request.clock() - request.began)
+            self._count(request, _IGNORED.status, SKIPPED, None)
             headers = (*request.answer_headers, *_IGNORED.headers)
             return Response(_IGNORED.status, headers, _IGNORED.body, None, self._labels)
         if isinstance(failure, RefusedError):
@@ -198,15 +200,21 @@ class _Endpoint:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
             refusal, message = internal_error(), self._masker.address(str(failure))
         sent = instead or refusal
-        self._broker.answered(self._served, sent.status, refusal.code, message, request.clock() - request.began)
+        self._count(request, sent.status, refusal.code, message)
         self._record(request, sent.status, (refusal.code, refusal.message, refusal.hint))
         return refused(sent, request.answer_headers, self._labels)
+
+    def _count(self, request: EventRequest, status: str, code: str | None, message: str | None) -> None:
+        seconds = request.clock() - request.began
+        self._broker.answered(self._served, request.http.id, status, code, message, seconds)
 
     def _record(self, request: EventRequest, status: str, failure: Failure | None) -> None:
         if self._recorder is not None:
             http = request.http
             began = request.timestamp
-            self._recorder.request(self._of, http.method, http.target, request.topic, status, failure, began)
+            self._recorder.request(
+                self._of, http.id, http.method, http.target, request.topic, status, failure, began
+            )
 
 
 class _PendingAnswer:
