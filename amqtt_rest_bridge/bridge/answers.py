@@ -19,6 +19,7 @@ from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.frames import (
     CALLER_REFUSED,
     NOT_SERVED,
+    RECENT,
     SKIPPED,
     UNMATCHED_PATHS,
     WELL,
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
 _FAILURES: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout"})
 _STOPPING: Final = "shutting_down"
-_RECENT: Final = 20  # of a route: as many as its health looks at
 _MOST_TIMES: Final = 200  # of a route in one report
 _LONGEST_METHOD: Final = 16
 _LONGEST_PATH: Final = 1000
@@ -87,7 +87,7 @@ class Answers:
                 self._messages[kind] = message
             recent = self._recent.get(served.route)
             if recent is None:
-                recent = self._recent[served.route] = deque(maxlen=_RECENT)
+                recent = self._recent[served.route] = deque(maxlen=RECENT)
                 self._seconds[served.route] = deque(maxlen=_MOST_TIMES)
             recent.append(kind)
             if code is None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Confirm, ReleaseCredits
+from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
@@ -85,12 +85,10 @@ class Publisher:
         """
         if confirm is not None:
             confirm(True)
-        if release_credits is None and (
-            len(self._queue) >= MOST_WAITING
-            or (len(publication.payload) > LARGE_FAILURE and self.waiting_bytes > MOST_WAITING_BYTES)
-        ):
+        size = len(publication.payload)
+        if release_credits is None and not has_room(len(self._queue), self.waiting_bytes, size):
             return False
-        self.waiting_bytes += len(publication.payload)
+        self.waiting_bytes += size
         self._queue.append((publication, hops, release_credits, status))
         self._filled.set()
         return True

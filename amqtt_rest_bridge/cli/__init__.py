@@ -46,6 +46,12 @@ def counted(faults: Iterable[Fault]) -> str:
     return ", ".join(count(counts[severity], severity) for severity in Severity if counts[severity])
 
 
+def several(names: Sequence[str], most: int) -> str:
+    """Return the first names, `most` of them, and how many more there are: `a, b and 3 more`."""
+    others = len(names) - most
+    return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, which takes an s in the plural."""
     return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import broker_options, read_bytes
+from amqtt_rest_bridge.cli import broker_options, read_bytes, several
 from amqtt_rest_bridge.cli.broker_options import DEFAULT_BROKER, Broker, CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.language import forms
@@ -147,9 +147,8 @@ def _summary(found: _Found) -> str:
     topics = Counter(one.topic for one in found.publications)
     lines = [f"{count:>7} on {visible(topic)}" for topic, count in topics.items()]
     if found.damaged:
-        named = ", ".join(map(str, found.damaged[:_MOST_NAMED]))
-        others = f" and {len(found.damaged) - _MOST_NAMED} more" if len(found.damaged) > _MOST_NAMED else ""
-        lines.append(f"{len(found.damaged):>7} cannot be read: damaged or cut off, line {named}{others}")
+        named = several([str(line) for line in found.damaged], _MOST_NAMED)
+        lines.append(f"{len(found.damaged):>7} cannot be read: damaged or cut off, line {named}")
     if found.without:
         lines.append(f"{found.without:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule")
     return "\n".join(lines) or "no failures"

@@ -102,6 +102,8 @@ class RequestTimes(Struct, frozen=True, array_like=True):
 WELL: Final = "."
 CALLER_REFUSED: Final = "c"
 NOT_SERVED: Final = "x"
+RECENT: Final = 20
+"""Health looks at so many of the last calls of a route, and of its last requests of server mode."""
 
 
 class RouteAnswers(Struct, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError
 from amqtt_rest_bridge.processes.oversight import Oversight
+from amqtt_rest_bridge.processes.read_ahead import MOST_UNREAD
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
@@ -38,7 +39,6 @@ FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at 
 LONGEST_DELAY: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
 _MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
-_MOST_UNREAD: Final = 4 << 20  # bytes that a bridge has to read before it gets more of what waited for it
 
 
 class BridgePool:
@@ -83,7 +83,7 @@ class BridgePool:
             lambda call: call.reports.replay(call),
             _size,
             self._flush,
-            lambda: any(bridge.ready and bridge.link.backlog > _MOST_UNREAD for bridge in self._bridges),
+            lambda: any(bridge.ready and bridge.link.backlog > MOST_UNREAD for bridge in self._bridges),
         )
         # Their failures may hold the messages (FAILURE_PAYLOAD).
         self._lost: Slices[Call] = Slices(

@@ -21,7 +21,7 @@ READ_AHEAD_BYTES: Final = 8 << 20
 """Bytes that a bridge process is sent ahead of what is in flight, over all its routes."""
 _CALL_BYTES: Final = 256  # what a call takes beside its payload
 _LARGE: Final = 64 << 10  # a payload that waits here, not encoded, while the link has ...
-_MOST_UNREAD: Final = 4 << 20  # ... so many bytes that the bridge process has not read
+MOST_UNREAD: Final = 4 << 20  # ... so many bytes that the bridge process has not read; then nothing more is dispatched
 _ENDED_AT_ONCE: Final = 16  # calls that a reload has ended, in one iteration of the loop: a millisecond at most
 
 
@@ -145,7 +145,7 @@ class ReadAhead:
         size = len(call.message.payload)
         if self._stopped:
             return False
-        if size > _LARGE and self._backlog() > _MOST_UNREAD:
+        if size > _LARGE and self._backlog() > MOST_UNREAD:
             self._delayed[call.listening.route] = None
             return False
         if flow.active < self._workers:
@@ -212,7 +212,7 @@ class ReadAhead:
 
     def _has_room_behind(self, call: Call) -> bool:
         size = _size(call)
-        return self._ahead + size <= READ_AHEAD_BYTES and not (size > _LARGE and self._backlog() > _MOST_UNREAD)
+        return self._ahead + size <= READ_AHEAD_BYTES and not (size > _LARGE and self._backlog() > MOST_UNREAD)
 
     def _put_behind(self, line: _Line, call: Call) -> None:
         line.sent.append(call)

@@ -181,6 +181,11 @@ class BridgePort(Protocol):
         """Set the message that the read events of a topic filter answer with."""
 
 
+def has_room(count: int, waiting_bytes: int, size: int) -> bool:
+    """Return whether a failure of `size` bytes has room beside `count` publications that wait."""
+    return count < MOST_WAITING and (size <= LARGE_FAILURE or waiting_bytes <= MOST_WAITING_BYTES)
+
+
 MOST_WAITING: Final = 10_000
 """Failure payloads that the broker process makes and that wait to be published; a bridge's are bounded by credits."""
 MOST_WAITING_BYTES: Final = 16 << 20

@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import bytes_used_up, no_free_worker, overloaded
-from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, WELL, RouteAnswers
+from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, RECENT, WELL, RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.times import rfc3339
 
-_RECENT = 20  # health looks at the last 20 calls, and at the last 20 requests of server mode
 _RED_STREAK = 3
 _LAST = 1000  # calls and requests that p50 and p99 are taken from
 # What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
@@ -138,7 +137,7 @@ class RouteStatistics:
         self.admission = Admission(route.route_config, workers, queue)
         self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
         self._failed_tries = 0  # of calls that are tried until they succeed
-        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._recent: deque[bool] = deque(maxlen=RECENT)
         self._recent_errors = 0
         self._took: deque[float] = deque(maxlen=_LAST)
         self._waited: deque[float] = deque(maxlen=_LAST)
@@ -220,7 +219,7 @@ class RouteStatistics:
         self._refused_callers += answers.refused
         self._refusal = answers.refusal or self._refusal
         self._took.extend(answers.seconds)
-        self._requests = (self._requests + answers.recent)[-_RECENT:]
+        self._requests = (self._requests + answers.recent)[-RECENT:]
         at_the_end = len(answers.recent) - len(answers.recent.rstrip(NOT_SERVED))
         if at_the_end < len(answers.recent):
             self._failed_requests = at_the_end
@@ -239,7 +238,7 @@ class RouteStatistics:
         before = self.health
         self._failed_tries += 1
         self._failed_requests += 1
-        self._requests = (self._requests + NOT_SERVED)[-_RECENT:]
+        self._requests = (self._requests + NOT_SERVED)[-RECENT:]
         self._last_error = (now, code, message)
         return self.health != before
 
@@ -277,7 +276,7 @@ class RouteStatistics:
         return self.health != before
 
     def _note(self, *, well: bool) -> None:
-        if len(self._recent) == _RECENT:  # counted, since each message asks for the health twice
+        if len(self._recent) == RECENT:  # counted, since each message asks for the health twice
             self._recent_errors -= not self._recent[0]
         self._recent.append(well)
         if well:

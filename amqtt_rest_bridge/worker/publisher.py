@@ -13,7 +13,7 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Confirm, ReleaseCredits
+from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import HOPS
@@ -58,10 +58,8 @@ class BrokerPublisher:
         `release_credits` is called once it has been published. `confirm` is called with whether it has been: False when
         there is no connection or it ends before the PUBACK, and then the publication is not tried again.
         """
-        if release_credits is None and (
-            len(self._queue) >= MOST_WAITING
-            or (len(publication.payload) > LARGE_FAILURE and self.waiting_bytes > MOST_WAITING_BYTES)
-        ):
+        size = len(publication.payload)
+        if release_credits is None and not has_room(len(self._queue), self.waiting_bytes, size):
             return False
         item = _Item(publication, hops, release_credits, confirm)
         fault = check_topic_name(publication.topic)

@@ -16,7 +16,7 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
-from amqtt_rest_bridge.routing.calls import LARGE_FAILURE, MOST_WAITING, MOST_WAITING_BYTES, Call, Offered, Store
+from amqtt_rest_bridge.routing.calls import Call, Offered, Store, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
@@ -58,8 +58,8 @@ class Queue:
         release_credits: Callable[[int], None] | None = None,
         confirm: Callable[[bool], None] | None = None,
     ) -> bool:
-        is_full = self.waiting_bytes > MOST_WAITING_BYTES and len(publication.payload) > LARGE_FAILURE
-        if release_credits is None and (len(self.publications) >= MOST_WAITING or is_full):
+        has_place = has_room(len(self.publications), self.waiting_bytes, len(publication.payload))
+        if release_credits is None and not has_place:
             return False
         self.publications.append(publication)
         if release_credits is not None:

@@ -7,16 +7,19 @@ request that was recorded cannot be sent again later: it is refused when it is m
 import base64
 import binascii
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError, WrongCredentialError, error
-from amqtt_rest_bridge.catalogue import INVALID_SCHEME, INVALID_SIGNATURE, SIGNED_TOO_LONG_AGO, AnswerRow
+from amqtt_rest_bridge.bridge.server.refusals import WrongCredentialError, error
+from amqtt_rest_bridge.catalogue import INVALID_SCHEME, INVALID_SIGNATURE, SIGNED_TOO_LONG_AGO
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 
 TOLERANCE_SECONDS: Final = 300
 """How old or how far ahead a signed timestamp may be."""
 
+_Signed = tuple[str | None, bytes, list[bytes]]
+"""The timestamp (None: the scheme has none), what was signed, and the signatures that were sent."""
 
 Verify = Callable[[Mapping[str, str], bytes, float], None]
 """Raise `RefusedError` (401) unless the headers (names in lower case) hold the signature of the body at a Unix time."""
@@ -25,14 +28,26 @@ Verify = Callable[[Mapping[str, str], bytes, float], None]
 def verifier_of(signature: Signature) -> Verify:
     """Return what verifies the requests of an event."""
     key = _key_of(signature)
-    match signature.scheme:
-        case SignatureScheme.SLACK:
-            return _slack(key)
-        case SignatureScheme.STRIPE:
-            return _stripe(key)
-        case SignatureScheme.STANDARD_WEBHOOKS:
-            return _standard_webhooks(key)
-    return _hmac(key, signature.header)
+    header, read = _SCHEMES.get(signature.scheme, (signature.header, partial(_plain, signature.header.lower())))
+
+    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
+        time, content, sent = read(headers, body)
+        if time is not None and not (time.isascii() and time.isdigit() and len(time) <= 12):
+            row, message = INVALID_SCHEME, "The request has no timestamp that was signed"
+        elif time is not None and abs(now - int(time)) > TOLERANCE_SECONDS:
+            row, message = SIGNED_TOO_LONG_AGO, "The request was signed more than five minutes ago or ahead"
+        else:
+            expected = hmac.digest(key, content, "sha256")
+            if sum(hmac.compare_digest(one, expected) for one in sent):  # all, of which there are two during a rotation
+                return
+            row = INVALID_SIGNATURE if time is None else INVALID_SCHEME
+            what = "HMAC-SHA256 of the request's body" if time is None else "signature of the request"
+            message = f"The {header} header does not hold the {what}"
+        # A 401 names a scheme, RFC 9110 section 15.5.2.
+        failure = error(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+        raise WrongCredentialError(failure.refusal) if headers.get(header.lower()) else failure
+
+    return verify
 
 
 def sign(signature: Signature, body: bytes, now: float) -> dict[str, str]:
@@ -56,76 +71,35 @@ def _key_of(signature: Signature) -> bytes:
     return signature.secret.encode()
 
 
-def _hmac(key: bytes, header: str) -> Verify:
-    name = header.lower()
-
-    def verify(headers: Mapping[str, str], body: bytes, _now: float) -> None:
-        expected = hmac.digest(key, body, "sha256")
-        if not hmac.compare_digest(_digest(headers.get(name, "")), expected):
-            message = f"The {header} header does not hold the HMAC-SHA256 of the request's body"
-            raise _refused(headers, header, message, INVALID_SIGNATURE)
-
-    return verify
+def _plain(name: str, headers: Mapping[str, str], body: bytes) -> _Signed:
+    return None, body, [_digest(headers.get(name, ""))]
 
 
-def _slack(key: bytes) -> Verify:
-    header = "X-Slack-Signature"
-
-    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
-        time = headers.get("x-slack-request-timestamp", "")
-        _check_time(headers, header, time, now)
-        expected = hmac.digest(key, f"v0:{time}:".encode() + body, "sha256")
-        _check_any(headers, header, [_hexadecimal(headers.get("x-slack-signature", "").removeprefix("v0="))], expected)
-
-    return verify
+def _slack(headers: Mapping[str, str], body: bytes) -> _Signed:
+    time = headers.get("x-slack-request-timestamp", "")
+    sent = headers.get("x-slack-signature", "").removeprefix("v0=")
+    return time, f"v0:{time}:".encode() + body, [_hexadecimal(sent)]
 
 
-def _stripe(key: bytes) -> Verify:
-    header = "Stripe-Signature"
-
-    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
-        items = [item.strip().partition("=") for item in headers.get("stripe-signature", "").split(",")]
-        time = next((value for name, _, value in items if name == "t"), "")
-        _check_time(headers, header, time, now)
-        expected = hmac.digest(key, f"{time}.".encode() + body, "sha256")
-        _check_any(headers, header, [_hexadecimal(value) for name, _, value in items if name == "v1"], expected)
-
-    return verify
+def _stripe(headers: Mapping[str, str], body: bytes) -> _Signed:
+    items = [item.strip().partition("=") for item in headers.get("stripe-signature", "").split(",")]
+    time = next((value for name, _, value in items if name == "t"), "")
+    return time, f"{time}.".encode() + body, [_hexadecimal(value) for name, _, value in items if name == "v1"]
 
 
-def _standard_webhooks(key: bytes) -> Verify:
-    header = "webhook-signature"
-
-    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
-        number, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-        _check_time(headers, header, time, now)
-        expected = hmac.digest(key, f"{number}.{time}.".encode("latin-1") + body, "sha256")
-        sent = headers.get(header, "").replace(",v1,", " v1,").split(" ")  # repeated headers come joined by commas
-        digests = [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")]
-        _check_any(headers, header, digests, expected)
-
-    return verify
+def _standard_webhooks(headers: Mapping[str, str], body: bytes) -> _Signed:
+    number, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    sent = headers.get("webhook-signature", "").replace(",v1,", " v1,").split(" ")  # repeated headers come with commas
+    digests = [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")]
+    return time, f"{number}.{time}.".encode("latin-1", "replace") + body, digests
 
 
-def _check_time(headers: Mapping[str, str], header: str, time: str, now: float) -> None:
-    if not (time.isascii() and time.isdigit() and len(time) <= 12):
-        raise _refused(headers, header, "The request has no timestamp that was signed", INVALID_SCHEME)
-    if abs(now - int(time)) > TOLERANCE_SECONDS:
-        message = "The request was signed more than five minutes ago or ahead"
-        raise _refused(headers, header, message, SIGNED_TOO_LONG_AGO)
-
-
-def _check_any(headers: Mapping[str, str], header: str, sent: Iterable[bytes], expected: bytes) -> None:
-    """Compare all signatures that were sent, of which there are two while a secret is rotated."""
-    if not sum(hmac.compare_digest(one, expected) for one in sent):
-        message = f"The {header} header does not hold the signature of the request"
-        raise _refused(headers, header, message, INVALID_SCHEME)
-
-
-def _refused(headers: Mapping[str, str], header: str, message: str, row: AnswerRow) -> RefusedError:
-    # A 401 names a scheme, RFC 9110 section 15.5.2.
-    failure = error(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
-    return WrongCredentialError(failure.refusal) if headers.get(header.lower()) else failure
+_SCHEMES: Final[Mapping[SignatureScheme, tuple[str, Callable[[Mapping[str, str], bytes], _Signed]]]] = {
+    SignatureScheme.SLACK: ("X-Slack-Signature", _slack),
+    SignatureScheme.STRIPE: ("Stripe-Signature", _stripe),
+    SignatureScheme.STANDARD_WEBHOOKS: ("webhook-signature", _standard_webhooks),
+}
+"""The header that holds the signature, and what reads a request; beside these there is `hmac`."""
 
 
 def _digest(header: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed
+from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
 from amqtt_rest_bridge.cli.install.effects import Effects, published_credentials
 from amqtt_rest_bridge.cli.install.errors import InstallError
 from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
@@ -119,12 +119,7 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
     yield from checked.effects.lines()
     yield from _needs(checked.needs)
     if checked.published:
-        yield f"published with the template, to be changed: {_several(checked.published)}"
-
-
-def _several(texts: Sequence[str]) -> str:
-    others = len(texts) - _MOST_NAMED
-    return ", ".join(texts[:_MOST_NAMED]) + (f" and {others} more" if others > 0 else "")
+        yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
 
 
 def _files(template: "Template") -> dict[str, bytes]:
@@ -206,7 +201,7 @@ def _refuse_faulty(checked: _Checked) -> None:
 def _refuse_published(checked: _Checked) -> None:
     if checked.published:
         raise InstallError(
-            f"the template publishes {_several(checked.published)}; nothing was written",
+            f"the template publishes {several(checked.published, _MOST_NAMED)}; nothing was written",
             "everybody can read them: --allow-sample-credentials installs them all the same, to be changed then",
         )
 

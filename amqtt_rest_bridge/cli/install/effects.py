@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from amqtt_rest_bridge.cli import several
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import Definition
 from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate
@@ -60,9 +61,7 @@ class Effects:
             ("listens on the ports", self.ports),
         ):
             if names:
-                listed = [on_one_line(name, _SHOWN) for name in sorted(names)[:_MOST_NAMED]]
-                others = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-                yield f"{what}: {', '.join(listed)}{others}"
+                yield f"{what}: {several([on_one_line(name, _SHOWN) for name in sorted(names)], _MOST_NAMED)}"
 
 
 class _Names(Environment):
