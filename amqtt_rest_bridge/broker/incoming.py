@@ -16,6 +16,7 @@ from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.status import STATUS_TOPICS
+from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -99,13 +100,11 @@ class _Guard:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._logged = -_QUIET_SECONDS
+        self._limit = LineLimit(_QUIET_SECONDS)
 
     def is_forged(self, topic: str) -> bool:
         if not topic.startswith(STATUS_TOPICS) or self._publisher.is_status:
             return False
-        now = time.monotonic()
-        if now - self._logged >= _QUIET_SECONDS:
-            self._logged = now
+        if self._limit.count():
             log.warning("not published on %s: the status of routes is published by the bridge alone", loggable(topic))
         return True

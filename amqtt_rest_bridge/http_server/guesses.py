@@ -19,6 +19,7 @@ from typing import Final
 
 from amqtt_rest_bridge.http_server import Pending, Refusal, Response
 from amqtt_rest_bridge.http_server.refusals import overloaded
+from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,7 @@ class Guesses:
         self._times: OrderedDict[str, deque[float]] = OrderedDict()  # the address of the last guess at the end
         self._waiting = 0
         self._left = 0  # of callers that have closed their side of the connection
-        self._logged: float | None = None
-        self._unlogged = 0
+        self._limit = LineLimit(_LOG_SECONDS, monotonic)
 
     def refuse(self, address: str, port: int, answer: Answer) -> Response | Pending:
         """Count a wrong credential that came to a port, and return its answer."""
@@ -55,11 +55,12 @@ class Guesses:
             is_late = self._count(_network(address), now)
             has_place = is_late and self._waiting < MOST_WAITING
             self._waiting += has_place
-            line = self._line(address, port, now) if is_late else None
-        if line is not None:
-            log.warning(*line)
         if not is_late:
             return answer(None)
+        count = self._limit.count()
+        if count:
+            text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
+            log.warning(text, port, FREE_GUESSES, address, f" (the last of {count})" if count > 1 else "")
         return _LateAnswer(self, answer, self._monotonic, now) if has_place else answer(_too_many())
 
     def _count(self, address: str, now: float) -> bool:
@@ -73,16 +74,6 @@ class Guesses:
         times.append(now)
         self._times.move_to_end(address)
         return is_late
-
-    def _line(self, address: str, port: int, now: float) -> tuple[object, ...] | None:
-        """Return the log's line about late answers, at most one a minute."""
-        self._unlogged += 1
-        if self._logged is not None and now - self._logged < _LOG_SECONDS:
-            return None
-        count, self._unlogged, self._logged = self._unlogged, 0, now
-        more = f" (the last of {count})" if count > 1 else ""
-        text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
-        return text, port, FREE_GUESSES, address, more
 
     def leave(self) -> bool:
         """Free the place of a caller that has closed its side; return whether its answer may wait on without one."""

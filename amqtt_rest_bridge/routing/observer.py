@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from amqtt_rest_bridge.catalogue import FAILURES
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
@@ -67,6 +68,7 @@ class Observer:
         record = Record(
             time.time(), "call", self._runs.of(call.run, route, event), route, event, loggable(call.message.topic),
             listening.event.method.value, status=result.status or None, code=result.code, message=result.message,
+            hint=FAILURES[result.code].hint,
         )  # fmt: skip
         kept = self._kept.get(route)
         if kept is None:

@@ -9,6 +9,8 @@ from amqtt_rest_bridge.model import ClientEvent, Method, RestApiConfig, Route, R
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.routing import quiet_log
 from amqtt_rest_bridge.routing.quiet_log import QuietLog, described
+from amqtt_rest_bridge.times import LineLimit
+from tests.bridge.clock import Clock
 
 NAME = ("R", "E")
 RUNS = RunIds("00000000-0000-4000-8000-")
@@ -100,3 +102,13 @@ def test_a_request_is_described_without_its_path_and_without_secrets() -> None:
     event = ClientEvent("E", "in", Method.POST, parse("/x", Place.ENDPOINT, Mode.CLIENT))
     route = Route("R", config, (event,), secrets=frozenset({"key-1234"}))
     assert described(route, event) == "POST https://***.example.com:8443"
+
+
+def test_a_limit_writes_the_first_line_at_once_and_counts_the_others_until_the_next_is_due() -> None:
+    clock = Clock(1000.0)
+    limit = LineLimit(60.0, clock)
+    assert [limit.count() for _ in range(3)] == [1, 0, 0]
+    clock.advance(59.9)
+    assert limit.count() == 0
+    clock.advance(0.1)
+    assert [limit.count(), limit.count()] == [4, 0]

@@ -33,6 +33,7 @@ from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute
 from amqtt_rest_bridge.records.recorder import Recorder
+from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 
 P = ParamSpec("P")
@@ -379,18 +380,13 @@ class _RetryLog:
     """Log retries of a route, one line a second at most: a queue before a server that is down would fill any disk."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._unlogged = 0
-        self._logged = -_LOG_SECONDS
+        self._limit = LineLimit(_LOG_SECONDS)
 
     def write(self, call: OpenCall, failure: CallError, seconds: float) -> None:
         """Log that a call is retried in `seconds`, unless a line was written a moment ago."""
-        with self._lock:
-            self._unlogged += 1
-            now = time.monotonic()
-            if now - self._logged < _LOG_SECONDS:
-                return
-            count, self._unlogged, self._logged = self._unlogged, 0, now
+        count = self._limit.count()
+        if not count:
+            return
         more = f" (last of {count} failed tries)" if count > 1 else ""
         log.info(
             "%s: %s on %s, run %s, retry in %.1f s%s: %s",
