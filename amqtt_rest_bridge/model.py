@@ -256,7 +256,7 @@ class RunIds:
 class BridgeSettings:
     """The part of a configuration that a bridge process needs; sizes are bytes.
 
-    `observed` is whether there is an admin port, for which calls and requests are recorded. `confirms`: requests of
+    `recorded` is whether calls and requests are recorded, for an admin port. `confirms`: requests of
     server mode are answered once the broker has acknowledged what they publish. `runs` makes the ids of calls.
     """
 
@@ -266,7 +266,7 @@ class BridgeSettings:
     server_certfile: str | None = None
     server_keyfile: str | None = None
     access_log: str | None = None
-    observed: bool = False
+    recorded: bool = False
     admin_token: str | None = field(default=None, repr=False)
     confirms: bool = False
     runs: RunIds = field(default_factory=RunIds)

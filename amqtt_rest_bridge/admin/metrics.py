@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from amqtt_rest_bridge.admin.insights import Numbers
+from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
-    BrokerInsight,
+    BrokerNumbers,
     Durations,
     EventCounts,
-    RouteInsight,
+    RouteNumbers,
 )
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -83,7 +83,7 @@ class _Samples(Collector):
         self._add_broker(self._numbers.broker)
         yield from self._metrics.values()
 
-    def _add_route(self, route: RouteInsight) -> None:
+    def _add_route(self, route: RouteNumbers) -> None:
         labels = {"route": route.name}
         for event, counts in route.events.items():
             self._add_event({"route": route.name, "event": event}, counts)
@@ -117,7 +117,7 @@ class _Samples(Collector):
         samples.append(_Sample(f"{name}_sum", labels, durations.seconds))
         samples.append(_Sample(f"{name}_count", labels, total))
 
-    def _add_broker(self, broker: BrokerInsight) -> None:
+    def _add_broker(self, broker: BrokerNumbers) -> None:
         self._add("rest_bridge_spool_refusing", {}, broker.spool_refusing)
         self._add("rest_bridge_restarts_total", {}, broker.restarts)
         self._add("rest_bridge_reload_errors", {}, broker.reload_errors)

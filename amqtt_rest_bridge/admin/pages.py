@@ -5,20 +5,19 @@ and nothing load but our own script and style sheet. On the port's thread.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from amqtt_rest_bridge.admin.findings import Finding
 from amqtt_rest_bridge.admin.graph import MOST_ROUTES, drawing
-from amqtt_rest_bridge.admin.history import History
-from amqtt_rest_bridge.admin.insights import Insights, Numbers
-from amqtt_rest_bridge.admin.live import Follower, Live, event
-from amqtt_rest_bridge.admin.rows import Row, clock, gravest_first, row, rows, summary, unmatched_rows
+from amqtt_rest_bridge.admin.numbers import SAMPLES, Numbers, NumbersCache, Sample, Samples
+from amqtt_rest_bridge.admin.records import Follower, Followers, RouteRecords, event
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
+from amqtt_rest_bridge.link.admin_frames import RouteNumbers
 from amqtt_rest_bridge.model import Route
 
 CHANGE_SECONDS: Final = 2.0
@@ -36,17 +35,21 @@ SAFE: Final[Headers] = (
 )
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": _SCRIPT, "/live.js": _SCRIPT}
+_HEIGHT: Final = 20
+_GRAVEST_FIRST: Final = ("Red", "Yellow", "Green")
+
+Row = Mapping[str, str]
 
 
 class StatusPages:
     """Render the pages from the broker's numbers and the samples of the last minutes."""
 
-    def __init__(self, insights: Insights, history: History, live: Live) -> None:
+    def __init__(self, numbers: NumbersCache, samples: Samples, followers: Followers) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
-        self._insights = insights
-        self._history = history
-        self._live = live
+        self._numbers = numbers
+        self._samples = samples
+        self._followers = followers
         environment = Environment(
             loader=PackageLoader("amqtt_rest_bridge.admin"), autoescape=True, undefined=StrictUndefined
         )
@@ -57,7 +60,7 @@ class StatusPages:
 
     def overview(self, numbers: Numbers) -> Response:
         """Return the page of all routes, those that need attention first."""
-        shown = gravest_first(rows(numbers, self._history))
+        shown = gravest_first(rows(numbers, self._samples))
         return _page(
             self._overview.render(
                 rows=shown,
@@ -73,17 +76,17 @@ class StatusPages:
         left_out = max(0, len(routes) - MOST_ROUTES)
         return _page(self._graph.render(drawing=drawing(routes), left_out=left_out))
 
-    def route(self, name: str, numbers: Numbers, finding: Finding) -> Response:
+    def route(self, name: str, numbers: Numbers, records: RouteRecords) -> Response:
         """Return the page of one route."""
-        route, insight = self.routes[name], numbers.routes[name]
+        route = self.routes[name]
         return _page(
             self._route.render(
-                row=row(insight, self._history),
+                row=row(numbers.routes[name], self._samples),
                 place=f"{route.path}:{route.position.line}",
                 definition=route.definition,
                 drawing=drawing([route]),
-                calls=finding.recent(),
-                failures=finding.last_failures(),
+                calls=records.recent(),
+                failures=records.last_failures(),
             )
         )
 
@@ -98,16 +101,16 @@ class StatusPages:
 
         `routes` are those whose calls the stream carries too.
         """
-        follower = self._live.follow("pages", wake, routes)
-        return None if follower is None else _Changes(self._insights, self._history, wake, follower)
+        follower = self._followers.follow("pages", wake, routes)
+        return None if follower is None else _Changes(self._numbers, self._samples, wake, follower)
 
 
 class _Changes:
     """A stream of the rows that have changed, every two seconds, and of calls; see `http_server.Stream`."""
 
-    def __init__(self, insights: Insights, history: History, wake: Callable[[], None], follower: Follower) -> None:
-        self._insights = insights
-        self._history = history
+    def __init__(self, numbers: NumbersCache, samples: Samples, wake: Callable[[], None], follower: Follower) -> None:
+        self._numbers = numbers
+        self._samples = samples
         self._wake = wake
         self._follower = follower
         self._known: dict[str, Row] = {}
@@ -127,17 +130,17 @@ class _Changes:
 
     def _changed_rows(self) -> bytes | None:
         now = time.monotonic()
-        numbers = self._insights.fresh(self._asked, statuses=True) if self._asked else None
+        numbers = self._numbers.fresh(self._asked, statuses=True) if self._asked else None
         if numbers is not None:
             self._asked = 0.0
             others: dict[str, list[Any]] = {"reasons": numbers.broker.reasons, "unmatched": unmatched_rows(numbers)}
-            changed = self._changed(rows(numbers, self._history), others)
+            changed = self._changed(rows(numbers, self._samples), others)
             if changed is not None:
                 self._sent = now
                 return event("routes", changed)
         if not self._asked and now - self._sent >= CHANGE_SECONDS:
             self._asked = self._sent = now
-            self._insights.ask(self._wake, statuses=True)
+            self._numbers.ask(self._wake, statuses=True)
         return None
 
     def _changed(self, present: list[Row], others: dict[str, list[Any]]) -> dict[str, Any] | None:
@@ -156,3 +159,93 @@ def _page(text: str) -> Response:
 @cache
 def _read(name: str) -> bytes:
     return files("amqtt_rest_bridge.admin").joinpath("static", name).read_bytes()
+
+
+# What the pages show of a route's numbers, as texts: the same for a page and for its live changes.
+
+
+def row(route: RouteNumbers, all_samples: Samples) -> Row:
+    """Return the cells of a route; `ok` and `bad` are the points of two lines in a drawing of 60 by 20."""
+    status: Mapping[str, Any] = route.status or {}
+    latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
+    samples, rate = all_samples.of(route.name), all_samples.rate(route.name)
+    highest = max((sum(sample) for sample in samples), default=0)
+    return {
+        "name": route.name,
+        "health": str(status.get("health", "-")),
+        "connection": str(status.get("connection", "-")),
+        "rate": "-" if rate is None else f"{rate:.1f}",
+        "succeeded": str(route.succeeded),
+        "failed": str(route.failed),
+        "refused": str(route.refused),
+        "skipped": str((status.get("messages") or {}).get("skipped", "-")),
+        "retried": str(route.retried),
+        "queued": str(route.queued),
+        "in_flight": str(route.in_flight),
+        "spooled": "-" if route.spooled is None else str(route.spooled),
+        "p50": _milliseconds(latency.get("p50")),
+        "p99": _milliseconds(latency.get("p99")),
+        "wait_p50": _milliseconds(wait.get("p50")),
+        "wait_p99": _milliseconds(wait.get("p99")),
+        "reason": str(status.get("health_reason") or ""),
+        "error": "" if error is None else f"{error['code']}: {error['message']}",
+        "error_time": "" if error is None else f"Last error, {str(error['time'])[:19].replace('T', ' ')} UTC: ",
+        "ok": _points([sample.succeeded for sample in samples], highest),
+        "bad": _points([sample.failed for sample in samples], highest),
+        "told": _told(samples),
+    }
+
+
+def rows(numbers: Numbers, samples: Samples) -> list[Row]:
+    """Return the cells of all routes, by name."""
+    return [row(route, samples) for route in numbers.routes.values()]
+
+
+def unmatched_rows(numbers: Numbers) -> list[Row]:
+    """Return the cells of the paths that led to no endpoint."""
+    return [
+        {
+            "count": str(one.count),
+            "request": f"{one.method} {one.path}",
+            "port": str(one.port),
+            "status": str(one.status),
+            "nearest": "" if one.nearest is None else f"{one.nearest.method} {one.nearest.path}",
+            "last": f"{datetime.fromtimestamp(one.last, UTC):%Y-%m-%d %H:%M:%S}",
+        }
+        for one in numbers.broker.unmatched_paths
+    ]
+
+
+def gravest_first(all_rows: Sequence[Row]) -> list[Row]:
+    """Sort so that what needs attention comes first."""
+    order = {health: place for place, health in enumerate(_GRAVEST_FIRST)}
+    return sorted(all_rows, key=lambda one: order.get(one["health"], len(order)))
+
+
+def summary(all_rows: Sequence[Row]) -> str:
+    """Count the routes by health: `3 routes: 1 Red, 2 Green`."""
+    healths = [one["health"] for one in all_rows]
+    counts = [f"{healths.count(health)} {health}" for health in _GRAVEST_FIRST if health in healths]
+    return f"{len(healths)} route{'' if len(healths) == 1 else 's'}{': ' if counts else ''}{', '.join(counts)}"
+
+
+def clock(seconds: float) -> str:
+    """Return Unix time as a time of the day in UTC, with milliseconds."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S.%f}"[:-3]
+
+
+def _points(values: Sequence[int], highest: int) -> str:
+    if not any(values):
+        return ""
+    left = SAMPLES - len(values)
+    scale = (_HEIGHT - 2) / highest
+    return " ".join(f"{left + x},{_HEIGHT - 1 - value * scale:.1f}" for x, value in enumerate(values))
+
+
+def _told(samples: Sequence[Sample]) -> str:
+    ok, bad = sum(sample.succeeded for sample in samples), sum(sample.failed for sample in samples)
+    return f"last ten minutes: {ok} succeeded, {bad} failed"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

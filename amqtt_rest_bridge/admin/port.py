@@ -1,34 +1,301 @@
-"""The admin port, put together: its server, what it asks the broker for, and the samples of its history."""
+"""The admin port: finds out what a path asks for, waits for the numbers, and answers; put together at the end.
+
+On the port's thread; nothing blocks. What the broker or another process has to answer first is a pending answer.
+"""
 
 import socket
-from collections.abc import Callable, Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
 
-from amqtt_rest_bridge.admin.application import AdminApplication
-from amqtt_rest_bridge.admin.findings import Findings
+import msgspec
+
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.guard import Guard
-from amqtt_rest_bridge.admin.history import SAMPLE_SECONDS, History
-from amqtt_rest_bridge.admin.insights import REMIND_SECONDS, Insights
-from amqtt_rest_bridge.admin.live import Live
+from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache, Samples
 from amqtt_rest_bridge.admin.pages import StatusPages
-from amqtt_rest_bridge.http_server import HttpServer, Limits
+from amqtt_rest_bridge.admin.records import Followers, RecordQuestions, RouteRecords, shown
+from amqtt_rest_bridge.http_server import Headers, HttpServer, Limits, Pending, Refusal, Request, Response, Stream
+from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import MOST_WAITING, Guesses
-from amqtt_rest_bridge.link.admin_frames import FoundRecords, FromAdmin, Insight, Observed
+from amqtt_rest_bridge.http_server.refusals import refuse
+from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, NumbersPart
 from amqtt_rest_bridge.model import BridgeSettings, Route
-from amqtt_rest_bridge.records.recorder import Recorder
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.times import rfc3339
+from amqtt_rest_bridge.topics import check_topic_filter
+
+WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
+_SAFE: Final[Headers] = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_JSON: Final = ("Content-Type", "application/json")
+_NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
 
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_WAITING, connections=64 + 2 * MOST_WAITING)
 _BODY_BYTES: Final = 1024  # no request has one that counts
 
+Wake = Callable[[], None]
+
+
+class AdminApplication:
+    """Answer the requests of the admin port; see `http_server.Application`.
+
+    Args:
+        guard: Admits requests.
+        guesses: Answers wrong tokens.
+        port: That callers connect to.
+        numbers: The broker's numbers.
+        records: The last records of each route.
+        followers: Everything as it happens.
+        pages: The status page.
+        monotonic: The clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        guesses: Guesses,
+        port: int,
+        numbers: NumbersCache,
+        records: RecordQuestions,
+        followers: Followers,
+        pages: StatusPages,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.routes: Mapping[str, Route] = {}
+        """The present routes, by name; replaced, never changed."""
+        self._guard = guard
+        self._guesses = guesses
+        self._port = port
+        self._numbers = numbers
+        self._records = records
+        self._followers = followers
+        self._pages = pages
+        self._monotonic = monotonic
+
+    def answer(self, request: Request, wake: Wake) -> Response | Pending:
+        """Answer a request, or begin to; see `Application.answer`."""
+        path = request.target.partition("?")[0]
+        if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
+            return _text("200 OK", "ok\n")
+        refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
+        if refusal is None:
+            return self._find(path, request, wake)
+        if refusal.code == "unauthorized" and request.headers.get("authorization"):
+            return self._guesses.refuse(request.remote, self._port, lambda other: refused(other or refusal, _SAFE))
+        return refused(refusal, _SAFE)
+
+    def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:
+        match path.split("/")[1:]:
+            case ["metrics"]:
+                return self._with_numbers(wake, _metrics)
+            case ["readyz"]:
+                return self._with_numbers(wake, _ready, _not_answered)
+            case ["api", *rest]:
+                return self._find_api(rest, request, wake)
+            case [""]:
+                return self._with_numbers(wake, self._pages.overview, statuses=True)
+            case ["graph"]:
+                return self._pages.graph()
+            case ["routes", name]:
+                return self._page_of(unquote(name), wake)
+        return self._pages.asset(path) or refused(_NOT_FOUND, _SAFE)
+
+    def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
+        match path:
+            case ["routes"]:
+                return self._with_numbers(wake, _routes, statuses=True)
+            case ["routes", name, "calls"]:
+                return self._with_records(unquote(name), wake, _calls)
+            case ["unmatched"]:
+                return self._with_numbers(wake, _unmatched)
+            case ["live"]:
+                return self._follow(request, wake)
+            case ["changes"]:
+                routes = frozenset(_query(request).get("route", ()))
+                return _stream(request, lambda: self._pages.changes(wake, routes))
+        return refused(_NOT_FOUND, _SAFE)
+
+    def _with_numbers(
+        self,
+        wake: Wake,
+        finish: Callable[[Numbers], Response],
+        without: Callable[[], Response] | None = None,
+        *,
+        statuses: bool = False,
+    ) -> Response | Pending:
+        since = self._monotonic()
+        numbers = self._numbers.fresh(since, statuses=statuses)
+        if numbers is not None:
+            return finish(numbers)
+        self._numbers.ask(wake, statuses=statuses)
+
+        def look() -> Response | None:
+            late = self._numbers.fresh(since, statuses=statuses)
+            if late is None:
+                self._numbers.remind()
+            return None if late is None else finish(late)
+
+        return _Waiting(look, without or _no_answer, since + WAIT_SECONDS, self._monotonic)
+
+    def _with_records(
+        self, name: str, wake: Wake, finish: Callable[[RouteRecords], Response | None]
+    ) -> Response | Pending:
+        if name not in self.routes:
+            return refused(_NO_ROUTE, _SAFE)
+        records = self._records.begin(name, wake)
+        return _Waiting(
+            lambda: finish(records) if records.is_complete else None,
+            _no_answer,
+            self._monotonic() + WAIT_SECONDS,
+            self._monotonic,
+            lambda: self._records.end(name, records),
+        )
+
+    def _page_of(self, name: str, wake: Wake) -> Response | Pending:
+        since = self._monotonic()
+        self._numbers.ask(wake, statuses=True)
+
+        def finish(records: RouteRecords) -> Response | None:
+            numbers = self._numbers.fresh(since, statuses=True)
+            if numbers is None:  # those of many routes come in parts, after the records
+                self._numbers.remind()
+                return None
+            return self._pages.route(name, numbers, records) if name in numbers.routes else _no_answer()
+
+        return self._with_records(name, wake, finish)
+
+    def _follow(self, request: Request, wake: Wake) -> Response:
+        query = _query(request)
+        route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
+        if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
+            return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), _SAFE)
+        routes = None if route is None else frozenset((route,))
+        return _stream(request, lambda: self._followers.follow("caller", wake, routes, topic_filter))
+
+
+class _Waiting:
+    """An answer that waits for that of another request; see `http_server.Pending`."""
+
+    def __init__(
+        self,
+        look: Callable[[], Response | None],
+        late: Callable[[], Response],
+        deadline: float,
+        monotonic: Callable[[], float],
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._look = look
+        self._late = late
+        self._deadline = deadline
+        self._monotonic = monotonic
+        self._end = end
+
+    def resume(self) -> Response | float:
+        response = self._look()
+        remaining = self._deadline - self._monotonic()
+        if response is None and remaining > 0:
+            return min(remaining, REMIND_SECONDS)
+        self._end()
+        return response or self._late()
+
+    def refuse(self, refusal: Refusal) -> Response:
+        self._end()
+        return refused(refusal, _SAFE)
+
+    def caller_left(self) -> None:
+        """Answer all the same: it costs nothing more."""
+
+    def cancel(self) -> None:
+        self._end()
+
+
+def _check_method(request: Request) -> Refusal | None:
+    if request.method in ("GET", "HEAD"):
+        return None
+    return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
+
+
+def _metrics(numbers: Numbers) -> Response:
+    return Response("200 OK", (*_SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
+
+
+def _ready(numbers: Numbers) -> Response:
+    return _readiness(numbers.broker.reasons)
+
+
+def _not_answered() -> Response:
+    return _readiness(["the broker does not answer"])
+
+
+def _readiness(reasons: list[str]) -> Response:
+    status = "503 Service Unavailable" if reasons else "200 OK"
+    return json_answer({"ready": not reasons, "reasons": reasons}, status)
+
+
+def _routes(numbers: Numbers) -> Response:
+    return json_answer({"routes": [route.status for route in numbers.routes.values()]})
+
+
+def _unmatched(numbers: Numbers) -> Response:
+    broker = numbers.broker
+    paths = [
+        msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
+        for one in broker.unmatched_paths
+    ]
+    ports = [{"port": port, "count": count} for port, count in sorted(broker.unmatched.items())]
+    return json_answer({"ports": ports, "unmatched": paths})
+
+
+def _calls(records: RouteRecords) -> Response:
+    return json_answer({"calls": [shown(record) for record in records.recent()]})
+
+
+def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
+    """Return an answer in JSON."""
+    return Response(status, (*_SAFE, _JSON), msgspec.json.encode(value))
+
+
+def _no_answer() -> Response:
+    return refused(_NO_ANSWER, _SAFE)
+
+
+def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
+    """Return server-sent events; refuse when there are too many already."""
+    is_head = request.method == "HEAD"
+    stream = None if is_head else begin()
+    if stream is None and not is_head:
+        return refused(_TOO_MANY, _SAFE)
+    return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")), stream=stream)
+
+
+def _text(status: str, text: str) -> Response:
+    return Response(status, (*_SAFE, ("Content-Type", "text/plain; charset=utf-8")), text.encode())
+
+
+def _query(request: Request) -> dict[str, list[str]]:
+    return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
+
+
+_NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
+_NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
+_TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
+
 
 class AdminServer:
-    """Serve the admin port, with the records of this process; see `bridge.observation.AdminPort`."""
+    """Serve the admin port, with the records of this process; see `bridge.engine.AdminPort`."""
 
     def __init__(
         self,
         sock: socket.socket,
         settings: BridgeSettings,
-        recorder: Recorder,
+        records: BridgeRecords,
         after: Callable[[float, Callable[[], None]], None],
         send: Callable[[FromAdmin], None],
         *,
@@ -36,15 +303,15 @@ class AdminServer:
     ) -> None:
         self._sock = sock
         self._after = after
-        self._insights = Insights(send)
-        self._findings = Findings(recorder, send)
-        self._live = Live(send)
-        self._history = History()
-        self._pages = StatusPages(self._insights, self._history, self._live)
+        self._numbers = NumbersCache(send)
+        self._records = RecordQuestions(records, send)
+        self._followers = Followers(send)
+        self._samples = Samples()
+        self._pages = StatusPages(self._numbers, self._samples, self._followers)
         guard = Guard(settings.admin_token)
         port: int = sock.getsockname()[1]
         self._app = AdminApplication(
-            guard, guesses, port, self._insights, self._findings, self._live, self._pages
+            guard, guesses, port, self._numbers, self._records, self._followers, self._pages
         )
         self._server = HttpServer(sock, self._app, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
         self._server.start()
@@ -54,15 +321,15 @@ class AdminServer:
         """Show these routes from now on."""
         self._app.routes = self._pages.routes = {route.name: route for route in routes}
 
-    def take(self, frame: Insight | Observed | FoundRecords) -> None:
+    def take(self, frame: NumbersPart | LiveRecords | LastRecords) -> None:
         """Take an answer of the broker, or of another bridge process."""
         match frame:
-            case Insight():
-                self._insights.take(frame)
-            case Observed():
-                self._live.take(frame)
-            case FoundRecords():
-                self._findings.take(frame)
+            case NumbersPart():
+                self._numbers.take(frame)
+            case LiveRecords():
+                self._followers.take(frame)
+            case LastRecords():
+                self._records.take(frame)
 
     def stop(self, grace: float) -> None:
         """Close the port; blocks."""
@@ -71,9 +338,9 @@ class AdminServer:
 
     def _sample(self) -> None:
         self._after(SAMPLE_SECONDS, self._sample)
-        self._insights.ask(self._add_sample, statuses=False)
+        self._numbers.ask(self._add_sample, statuses=False)
 
     def _add_sample(self) -> None:
-        numbers = self._insights.newest
+        numbers = self._numbers.newest
         if numbers is not None:
-            self._history.add(numbers)
+            self._samples.add(numbers)

@@ -59,7 +59,7 @@ class Answers:
     """Count answers: one number for each kind, from which `take` makes what the broker wants to know."""
 
     def __init__(self) -> None:
-        self.observed = False
+        self.recorded = False
         """Whether requests are reported by status too, and their times by event, for the admin port."""
         self._lock = threading.Lock()
         self._begin()
@@ -92,7 +92,7 @@ class Answers:
             recent.append(kind)
             if code is None:
                 self._seconds[served.route].append(seconds)
-            if self.observed and (code is None or code in _FAILURES):
+            if self.recorded and (code is None or code in _FAILURES):
                 times = self._times.get(served)
                 if times is None:
                     times = self._times[served] = _Times()
@@ -120,7 +120,7 @@ class Answers:
         return Served(
             routes,
             _lines(counts, ids) if self._has_lines else [],
-            _requests(counts) if self.observed else [],
+            _requests(counts) if self.recorded else [],
             [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
             [
                 UnmatchedCount(port, *key, count, excess)

@@ -12,7 +12,7 @@ from typing import Protocol
 from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.records.recorder import Recorder
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 
 Wake = Callable[[], None]
 
@@ -88,7 +88,7 @@ class BrokerPort(Protocol):
         ...
 
     @property
-    def recorder(self) -> Recorder | None:
+    def records(self) -> BridgeRecords | None:
         """Return where requests are recorded for the admin port, None without one; the same while the bridge runs."""
         ...
 

@@ -23,13 +23,20 @@ from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunn
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads
 from amqtt_rest_bridge.bridge.inbound import Inbound
-from amqtt_rest_bridge.bridge.observation import Observation, OpenAdmin
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.port_watch import PortWatch
 from amqtt_rest_bridge.bridge.ports import Ports, Server
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.link.admin_frames import ServeAdmin, ToAdmin
+from amqtt_rest_bridge.link.admin_frames import (
+    FromAdmin,
+    LastRecords,
+    LiveRecords,
+    NumbersPart,
+    ServeAdmin,
+    WantLive,
+    WantRecords,
+)
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import (
     Calls,
@@ -50,7 +57,7 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.link.readers import LinkReaders, Runnable
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
-from amqtt_rest_bridge.records.recorder import Recorder
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
 log = logging.getLogger(__name__)
@@ -60,6 +67,33 @@ _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to 
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _STOP_LOOK_SECONDS: Final = 0.01
 _STOPPING: Final = "the bridge is shutting down"
+
+
+class AdminPort(Protocol):
+    """What serves the admin port. Any thread may call."""
+
+    def use_routes(self, routes: Sequence[Route]) -> None:
+        """Show these routes from now on."""
+
+    def take(self, frame: NumbersPart | LiveRecords | LastRecords) -> None:
+        """Take an answer of the broker, or of another bridge process."""
+
+    def stop(self, grace: float) -> None:
+        """Refuse new requests, let running ones finish for `grace` seconds, and close; blocks."""
+
+
+class OpenAdmin(Protocol):
+    """Starts what serves the admin port."""
+
+    def __call__(
+        self,
+        sock: socket.socket,
+        settings: BridgeSettings,
+        records: BridgeRecords,
+        after: Callable[[float, Callable[[], None]], None],
+        send: Callable[[FromAdmin], None],
+    ) -> AdminPort:
+        """Return the running port."""
 
 
 class Makers(Protocol):
@@ -100,8 +134,9 @@ class Engine:
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
         self._answers = Answers()
         self._watch = PortWatch(link.send)
-        self._observation: Observation | None = None  # from the first routes on, where there is an admin port
+        self.records: BridgeRecords | None = None  # from the first routes on, where there is an admin port
         self._admin_socket: socket.socket | None = None
+        self._admin: AdminPort | None = None  # where the admin port is this process's
         self._confirms = False
         self._ending = False
         self._stopping = False
@@ -164,8 +199,15 @@ class Engine:
                 self._watch.ping({} if self._ending else self._ports.servers)
             case ServeAdmin():
                 self._admin_socket = self._link.take_socket()
-            case _ if self._observation is not None and isinstance(frame, ToAdmin):
-                self._observation.handle(frame)
+            case WantRecords() | WantLive() | NumbersPart() | LastRecords() | LiveRecords():
+                self._handle_admin(frame)
+
+    def _handle_admin(self, frame: WantRecords | WantLive | NumbersPart | LastRecords | LiveRecords) -> None:
+        if isinstance(frame, WantRecords | WantLive):
+            if self.records is not None:
+                self.records.handle(frame)
+        elif self._admin is not None:
+            self._admin.take(frame)
 
     # What server mode asks (`BrokerPort`), from any thread.
 
@@ -180,11 +222,6 @@ class Engine:
         if self._stopping:
             raise ShuttingDownError(_STOPPING)
         return self._outbox.enqueue(publication, wake, confirmed=self._confirms)
-
-    @property
-    def recorder(self) -> Recorder | None:
-        """Return where requests are recorded; see `BrokerPort.recorder`."""
-        return None if self._observation is None else self._observation.recorder
 
     # What the broker says, on the reader whose turn it is.
 
@@ -203,7 +240,7 @@ class Engine:
         settings: BridgeSettings
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
-        self._observe(routes, settings)
+        self._record(routes, settings)
         self._confirms = settings.confirms
         runners: dict[int, RouteRunner] = {}
         for numbered in filter(lambda one: one.numbers, routes):
@@ -221,14 +258,17 @@ class Engine:
         self._on_routes()
         self._link.send(Ready())
 
-    def _observe(self, routes: tuple[NumberedRoute, ...], settings: BridgeSettings) -> None:
-        if settings.observed and self._observation is None:
-            self._answers.observed = True
-            self._observation = Observation(
-                self._admin_socket, settings, self._timers, self._link.send, self._makers.admin
-            )
-        if self._observation is not None:
-            self._observation.use_routes([numbered.route for numbered in routes])
+    def _record(self, routes: tuple[NumberedRoute, ...], settings: BridgeSettings) -> None:
+        if settings.recorded and self.records is None:
+            self._answers.recorded = True
+            after, send, sock = self._timers.after, self._link.send, self._admin_socket
+            self.records = BridgeRecords(settings.runs, after, send, None if sock is None else self._handle_admin)
+            if sock is not None:
+                self._admin = self._makers.admin(sock, settings, self.records, after, send)
+        if self.records is not None:
+            self.records.keep([numbered.route.name for numbered in routes])
+        if self._admin is not None:
+            self._admin.use_routes([numbered.route for numbered in routes])
 
     def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
         name, pace = numbered.route.name, self._pace_of(numbered.route)
@@ -237,7 +277,7 @@ class Engine:
             self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name),
             self._parsing, self._payloads,
         )  # fmt: skip
-        return RouteRunner(numbered, settings, sender, context, self.recorder)
+        return RouteRunner(numbered, settings, sender, context, self.records)
 
     def _pace_of(self, route: Route) -> Pace | None:
         """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
@@ -284,8 +324,8 @@ class Engine:
             runner.stop()
         self._ports.stop(deadline)
         self._stopping = True
-        if self._observation is not None:
-            self._observation.stop(0.0)
+        if self._admin is not None:
+            self._admin.stop(0.0)
         while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
             threading.Event().wait(_STOP_LOOK_SECONDS)
         self._outbox.send(self._answers.take())
@@ -297,8 +337,8 @@ class Engine:
         self._timers.close()
         self._inbound.dismiss()
         self._ports.close()
-        if self._observation is not None:
-            self._observation.stop(0.0)
+        if self._admin is not None:
+            self._admin.stop(0.0)
         for runner in {*self._runners.values(), *self._retired}:
             runner.stop()
             runner.close()

@@ -100,7 +100,7 @@ class _Broker:
     published: list[Publication] = field(default_factory=list)
     served: ServedEvent | None = None
     _expected: list[_Reply] = field(default_factory=list)
-    recorder = None
+    records = None
 
     def publish(self, publication: Publication) -> bool:
         self.published.append(publication)

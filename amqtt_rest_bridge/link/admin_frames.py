@@ -67,7 +67,7 @@ class Durations(Struct, array_like=True):
         self.seconds += seconds
 
 
-class RouteInsight(Struct, frozen=True, array_like=True):
+class RouteNumbers(Struct, frozen=True, array_like=True):
     """The numbers of one route; `status` is what its status topic says, where that was asked for.
 
     `spooled` is the number of its messages on disk, None for a route that is not lossless.
@@ -109,7 +109,7 @@ class UnmatchedPath(Struct, frozen=True):
     nearest: NearestEndpoint | None
 
 
-class BrokerInsight(Struct, frozen=True, array_like=True):
+class BrokerNumbers(Struct, frozen=True, array_like=True):
     """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
 
     `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
@@ -131,35 +131,38 @@ class ServeAdmin(Struct, frozen=True, array_like=True, tag=9):
     """Serve the admin port on the listening socket that travels beside the bytes; before the first `UseRoutes`."""
 
 
-class Follow(Struct, frozen=True, array_like=True, tag=10):
-    """Send every message and request as `Observed` from now on, or (`on` is false) no longer."""
+class NumbersPart(Struct, frozen=True, array_like=True, tag=12):
+    """A part of the answer to the `WantNumbers` of this number; the last one, and it alone, has `broker`."""
 
-    on: bool
+    number: int
+    routes: list[RouteNumbers]
+    broker: BrokerNumbers | None
 
 
-class FindRecords(Struct, frozen=True, array_like=True, tag=11):
-    """Answer with the last records of a route (`FoundRecords`)."""
+# Bridge process to broker.
+
+
+class WantNumbers(Struct, frozen=True, array_like=True, tag=33):
+    """Send the numbers of all routes as `NumbersPart`, with `statuses` their status too. From the admin port's process.
+
+    A question that is asked again has the same `number`.
+    """
+
+    number: int
+    statuses: bool
+
+
+# Either direction: the broker passes on what the admin port's process asks the others, and what they answer.
+
+
+class WantRecords(Struct, frozen=True, array_like=True, tag=11):
+    """Answer with the last records of a route (`LastRecords`)."""
 
     route: str
 
 
-class Insight(Struct, frozen=True, array_like=True, tag=12):
-    """A part of the answer to the `WantInsight` of this number; the last one, and it alone, has `broker`."""
-
-    number: int
-    routes: list[RouteInsight]
-    broker: BrokerInsight | None
-
-
-class Observed(Struct, frozen=True, array_like=True, tag=13):
-    """Messages and requests of the last moment, for those that follow; `dropped` more had no room. Either direction."""
-
-    records: list[Record]
-    dropped: int
-
-
-class FoundRecords(Struct, frozen=True, array_like=True, tag=14):
-    """The last records of a route that the sender knows, and its last failures. Either direction.
+class LastRecords(Struct, frozen=True, array_like=True, tag=14):
+    """The last records of a route that the sender knows, and its last failures.
 
     From the broker first its own, with the number of bridge processes in `awaited` whose frames it passes on after it,
     and in `kept` the failures of calls whatever process ran them, which may have died since.
@@ -172,30 +175,18 @@ class FoundRecords(Struct, frozen=True, array_like=True, tag=14):
     kept: list[Record] = []
 
 
-# Bridge process to broker.
-
-
-class WantInsight(Struct, frozen=True, array_like=True, tag=33):
-    """Send the numbers of all routes as `Insight`, with `statuses` their status too. From the admin port's process.
-
-    A question that is asked again has the same `number`.
-    """
-
-    number: int
-    statuses: bool
-
-
-class WantRecords(Struct, frozen=True, array_like=True, tag=34):
-    """Send the last records of a route, of every process, as `FoundRecords`. From the admin port's process."""
-
-    route: str
-
-
-class WantFollow(Struct, frozen=True, array_like=True, tag=35):
-    """Begin or cease to send `Observed`, of every process. From the admin port's process."""
+class WantLive(Struct, frozen=True, array_like=True, tag=10):
+    """Send every message and request as `LiveRecords` from now on, or (`on` is false) no longer."""
 
     on: bool
 
 
-ToAdmin = ServeAdmin | Follow | FindRecords | Insight | Observed | FoundRecords
-FromAdmin = WantInsight | WantRecords | WantFollow | Observed | FoundRecords
+class LiveRecords(Struct, frozen=True, array_like=True, tag=13):
+    """Messages and requests of the last moment, for those that follow; `dropped` more had no room."""
+
+    records: list[Record]
+    dropped: int
+
+
+ToAdmin = ServeAdmin | NumbersPart | WantRecords | LastRecords | WantLive | LiveRecords
+FromAdmin = WantNumbers | WantRecords | LastRecords | WantLive | LiveRecords

@@ -24,8 +24,8 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
+from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError
-from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.read_ahead import MOST_UNREAD
 from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
@@ -50,7 +50,7 @@ class BridgePool:
         settings: What they need of the plugin's configuration.
         server: Counts what their server mode takes in and answers.
         loop: The broker's, which may not run yet.
-        oversight: Answers the one that serves the admin port; None without such a port.
+        answers: Answers the one that serves the admin port; None without such a port.
         start_seconds: What they get, together, to become ready at the start.
     """
 
@@ -61,7 +61,7 @@ class BridgePool:
         settings: BridgeSettings,
         server: ServerReports,
         loop: asyncio.AbstractEventLoop,
-        oversight: Oversight | None = None,
+        answers: AdminAnswers | None = None,
         start_seconds: float = 30.0,
     ) -> None:
         self.restarts = 0
@@ -70,7 +70,7 @@ class BridgePool:
         self._spawn = spawn
         self._settings = settings
         self._server = server
-        self._oversight = oversight
+        self._admin_answers = answers
         self._start_seconds = start_seconds
         self._admin: socket.socket | None = None
         self._bridges: list[BridgeProcess] = []
@@ -295,8 +295,8 @@ class BridgePool:
             bridge.link.send(ShareRates(self._sharing))
         held, self._held = self._held, deque()
         self._due.put_first(held)
-        if self._oversight is not None:
-            self._oversight.became_ready(bridge, self._bridges)
+        if self._admin_answers is not None:
+            self._admin_answers.became_ready(bridge, self._bridges)
 
     def _show_latest(self, bridge: BridgeProcess) -> None:
         for topic_filter, payload in self._server.watching.latest():
@@ -304,10 +304,10 @@ class BridgePool:
 
     def _oversee(self, frame: ToBroker) -> None:
         """Answer what callers of the admin port ask; before `attach`, when nothing can be sent, the answer waits."""
-        if self._oversight is None or not isinstance(frame, FromAdmin):
+        if self._admin_answers is None or not isinstance(frame, FromAdmin):
             return
         if self._asked is None:
-            self._oversight.take(frame, self._bridges, self.restarts)
+            self._admin_answers.take(frame, self._bridges, self.restarts)
         elif len(self._asked) < _MOST_ASKED:
             self._asked.append(frame)
 

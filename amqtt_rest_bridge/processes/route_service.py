@@ -18,10 +18,10 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.memory import return_large_blocks
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
+from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
-from amqtt_rest_bridge.processes.oversight import Oversight
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader
 from amqtt_rest_bridge.processes.settings import (
     Settings,
@@ -32,10 +32,10 @@ from amqtt_rest_bridge.processes.settings import (
 )
 from amqtt_rest_bridge.processes.spawning import spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
@@ -106,12 +106,12 @@ def assemble(
     runs = RunIds(unique_keys=store is not None)
     quiet_log = QuietLog(runs)
     reporter = StatusReporter(statistics, publisher.put_status, topic)
-    observer = None if settings.admin_port is None else Observer(runs)
-    outcomes = Outcomes(publisher, statistics, runs, reporter.health_changed, quiet_log, observer)
+    records = None if settings.admin_port is None else BrokerRecords(runs)
+    outcomes = Outcomes(publisher, statistics, runs, reporter.health_changed, quiet_log, records)
     server = ServerReports(outcomes)
-    oversight = None if observer is None else Oversight(observer, reporter, statistics, server, store, loop, troubles)
+    admin = None if records is None else AdminAnswers(records, reporter, statistics, server, store, loop, troubles)
     for_bridges = replace(bridge_settings(settings), runs=runs)
-    pool = BridgePool(processes, spawn, for_bridges, server, loop, oversight, settings.start_seconds)
+    pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds)
     return_large_blocks()
     queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
     dispatcher = Dispatcher(

@@ -152,7 +152,7 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
         server_certfile=settings.server_certfile,
         server_keyfile=settings.server_keyfile,
         access_log=settings.access_log,
-        observed=settings.admin_port is not None,
+        recorded=settings.admin_port is not None,
         admin_token=settings.admin_token,
         confirms=settings.confirms,
     )

@@ -77,7 +77,7 @@ class Dispatcher:
         self._workers = workers
         self._queue = queue
         self._store = store
-        self._observer = outcomes.observer
+        self._records = outcomes.records
         self._ids = itertools.count(1)
         self._room = room(self._time_over)
 
@@ -86,8 +86,8 @@ class Dispatcher:
         self._server.replace((numbered.route for numbered in routes), reads, replies)
         watched = self._server.watching.entries()
         self.table = build_table(routes, watched, self._outcomes.statistics, self._workers, self._queue)
-        if self._observer is not None:
-            self._observer.keep(event_names(numbered.route for numbered in routes))
+        if self._records is not None:
+            self._records.keep(event_names(numbered.route for numbered in routes))
         gone: list[Offered] = []
         for offered in list(self._room.empty()):  # by the present definition of their events
             present = self.table.by_name.get(offered.listening.name)
@@ -118,8 +118,8 @@ class Dispatcher:
         """
         found = self.table.listeners.find(message.topic)
         if not found:
-            if self._observer is not None and self._observer.following:
-                self._observer.unmatched(message)
+            if self._records is not None and self._records.following:
+                self._records.unmatched(message)
             if delivery is None:
                 return
         if delivery is not None:

@@ -12,8 +12,8 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Publication, RunIds
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Offered, PublisherPort, ReleaseCredits
-from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.quiet_log import QuietLog
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import loggable
@@ -29,7 +29,7 @@ class Outcomes:
         runs: Makes the ids of calls.
         on_health: Called with the statistics of a route whose health changed.
         quiet: Logs what may come often.
-        observer: Counts for the admin port; None where there is none.
+        records: Of the admin port; None where there is none.
     """
 
     publisher: PublisherPort
@@ -37,7 +37,7 @@ class Outcomes:
     runs: RunIds
     on_health: Callable[[RouteStatistics], None]
     quiet: QuietLog
-    observer: Observer | None = None
+    records: BrokerRecords | None = None
 
     def ended(self, call: Call, result: CallResult, release_credits: ReleaseCredits) -> None:
         """Note a call that has ended, and publish its result."""
@@ -54,8 +54,8 @@ class Outcomes:
             statistics.skip()
         else:
             changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
-        if self.observer is not None:
-            self.observer.ended(call, result)
+        if self.records is not None:
+            self.records.ended(listening.name, listening.event, call.run, call.message, result)
         if changed:
             self._report_health(statistics)
         if result.publication is not None:
@@ -65,8 +65,8 @@ class Outcomes:
         """Note a call whose bridge process died, or whose event is gone."""
         listening = call.listening
         self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic, run=call.run)
-        if self.observer is not None:
-            self.observer.lost(call, failure)
+        if self.records is not None:
+            self.records.lost(listening.name, listening.event, call.run, call.message, failure)
         if listening.statistics.failure(failure.code, failure.message, time.time()):
             self._report_health(listening.statistics)
         self._publish_failure(call, failure, _no_credits)
@@ -78,8 +78,8 @@ class Outcomes:
             logging.WARNING, listening.name, "refused a message on %s: %s", loggable(message.topic), failure.message,
             run=offered.run,
         )  # fmt: skip
-        if self.observer is not None:
-            self.observer.refused(offered, failure)
+        if self.records is not None:
+            self.records.refused(listening.name, listening.event, offered.run, message, failure)
         if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
             self._report_health(listening.statistics)
         if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew

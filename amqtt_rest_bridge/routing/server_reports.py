@@ -50,8 +50,8 @@ class ServerReports:
         self.unmatched.note(report.unmatched, report.unmatched_totals)
         for event in report.events:
             self._outcomes.quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
-        if self._outcomes.observer is not None:
-            self._outcomes.observer.served(report.requests, report.times)
+        if self._outcomes.records is not None:
+            self._outcomes.records.served(report.requests, report.times)
         for route, answers in report.routes.items():
             statistics = self._outcomes.statistics.get(route)
             if statistics is not None and statistics.served(answers, time.time()):

@@ -51,7 +51,7 @@ class Engine:
         self._timers = Timers()
 
     sent = outcome = True  # what is queued, at once
-    recorder = None
+    records = None
 
     def publish(self, publication: Publication) -> bool:
         self._link.send(Publish([publication]))

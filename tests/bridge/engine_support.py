@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.oauth2 import Sender
-from amqtt_rest_bridge.bridge.engine import Engine
-from amqtt_rest_bridge.bridge.observation import OpenAdmin
+from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
 from amqtt_rest_bridge.bridge.ports import Server
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd

@@ -15,7 +15,7 @@ from amqtt_rest_bridge.http_server import Pending, Request, Response
 from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
-from amqtt_rest_bridge.records.recorder import Recorder
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 
 REQUEST_ID = "0f9a2e4c-0000-4000-8000-000000000001"
 NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z
@@ -60,7 +60,7 @@ class FakeBroker:
     `on_wait` returns for its topic; where that is None, `waiting` has the place of the request that waits.
     """
 
-    recorder: Recorder | None = None
+    records: BridgeRecords | None = None
 
     def __init__(self) -> None:
         self.published: list[Publication] = []

@@ -296,7 +296,7 @@ def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: 
 OBSERVING: Final = frozenset(
     str(path)
     for path in PACKAGE.rglob("*.py")
-    if path.parent.name in ("admin", "records") or path.name in ("observation.py", "observer.py", "oversight.py")
+    if path.parent.name in ("admin", "records") or path.name == "admin_answers.py"
 )
 """The modules whose functions are for the admin port alone."""
 
@@ -329,7 +329,7 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
     if port is None:
         assert called == {}
     else:
-        assert (called["observer.py:ended"], called["recorder.py:_add"]) == (10, 20)
+        assert (called["broker_records.py:ended"], called["bridge_records.py:_add"]) == (10, 20)
 
 
 @pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])

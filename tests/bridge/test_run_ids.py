@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.findings import Finding
+from amqtt_rest_bridge.admin.records import RouteRecords
 from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import RunIds
 from tests.bridge.admin_support import Events, admin_of, client_route, server_route
@@ -135,5 +135,5 @@ def test_failures_that_only_the_broker_has_are_found_by_their_ids() -> None:
         Record(0.1 * number, "call", str(number), "R", "E", "in", code="http_status", message="400")
         for number in range(3)
     ]
-    finding = Finding(lambda: None, failures=alike[:1], kept=alike)
-    assert [record.id for record in finding.last_failures()] == ["2", "1", "0"]
+    records = RouteRecords(lambda: None, failures=alike[:1], kept=alike)
+    assert [record.id for record in records.last_failures()] == ["2", "1", "0"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.admin import pages
-from amqtt_rest_bridge.admin.live import MOST_FOLLOWERS
+from amqtt_rest_bridge.admin.records import MOST_FOLLOWERS
 from tests.bridge.admin_support import admin_of, client_route, server_route
 from tests.bridge.host import Client, Host, configuration, hosting
 from tests.bridge.http_server_support import Raw, post

@@ -32,7 +32,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute
-from amqtt_rest_bridge.records.recorder import Recorder
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 
@@ -74,7 +74,7 @@ class RouteRunner:
         settings: Of the plugin.
         sender: Sends requests; closed with the runner.
         context: The parts of the engine that runners share.
-        recorder: Records calls for the admin port; None where there is none.
+        records: Of the admin port; None where there is none.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
@@ -86,7 +86,7 @@ class RouteRunner:
         settings: BridgeSettings,
         sender: Sender,
         context: RouteContext,
-        recorder: Recorder | None = None,
+        records: BridgeRecords | None = None,
     ) -> None:
         route = numbered.route
         self.name = route.name
@@ -96,7 +96,7 @@ class RouteRunner:
         self._context = context
         self._outbox = context.outbox
         self._pace = context.pace
-        means = Means(time.time, random.random, settings.runs, None if recorder is None else partial(_record, recorder))
+        means = Means(time.time, random.random, settings.runs, None if records is None else partial(_record, records))
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
@@ -368,10 +368,10 @@ def _is_incomplete(call: OpenCall) -> bool:
     return call.exchange is None and not call.has_payload
 
 
-def _record(recorder: Recorder, call: OpenCall, verdict: Verdict) -> None:
+def _record(records: BridgeRecords, call: OpenCall, verdict: Verdict) -> None:
     kind = _KINDS.get(verdict.step, "call")
     waited, of = call.waited(time.time()), call.event.of
-    recorder.call(
+    records.call(
         of, call.run, call.message.topic, call.url, verdict.status, verdict.failure, call.tries, waited, call.took, kind
     )
 

@@ -29,7 +29,7 @@ from amqtt_rest_bridge.http_server.refusals import internal_error
 from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
-from amqtt_rest_bridge.records.recorder import Failure
+from amqtt_rest_bridge.records.bridge_records import Failure
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class RouteApplication:
         self._port = port
         self._clock = clock
         self._monotonic = monotonic
-        self._recorder = broker.recorder
+        self._records = broker.records
         self._table = EndpointTable(
             (event.endpoint, event.method.value, _Endpoint(route, event, broker, turns, guesses, port, max_body_bytes))
             for route in routes
@@ -87,10 +87,10 @@ class RouteApplication:
         except RefusedError as failure:  # by no endpoint
             path, status = readable(path_of(request.target)), failure.refusal.status
             self._broker.unmatched(self._port, request.method, path, status)
-            if self._recorder is not None:
+            if self._records is not None:
                 refusal = failure.refusal
                 told = refusal.code, refusal.message, refusal.hint
-                self._recorder.request(
+                self._records.request(
                     _UNMATCHED, request.id, request.method, request.target, None, refusal.status, told
                 )
             return refused(failure.refusal)
@@ -148,7 +148,7 @@ class _Endpoint:
         self._broker = broker
         self._guesses = guesses
         self._port = port
-        self._recorder = broker.recorder
+        self._records = broker.records
         self._of = route, event
         self._masker = masker_of(route)
         self._served = ServedEvent(route.name, event.name, f"{event.method} {self._masker.address(event.endpoint)}")
@@ -209,10 +209,10 @@ class _Endpoint:
         self._broker.answered(self._served, request.http.id, status, code, message, seconds)
 
     def _record(self, request: EventRequest, status: str, failure: Failure | None) -> None:
-        if self._recorder is not None:
+        if self._records is not None:
             http = request.http
             began = request.timestamp
-            self._recorder.request(
+            self._records.request(
                 self._of, http.id, http.method, http.target, request.topic, status, failure, began
             )
 

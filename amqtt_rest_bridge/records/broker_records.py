@@ -1,7 +1,7 @@
-"""What the admin port shows of the broker's side: counts of every event, and what no bridge process sees.
+"""What the broker process counts of every event, and records of what no bridge process sees, for the admin port.
 
-That is: messages that were refused, lost with a bridge process, or matched no route. There is an observer only where
-there is an admin port. The broker's loop alone.
+That is: messages that were refused, lost with a bridge process, or matched no route. There are such records only
+where there is an admin port. The broker's loop alone.
 """
 
 import time
@@ -15,13 +15,12 @@ from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
     Durations,
     EventCounts,
-    FoundRecords,
-    Observed,
+    LastRecords,
+    LiveRecords,
     Record,
 )
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
-from amqtt_rest_bridge.model import Message, RunIds
-from amqtt_rest_bridge.routing.calls import Call, EventName, Offered
+from amqtt_rest_bridge.model import ClientEvent, Message, Run, RunIds
 from amqtt_rest_bridge.topics import loggable
 
 _RECENT: Final = 50  # records of a route
@@ -30,8 +29,11 @@ _MOST_LIVE: Final = 1000  # records between two looks at them
 
 SUCCEEDED: Final = "succeeded"
 
+EventName = tuple[str, str]
+"""A route's name and its event's."""
 
-class Observer:
+
+class BrokerRecords:
     """Count, and keep the last records of each route; `runs` makes the ids of calls."""
 
     def __init__(self, runs: RunIds) -> None:
@@ -58,16 +60,15 @@ class Observer:
             by_route.setdefault(route, {})[event] = counts
         return by_route
 
-    def ended(self, call: Call, result: CallResult) -> None:
+    def ended(self, name: EventName, event: ClientEvent, run: Run, message: Message, result: CallResult) -> None:
         """Count a call that has ended, and keep a failure: the bridge process that has recorded it may die."""
-        listening = call.listening
-        self._count(listening.name, result.code or SUCCEEDED, result.waited, result.took)
-        if result.code is None or result.code == SKIPPED or listening.name not in self._counts:
+        self._count(name, result.code or SUCCEEDED, result.waited, result.took)
+        if result.code is None or result.code == SKIPPED or name not in self._counts:
             return
-        route, event = listening.name
+        route = name[0]
         record = Record(
-            time.time(), "call", self._runs.of(call.run, route, event), route, event, loggable(call.message.topic),
-            listening.event.method.value, status=result.status or None, code=result.code, message=result.message,
+            time.time(), "call", self._runs.of(run, *name), *name, loggable(message.topic), event.method.value,
+            status=result.status or None, code=result.code, message=result.message,
             hint=FAILURES[result.code].hint,
         )  # fmt: skip
         kept = self._kept.get(route)
@@ -75,18 +76,18 @@ class Observer:
             kept = self._kept[route] = deque(maxlen=_KEPT)
         kept.append(record)
 
-    def lost(self, call: Call, failure: CallError) -> None:
+    def lost(self, name: EventName, event: ClientEvent, run: Run, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
-        waited = max(0.0, time.time() - call.message.timestamp)  # and what its requests took, which is not known
-        self._count(call.listening.name, failure.code.value, waited, 0.0)
-        self._record("call", call, failure, round(1000 * waited, 1))
+        waited = max(0.0, time.time() - message.timestamp)  # and what its requests took, which is not known
+        self._count(name, failure.code.value, waited, 0.0)
+        self._record("call", name, event, run, message, failure, round(1000 * waited, 1))
 
-    def refused(self, offered: Offered, failure: CallError) -> None:
+    def refused(self, name: EventName, event: ClientEvent, run: Run, message: Message, failure: CallError) -> None:
         """Count and record a message that was not admitted."""
-        counts = self._counts.get(offered.listening.name)
+        counts = self._counts.get(name)
         if counts is not None:
             counts.refused += 1
-        self._record("refused", offered, failure, None)
+        self._record("refused", name, event, run, message, failure)
 
     def unmatched(self, message: Message) -> None:
         """Record a message that concerns no route, while that is followed; not the broker's own on `$SYS`."""
@@ -105,18 +106,18 @@ class Observer:
                 counts.took.buckets = [sum(pair) for pair in zip(counts.took.buckets, own.buckets, strict=True)]
                 counts.took.seconds += own.seconds
 
-    def found(self, route: str, awaited: int) -> FoundRecords:
+    def last(self, route: str, awaited: int) -> LastRecords:
         """Return the last records of a route; all of them are failures."""
         records = list(self._records.get(route, ()))
-        return FoundRecords(route, records, records, awaited, list(self._kept.get(route, ())))
+        return LastRecords(route, records, records, awaited, list(self._kept.get(route, ())))
 
-    def take_live(self) -> Observed | None:
+    def take_live(self) -> LiveRecords | None:
         """Return what was recorded since the last time, None without any."""
         if not self._live:
             return None
         records, self._live = self._live, []
         dropped, self._dropped = self._dropped, 0
-        return Observed(records, dropped)
+        return LiveRecords(records, dropped)
 
     def _count(self, name: EventName, outcome: str, waited: float, took: float) -> None:
         counts = self._counts.get(name)
@@ -128,12 +129,20 @@ class Observer:
             if took:  # else nothing was sent, which would make the server look fast
                 counts.took.add(took, BUCKETS)
 
-    def _record(self, kind: str, of: Call | Offered, failure: CallError, waited_ms: float | None) -> None:
-        route, event = of.listening.name
+    def _record(
+        self,
+        kind: str,
+        name: EventName,
+        event: ClientEvent,
+        run: Run,
+        message: Message,
+        failure: CallError,
+        waited_ms: float | None = None,
+    ) -> None:
+        route = name[0]
         record = Record(
-            time.time(), kind, self._runs.of(of.run, route, event), route, event, loggable(of.message.topic),
-            of.listening.event.method.value, code=failure.code.value, message=failure.message, hint=failure.hint,
-            waited_ms=waited_ms,
+            time.time(), kind, self._runs.of(run, *name), *name, loggable(message.topic), event.method.value,
+            code=failure.code.value, message=failure.message, hint=failure.hint, waited_ms=waited_ms,
         )  # fmt: skip
         records = self._records.get(route)
         if records is None:

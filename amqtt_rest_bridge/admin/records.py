@@ -1,25 +1,102 @@
-"""Server-sent events (WHATWG HTML section 9.2): every message and request, as it happens, to each follower.
+"""Records as people see them: the last ones of a route, gathered from every process, and those of now. Any thread.
 
-A follower that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
+The latter are server-sent events (WHATWG HTML section 9.2), one for each message and request, to each follower. One
+that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.link.admin_frames import Observed, Record, WantFollow
+from amqtt_rest_bridge.link.admin_frames import LastRecords, LiveRecords, Record, WantLive, WantRecords
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
+RECENT: Final = 50
+FAILURES: Final = 20
 MOST_FOLLOWERS: Final = 16  # of a kind
 _MOST_EVENTS: Final = 1000  # that wait for one follower
 _PIECE_BYTES: Final = 65_536
 _BEAT_SECONDS: Final = 15.0  # between comments that keep the connection open through proxies
 _BEAT: Final = b": still here\n\n"
+
+
+@dataclass(slots=True, eq=False)
+class RouteRecords:
+    """What is gathered of a route; `missing` is how many processes have still to answer, None before the broker."""
+
+    wake: Callable[[], None]
+    records: list[Record] = field(default_factory=list)
+    failures: list[Record] = field(default_factory=list)
+    kept: list[Record] = field(default_factory=list)
+    missing: int | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every process has answered."""
+        return self.missing == 0
+
+    def recent(self) -> list[Record]:
+        """Return the last records, the newest first."""
+        return sorted(self.records, key=lambda record: record.time, reverse=True)[:RECENT]
+
+    def last_failures(self) -> list[Record]:
+        """Return the last failures, the newest first; those the broker kept where no process has them any more."""
+        found = {record.id for record in self.failures if record.kind != "retry"}
+        lost = [record for record in self.kept if record.id not in found]
+        return sorted([*self.failures, *lost], key=lambda record: record.time, reverse=True)[:FAILURES]
+
+
+class RecordQuestions:
+    """Ask every process.
+
+    Args:
+        records: Of this process.
+        send: Asks the broker, which asks the other processes.
+    """
+
+    def __init__(self, records: BridgeRecords, send: Callable[[WantRecords], None]) -> None:
+        self._records = records
+        self._send = send
+        self._lock = threading.Lock()
+        self._open: dict[str, list[RouteRecords]] = {}
+
+    def begin(self, route: str, wake: Callable[[], None]) -> RouteRecords:
+        """Ask for the records of a route; `wake` is called when the last process has answered."""
+        gathered = RouteRecords(wake)
+        own = self._records.last(route)
+        gathered.records += own.records
+        gathered.failures += own.failures
+        with self._lock:
+            self._open.setdefault(route, []).append(gathered)
+            self._send(WantRecords(route))
+        return gathered
+
+    def end(self, route: str, gathered: RouteRecords) -> None:
+        """Wait no longer."""
+        with self._lock:
+            open_ones = [one for one in self._open.pop(route, []) if one is not gathered]
+            if open_ones:
+                self._open[route] = open_ones
+
+    def take(self, found: LastRecords) -> None:
+        """Take an answer; those of one route that are asked for at the same time share them."""
+        with self._lock:
+            waiting = list(self._open.get(found.route, ()))
+            for gathered in waiting:
+                gathered.records += found.records
+                gathered.failures += found.failures
+                gathered.kept += found.kept
+                gathered.missing = found.awaited if gathered.missing is None else gathered.missing - 1
+        for gathered in waiting:
+            if gathered.is_complete:
+                gathered.wake()
 
 
 def shown(record: Record) -> dict[str, Any]:
@@ -111,10 +188,10 @@ class Follower:
         self._leave(self)
 
 
-class Live:
+class Followers:
     """All followers; while one wants records, `send` has every process send its records."""
 
-    def __init__(self, send: Callable[[WantFollow], None]) -> None:
+    def __init__(self, send: Callable[[WantLive], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._followers: tuple[Follower, ...] = ()
@@ -131,21 +208,21 @@ class Live:
             self._use((*self._followers, follower))
         return follower
 
-    def take(self, observed: Observed) -> None:
+    def take(self, live: LiveRecords) -> None:
         """Pass records on; each is written as JSON once."""
         followers = self._followers
         if not followers:
             return
         first = self._number + 1
-        self._number += len(observed.records)
+        self._number += len(live.records)
         events = [
             (record, b"id: %d\n" % number + event(None, shown(record)))
-            for number, record in enumerate(observed.records, first)
+            for number, record in enumerate(live.records, first)
         ]
         for follower in followers:
             wanted = [text for record, text in events if follower.wants(record)]
-            if wanted or observed.dropped:
-                follower.put(wanted, observed.dropped)
+            if wanted or live.dropped:
+                follower.put(wanted, live.dropped)
 
     def _leave(self, follower: Follower) -> None:
         with self._lock:
@@ -155,4 +232,4 @@ class Live:
         before, self._followers = self._followers, followers
         wanted = any(one.wants_any for one in followers)
         if wanted is not any(one.wants_any for one in before):
-            self._send(WantFollow(on=wanted))
+            self._send(WantLive(on=wanted))

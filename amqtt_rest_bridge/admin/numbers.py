@@ -1,4 +1,4 @@
-"""The broker's numbers, asked for when a caller wants them. Any thread.
+"""The broker's numbers, asked for when a caller wants them, and samples of the last ten minutes. Any thread.
 
 One question is on its way at a time; callers meanwhile share its answer, so that many who look cost the broker no
 more than one. An answer comes in parts. They have the number of their question: a question that is asked again may be
@@ -7,13 +7,16 @@ answered twice, and parts of two answers must never pass for a whole one.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from amqtt_rest_bridge.link.admin_frames import BrokerInsight, Insight, RouteInsight, WantInsight
+from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, NumbersPart, RouteNumbers, WantNumbers
 
 REMIND_SECONDS: Final = 0.5
+SAMPLE_SECONDS: Final = 10.0
+SAMPLES: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +24,14 @@ class Numbers:
     """What the broker counted at `at` (monotonic seconds); the routes by name, in order."""
 
     at: float
-    routes: dict[str, RouteInsight]
-    broker: BrokerInsight
+    routes: dict[str, RouteNumbers]
+    broker: BrokerNumbers
 
 
-class Insights:
+class NumbersCache:
     """Ask the broker by `send`."""
 
-    def __init__(self, send: Callable[[WantInsight], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, send: Callable[[WantNumbers], None], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -36,7 +39,7 @@ class Insights:
         self._asked_at = 0.0
         self._next: bool | None = None  # to be asked for after that
         self._number = 0  # of the question
-        self._parts: dict[str, RouteInsight] = {}
+        self._parts: dict[str, RouteNumbers] = {}
         self._wakes: list[tuple[Callable[[], None], bool]] = []  # and whether with statuses
         self._latest: Numbers | None = None
         self._latest_with_statuses: Numbers | None = None
@@ -65,9 +68,9 @@ class Insights:
         with self._lock:
             if self._asked is not None and self._monotonic() - self._asked_at > REMIND_SECONDS:
                 self._asked_at = self._monotonic()
-                self._send(WantInsight(self._number, self._asked))
+                self._send(WantNumbers(self._number, self._asked))
 
-    def take(self, part: Insight) -> None:
+    def take(self, part: NumbersPart) -> None:
         """Take a part of the answer."""
         with self._lock:
             if part.number != self._number or self._asked is None:  # it has been answered
@@ -90,4 +93,45 @@ class Insights:
     def _send_question(self, statuses: bool) -> None:
         self._asked, self._asked_at, self._parts = statuses, self._monotonic(), {}
         self._number += 1
-        self._send(WantInsight(self._number, statuses))
+        self._send(WantNumbers(self._number, statuses))
+
+
+class Sample(NamedTuple):
+    """Messages and requests within one sample."""
+
+    succeeded: int
+    failed: int
+
+
+class Samples:
+    """What the pages draw: what went well and failed, of each route, every ten seconds. 1 KB of memory a route."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, int]] = {}
+        self._samples: dict[str, deque[Sample]] = {}
+        self._at: float | None = None
+
+    def add(self, numbers: Numbers) -> None:
+        """Add a sample: what has been counted since the one before, for as many seconds as have passed."""
+        samples: dict[str, deque[Sample]] = {}
+        before: dict[str, tuple[int, int]] = {}
+        for name, route in numbers.routes.items():
+            failed = route.failed + route.refused
+            last = self._before.get(name)
+            kept = self._samples.get(name)
+            samples[name] = deque(maxlen=SAMPLES) if kept is None else kept
+            if last is not None:
+                samples[name].append(Sample(max(0, route.succeeded - last[0]), max(0, failed - last[1])))
+            before[name] = (route.succeeded, failed)
+        self._before, self._samples, self._at = before, samples, numbers.at
+
+    def of(self, route: str) -> list[Sample]:
+        """Return the samples of a route, the oldest first."""
+        return list(self._samples.get(route, ()))
+
+    def rate(self, route: str) -> float | None:
+        """Return messages and requests a second in the last sample, None before there is one."""
+        samples = self._samples.get(route)
+        if not samples:
+            return None
+        return (samples[-1].succeeded + samples[-1].failed) / SAMPLE_SECONDS

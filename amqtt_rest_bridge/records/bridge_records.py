@@ -1,26 +1,28 @@
-"""The last calls and requests of each route, for the admin port; there is a recorder only where there is such a port.
+"""The last calls and requests of each route in a bridge process; there are records only where there is an admin port.
 
 The workers and the ports' threads record, which has to be cheap: one value into a bounded queue, nothing formatted, no
-lock. Secrets are masked when they are read. Any thread.
+lock. Secrets are masked when they are read. The broker asks on the link's readers; live records leave on the timers'
+thread. Any thread may call.
 
 Decision: a route keeps its last 50 calls and requests, and its last 20 failures, which successes do not push out.
 """
 
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec import Struct
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.link.admin_frames import FoundRecords, Observed, Record
+from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, Record, WantLive, WantRecords
 from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route, Run, RunIds, ServerEvent
 from amqtt_rest_bridge.topics import loggable
 
 _RECENT: Final = 50  # of a route
 _FAILURES: Final = 20
+_LIVE_SECONDS: Final = 0.1
 _MOST_LIVE: Final = 1000  # records between two looks at them
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
 
@@ -50,15 +52,32 @@ class _Raw(Struct, gc=False):
     waited: float | None = None
 
 
-class Recorder:
-    """Record; `runs` makes the ids of calls."""
+class BridgeRecords:
+    """Record, and answer for what is recorded.
 
-    def __init__(self, runs: RunIds) -> None:
+    Args:
+        runs: Makes the ids of calls.
+        after: Calls a function once, so many seconds from now.
+        send: Sends a frame to the broker.
+        show: Takes live records; None sends them to the broker.
+    """
+
+    def __init__(
+        self,
+        runs: RunIds,
+        after: Callable[[float, Callable[[], None]], None],
+        send: Callable[[FromAdmin], None],
+        show: Callable[[LiveRecords], None] | None = None,
+    ) -> None:
         self._runs = runs
+        self._after = after
+        self._send = send
+        self._show = show or send
         self._recent: dict[str, deque[_Raw]] = {}
         self._failures: dict[str, deque[_Raw]] = {}
-        self._live: deque[_Raw] | None = None
+        self._live: deque[_Raw] | None = None  # while there are followers
         self._followed = 0  # records since the last look
+        self._is_due = False
 
     def keep(self, routes: Collection[str]) -> None:
         """Record the calls of these routes from now on, and forget the others."""
@@ -107,28 +126,32 @@ class Recorder:
         seconds = 0.0 if began is None or began > now else now - began
         self._add(_Raw(now, "request", of, request_id, topic, method, target, status, failure, None, seconds))
 
-    def found(self, route: str) -> FoundRecords:
+    def last(self, route: str) -> LastRecords:
         """Return the last records and failures of a route, the oldest first."""
         recent = [self._shown(raw) for raw in tuple(self._recent.get(route, ()))]
-        return FoundRecords(route, recent, [self._shown(raw) for raw in tuple(self._failures.get(route, ()))])
+        return LastRecords(route, recent, [self._shown(raw) for raw in tuple(self._failures.get(route, ()))])
 
-    def follow(self, on: bool) -> None:
-        """Begin or cease to gather what `take_live` returns."""
-        self._live, self._followed = (deque(maxlen=_MOST_LIVE) if on else None), 0
+    def handle(self, frame: WantRecords | WantLive) -> None:
+        """Do what the broker asks for."""
+        if isinstance(frame, WantRecords):
+            self._send(self.last(frame.route))
+            return
+        self._live, self._followed = (deque(maxlen=_MOST_LIVE) if frame.on else None), 0
+        if frame.on and not self._is_due:
+            self._is_due = True
+            self._after(_LIVE_SECONDS, self._look)
 
-    @property
-    def is_followed(self) -> bool:
-        """Return whether records are gathered for those that follow."""
-        return self._live is not None
-
-    def take_live(self) -> Observed | None:
-        """Return what was recorded since the last time, None without any."""
+    def _look(self) -> None:
+        """Show what was recorded in the last moment to those that follow."""
         live = self._live
-        if not live:
-            return None
-        self._live = deque(maxlen=_MOST_LIVE)
-        count, self._followed = self._followed, 0
-        return Observed([self._shown(raw) for raw in live], max(0, count - len(live)))
+        self._is_due = live is not None
+        if live is None:
+            return
+        self._after(_LIVE_SECONDS, self._look)
+        if live:
+            self._live = deque(maxlen=_MOST_LIVE)
+            count, self._followed = self._followed, 0
+            self._show(LiveRecords([self._shown(raw) for raw in live], max(0, count - len(live))))
 
     def _add(self, raw: _Raw) -> None:
         route = raw.of[0]

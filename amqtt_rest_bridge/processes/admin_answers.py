@@ -9,24 +9,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import (
-    BrokerInsight,
+    BrokerNumbers,
     EventCounts,
-    FindRecords,
-    Follow,
-    FoundRecords,
     FromAdmin,
-    Insight,
-    Observed,
-    RouteInsight,
-    WantFollow,
-    WantInsight,
+    LastRecords,
+    LiveRecords,
+    NumbersPart,
+    RouteNumbers,
+    WantLive,
+    WantNumbers,
     WantRecords,
 )
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.model import OverloadPolicy
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import Store
-from amqtt_rest_bridge.routing.observer import Observer
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.status import StatusReporter, spool_refuses
@@ -44,17 +42,17 @@ Processes = Sequence[BridgeProcess]
 class _Gathered:
     """An answer that is gathered: `link` is that of the process which has asked, not that of its successor."""
 
-    question: WantInsight
+    question: WantNumbers
     link: BrokerEnd
     counts: Mapping[str, dict[str, EventCounts]]
     restarts: int
 
 
-class Oversight:
+class AdminAnswers:
     """Answer, and pass on what bridge processes answer each other.
 
     Args:
-        observer: What the broker's side has counted and recorded.
+        records: What the broker's side has counted and recorded.
         reporter: The status of the routes, and how the last reload ended.
         statistics: Those of the present routes, by name.
         server: Knows the ports that are not served.
@@ -65,7 +63,7 @@ class Oversight:
 
     def __init__(
         self,
-        observer: Observer,
+        records: BrokerRecords,
         reporter: StatusReporter,
         statistics: Mapping[str, RouteStatistics],
         server: ServerReports,
@@ -73,7 +71,7 @@ class Oversight:
         loop: asyncio.AbstractEventLoop,
         troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self._observer = observer
+        self._records = records
         self._reporter = reporter
         self._statistics = statistics
         self._server = server
@@ -87,48 +85,48 @@ class Oversight:
         """Handle a frame of a bridge process; `restarts` is how many of them had to be started again."""
         first, *others = processes
         match frame:
-            case WantInsight():
+            case WantNumbers():
                 if (first.link, frame.number) != self._answering:  # else it is asked again
-                    gathered = _Gathered(frame, first.link, self._observer.counts(), restarts)
+                    gathered = _Gathered(frame, first.link, self._records.counts(), restarts)
                     self._gather(list(self._statistics), gathered, processes)
             case WantRecords(route):
                 asked = [bridge for bridge in others if bridge.ready]
-                first.link.send(self._observer.found(route, len(asked)))
+                first.link.send(self._records.last(route, len(asked)))
                 for bridge in asked:
-                    bridge.link.send(FindRecords(route))
-            case FoundRecords():
+                    bridge.link.send(WantRecords(route))
+            case LastRecords():
                 first.link.send(frame)
-            case Observed():
+            case LiveRecords():
                 self._pass_on(frame, first)
-            case WantFollow(on):
+            case WantLive(on):
                 self._follow(on, processes)
 
     def became_ready(self, bridge: BridgeProcess, processes: Processes) -> None:
         """Note a bridge process that has been started; followers by the first one have to ask it again."""
         if bridge is processes[0]:
             self._follow(False, processes)
-        elif self._observer.following:
-            bridge.link.send(Follow(on=True))
+        elif self._records.following:
+            bridge.link.send(WantLive(on=True))
 
     def _gather(self, routes: list[str], gathered: "_Gathered", processes: Processes) -> None:
         """Send the next part of an answer."""
         self._answering = None
         part, left = routes[:_ROUTES_AT_ONCE], routes[_ROUTES_AT_ONCE:]
-        insights = [
-            self._insight(statistics, gathered.counts.get(name, {}), gathered.question.statuses)
+        numbers = [
+            self._route(statistics, gathered.counts.get(name, {}), gathered.question.statuses)
             for name in part
             if (statistics := self._statistics.get(name)) is not None
         ]
         is_last = self._server.unmatched.prepare() and not left
         broker = self._broker(processes, gathered.restarts) if is_last else None
-        gathered.link.send(Insight(gathered.question.number, insights, broker))
+        gathered.link.send(NumbersPart(gathered.question.number, numbers, broker))
         if not is_last:
             self._answering = gathered.link, gathered.question.number
             self._loop.call_soon(self._gather, left, gathered, processes)
 
-    def _insight(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteInsight:
+    def _route(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteNumbers:
         admission = statistics.admission
-        return RouteInsight(
+        return RouteNumbers(
             statistics.name,
             statistics.health if self._reporter.fault_of(statistics) is None else "Red",
             events,
@@ -143,7 +141,7 @@ class Oversight:
             self._reporter.status(statistics) if statuses else None,
         )
 
-    def _broker(self, processes: Processes, restarts: int) -> BrokerInsight:
+    def _broker(self, processes: Processes, restarts: int) -> BrokerNumbers:
         failure = self._reporter.reload_failure
         away = [str(index) for index, bridge in enumerate(processes) if not bridge.ready]
         reasons = [f"bridge process {', '.join(away)} is away and being started again"] if away else []
@@ -159,15 +157,15 @@ class Oversight:
         errors = 0 if failure is None else max(1, failure.errors)
         reasons += [*self._server.troubles(), *self._troubles()]
         unmatched = self._server.unmatched
-        return BrokerInsight(restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None)
+        return BrokerNumbers(restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None)
 
     def _follow(self, on: bool, processes: Processes) -> None:
-        if on == self._observer.following:
+        if on == self._records.following:
             return
-        self._observer.following = on
+        self._records.following = on
         for bridge in processes:
             if bridge.ready:
-                bridge.link.send(Follow(on))
+                bridge.link.send(WantLive(on))
         if on:
             self._look(processes)
         elif self._timer is not None:
@@ -175,10 +173,10 @@ class Oversight:
 
     def _look(self, processes: Processes) -> None:
         self._timer = self._loop.call_later(_LIVE_SECONDS, self._look, processes)
-        observed = self._observer.take_live()
-        if observed is not None:
-            self._pass_on(observed, processes[0])
+        live = self._records.take_live()
+        if live is not None:
+            self._pass_on(live, processes[0])
 
-    def _pass_on(self, observed: Observed, first: BridgeProcess) -> None:
+    def _pass_on(self, live: LiveRecords, first: BridgeProcess) -> None:
         if first.ready and first.link.backlog < _MOST_UNREAD:
-            first.link.send(observed)
+            first.link.send(live)
