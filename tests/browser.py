@@ -25,6 +25,7 @@ from tests.waiting import eventually
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _KEYS = {"Tab": 9, "Enter": 13}
+_LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
 
 
 class _NavigatedError(Exception):
@@ -34,20 +35,34 @@ class _NavigatedError(Exception):
 class Page:
     """One page in a window; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
 
-    def __init__(self, connection: Connection, first: "Page | None" = None) -> None:
+    def __init__(
+        self, connection: Connection, first: "Page | None" = None, profile: dict[str, str] | None = None
+    ) -> None:
         self._connection = connection
         self._numbers: Iterator[int] = itertools.count(1) if first is None else first._numbers
+        self._errors_of: dict[str | None, list[str]] = {} if first is None else first._errors_of
         self._session: str | None = None
-        self.errors: list[str] = [] if first is None else first.errors
+        self._profile: dict[str, str] = profile or ({} if first is None else first._profile)
+        self.errors: list[str] = [] if first is None or profile else first.errors
         # In a window of its own, so that a page that is opened later does not hide it.
-        target = self._do("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
+        target = self._do("Target.createTarget", url="about:blank", newWindow=True, **self._profile)["targetId"]
         self._session = self._do("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._errors_of[self._session] = self.errors
         for domain in ("Page", "Runtime", "Log"):
             self._do(f"{domain}.enable")
 
     def another(self) -> "Page":
         """Return one more page in the same browser, with the same `errors`."""
         return Page(self._connection, self)
+
+    @contextmanager
+    def elsewhere(self) -> "Iterator[Page]":
+        """Open a page as a browser of its own would: it shares no worker, no storage and no `errors` with this one."""
+        profile = self._do("Target.createBrowserContext", of_page=False)
+        try:
+            yield Page(self._connection, self, profile)
+        finally:
+            self._do("Target.disposeBrowserContext", of_page=False, **profile)
 
     def close(self) -> None:
         """Close this page."""
@@ -65,7 +80,8 @@ class Page:
     def open(self, url: str) -> None:
         """Open an address and wait until its page has been read and its scripts have run."""
         self._do("Page.navigate", url=url)
-        eventually(lambda: self.evaluate("location.href !== 'about:blank' && document.readyState") == "complete")
+        ready = "location.href !== 'about:blank' && document.readyState === 'complete'"
+        eventually(lambda: self.evaluate(ready), pause_seconds=_LOOK_SECONDS)
 
     def evaluate(self, script: str) -> Any:
         """Return the value of an expression; a promise is waited for."""
@@ -84,7 +100,7 @@ class Page:
             except _NavigatedError:
                 return False
 
-        eventually(holds)
+        eventually(holds, pause_seconds=_LOOK_SECONDS)
 
     def text(self, selector: str) -> str:
         """Return the text of an element as it is shown."""
@@ -120,10 +136,10 @@ class Page:
         """Save what the window shows as PNG."""
         path.write_bytes(base64.b64decode(self._do("Page.captureScreenshot", format="png")["data"]))
 
-    def _do(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def _do(self, method: str, *, of_page: bool = True, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
-        if self._session is not None:
+        if of_page and self._session is not None:
             message["sessionId"] = self._session
         self._connection.send(json.dumps(message))
         while True:
@@ -137,11 +153,11 @@ class Page:
             self._note(answer)
 
     def _note(self, event: dict[str, Any]) -> None:
-        parameters = event.get("params", {})
+        parameters, errors = event.get("params", {}), self._errors_of.get(event.get("sessionId"), self.errors)
         if event.get("method") == "Runtime.exceptionThrown":
-            self.errors.append(str(parameters["exceptionDetails"]))
+            errors.append(str(parameters["exceptionDetails"]))
         elif event.get("method") == "Log.entryAdded" and parameters["entry"]["source"] in ("security", "violation"):
-            self.errors.append(str(parameters["entry"]["text"]))
+            errors.append(str(parameters["entry"]["text"]))
 
 
 @contextmanager

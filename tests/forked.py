@@ -42,17 +42,20 @@ class Forked:
         folder: Its working directory.
         environment: Its whole environment; by default that of the test.
         output: The file that takes what it writes; by default `stdout` and `stderr` are pipes.
+        constants: What some constants are for it, by `module.NAME`: times that a test would have to wait out.
     """
 
     def __init__(
         self, module: str, arguments: Sequence[str], folder: Path, *,
         environment: Mapping[str, str] | None = None, output: IO[Any] | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
         given = [output.fileno(), output.fileno()] if output is not None else []
         pipes = [] if output is not None else [os.pipe(), os.pipe()]
         ends = given or [writing for _, writing in pipes]
         self._process = _CONTEXT.Process(
-            target=_run, args=(module, list(arguments), folder, dict(environment or os.environ), *map(_Sent, ends))
+            target=_run,
+            args=(module, list(arguments), folder, dict(environment or os.environ), constants or {}, *map(_Sent, ends)),
         )
         self._process.start()
         for _, writing in pipes:
@@ -87,10 +90,10 @@ class Forked:
 
 def run(
     module: str, arguments: Sequence[str], folder: Path, *,
-    environment: Mapping[str, str] | None = None, timeout: float = 60,
+    environment: Mapping[str, str] | None = None, timeout: float = 60, constants: Mapping[str, float] | None = None,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
     """Run a command to its end and return what it wrote."""
-    process = Forked(module, arguments, folder, environment=environment)
+    process = Forked(module, arguments, folder, environment=environment, constants=constants)
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr, ThreadPoolExecutor(1) as reader:
@@ -117,7 +120,10 @@ def _text(descriptor: int) -> TextIO:
     return os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace")
 
 
-def _run(module: str, arguments: list[str], folder: Path, environment: dict[str, str], out: int, err: int) -> None:
+def _run(
+    module: str, arguments: list[str], folder: Path, environment: dict[str, str], constants: Mapping[str, float],
+    out: int, err: int,
+) -> None:  # fmt: skip
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
@@ -127,5 +133,9 @@ def _run(module: str, arguments: list[str], folder: Path, environment: dict[str,
     sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    for name, value in constants.items():
+        owner, _, constant = name.rpartition(".")
+        assert hasattr(importlib.import_module(owner), constant), name
+        setattr(importlib.import_module(owner), constant, value)
     sys.argv = [module, *arguments]
     sys.exit(importlib.import_module(module).main())

@@ -1,5 +1,7 @@
 """What the tests of the template API share: databases, libraries, an in-process client, a served API."""
 
+import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Postgres]:
-    server = Postgres()
+def new_postgres(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Postgres]:
+    """What makes a server that was never started; pytest's processes share what is copied for each."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return functools.partial(Postgres, shared / "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_server(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
+    server = new_postgres()
     server.start()
     try:
         yield server
@@ -35,9 +45,9 @@ def postgres_server() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
+def own_postgres(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
     """A server that a test may stop."""
-    server = Postgres()
+    server = new_postgres()
     server.start()
     try:
         yield server
@@ -105,8 +115,10 @@ def _store(url: str, folder: Path) -> Iterator[Store]:
 def serve(tmp_path: Path) -> Callable[..., Any]:
     """Run `template-api serve`: `with serve("--database-url", url) as api:`."""
 
-    def run(*arguments: str, environment: Mapping[str, str] | None = None) -> Any:
-        return serving(tmp_path, *arguments, environment=environment)
+    def run(
+        *arguments: str, environment: Mapping[str, str] | None = None, constants: Mapping[str, float] | None = None
+    ) -> Any:
+        return serving(tmp_path, *arguments, environment=environment, constants=constants)
 
     return run
 

@@ -1,6 +1,7 @@
 """A PostgreSQL server of a test's own, where its programs are installed."""
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -24,9 +25,13 @@ POSTGRES_MISSING = postgres_program("initdb") is None
 
 
 class Postgres:
-    """A PostgreSQL server of our own in a temporary folder, which may be stopped and started."""
+    """A PostgreSQL server of our own in a temporary folder, which may be stopped and started.
 
-    def __init__(self) -> None:
+    Args:
+        initialised: A folder for what `initdb` makes; the first server makes it, all copy it.
+    """
+
+    def __init__(self, initialised: Path) -> None:
         # PostgreSQL refuses to run as root.
         name = "postgres" if _has_account("postgres") else "nobody"
         self._account = pwd.getpwnam(name) if os.geteuid() == 0 else None
@@ -34,7 +39,14 @@ class Postgres:
         if self._account is not None:
             os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
         self.port = free_port()
-        self._run("initdb", "-D", self._data, "-A", "trust", "-U", "library", "-E", "UTF8", "--locale=C", "--no-sync")
+        with initialised.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not initialised.exists():
+                options = ("-A", "trust", "-U", "library", "-E", "UTF8", "--locale=C", "--no-sync")
+                self._run("initdb", "-D", self._data, *options)
+                subprocess.run(["cp", "-a", self._data, initialised], check=True)
+                return
+        subprocess.run(["cp", "-a", initialised, self._data], check=True)
 
     def start(self) -> None:
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"

@@ -62,12 +62,16 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
+def serving(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> Iterator[Served]:  # fmt: skip
     """Run `template-api serve` on a free port until the block ends."""
     log = folder / f"serve-{uuid.uuid4().hex}.log"
     process = Forked(
-        TEMPLATE_API, ["serve", "--port", "0", *arguments], folder, environment={**os.environ, **(environment or {})}
-    )
+        TEMPLATE_API, ["serve", "--port", "0", *arguments], folder,
+        environment={**os.environ, **(environment or {})}, constants=constants,
+    )  # fmt: skip
     ready = threading.Event()
     reader = threading.Thread(target=_keep_log, args=(process, log, ready))
     reader.start()

@@ -138,7 +138,10 @@ def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself
 ) -> None:
     library = tmp_path / "library.jsonl"
     library.write_text(json.dumps(make_template("one")))
-    with serve("--database-url", own_postgres.new_database(), "--library", str(library)) as served:
+    module = "template_api.library.postgres"
+    patience = {f"{module}.ANSWER_SECONDS": 1.0, f"{module}.PING_SECONDS": 0.5}
+    arguments = ("--database-url", own_postgres.new_database(), "--library", str(library))
+    with serve(*arguments, constants=patience) as served:
         ask_until(served, "/api/templates/one", 200)
         own_postgres.signal(signal.SIGSTOP)
         try:

@@ -309,7 +309,7 @@ def test_a_process_that_is_killed_while_it_indexes_is_followed_by_one_with_the_r
 ) -> None:
     file = tmp_path / "many.jsonl"
     rare = [f"needle{n}" for n in range(3)]
-    lines = [make_template(f"t{n}", title=f"Common {rare[n % 3]}", content=f"words {n} " * 200) for n in range(1500)]
+    lines = [make_template(f"t{n}", title=f"Common {rare[n % 3]}", content=f"words {n} " * 200) for n in range(600)]
     file.write_text("".join(json.dumps(each) + "\n" for each in lines))
     import_templates(sqlite_store.url, file)
     arguments = ("--database-url", sqlite_store.url, "--index-dir", str(tmp_path / "kept"))
@@ -323,7 +323,7 @@ def test_a_process_that_is_killed_while_it_indexes_is_followed_by_one_with_the_r
         assert process.wait(60) == -signal.SIGKILL
     set_status(sqlite_store.url, "t0", Status.HIDDEN)
     with serve(*arguments) as served:
-        for text, count in (("needle0", 499), ("needle1", 500), ("needle2", 500)):
+        for text, count in (("needle0", 199), ("needle1", 200), ("needle2", 200)):
             until_complete(served, text, count)
         assert served.get("/api/templates/t0").status == 404
 

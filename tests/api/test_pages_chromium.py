@@ -15,7 +15,7 @@ import pytest
 from template_api.library import import_templates
 from tests.api.served import Served, serving
 from tests.api.stores import template
-from tests.browser import Page, browsing
+from tests.browser import Page
 
 from .test_pages import HOSTILE, MARKDOWN
 
@@ -144,8 +144,8 @@ def test_the_keyboard_alone_searches_opens_a_template_and_copies_its_install_lin
     page.wait("document.getElementById('told').innerText === 'Copied'")
 
 
-def test_everything_can_be_read_and_searched_without_javascript(api: Served, chromium: str, tmp_path: Path) -> None:
-    with browsing(chromium, tmp_path) as page:
+def test_everything_can_be_read_and_searched_without_javascript(api: Served, browser: Page) -> None:
+    with browser.elsewhere() as page:
         page.size(1280, 800)
         page.disable_scripts()
         page.open(url(api))

@@ -108,9 +108,13 @@ def test_any_text_is_answered(text: str) -> None:
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-@given(text=st.text(st.characters(codec=None), max_size=200))
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-def test_any_text_can_be_indexed_and_found_again(text: str) -> None:
-    ranking = indexed([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
-    found = "a" in {hit.key for hit in ranking.search(text, 10).hits}
-    assert found == bool(words(text))
+@pytest.mark.parametrize("examples", [50, pytest.param(1000, marks=pytest.mark.long)])
+def test_any_text_can_be_indexed_and_found_again(examples: int) -> None:
+    @given(text=st.text(st.characters(codec=None), max_size=200))
+    @settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
+    def holds(text: str) -> None:
+        ranking = indexed([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
+        found = "a" in {hit.key for hit in ranking.search(text, 10).hits}
+        assert found == bool(words(text))
+
+    holds()

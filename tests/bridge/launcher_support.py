@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.forked import REST_BRIDGE, Forked, run
@@ -124,7 +124,9 @@ class Workplace:
         return run(REST_BRIDGE, arguments, self.folder, environment=self._environment(), timeout=SECONDS)
 
     @contextlib.contextmanager
-    def serving(self, *arguments: str, interpreter: bool = False) -> Iterator[Running]:
+    def serving(
+        self, *arguments: str, interpreter: bool = False, constants: Mapping[str, float] | None = None
+    ) -> Iterator[Running]:
         """Run `serve -c broker.yaml` until the block ends; a new interpreter reads `sitecustomize.py`."""
         command, environment = ["serve", "-c", "broker.yaml", *arguments], self._environment()
         process: Forked | subprocess.Popen[str]
@@ -134,7 +136,7 @@ class Workplace:
                 stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         else:
-            process = Forked(REST_BRIDGE, command, self.folder, environment=environment)
+            process = Forked(REST_BRIDGE, command, self.folder, environment=environment, constants=constants)
         running = Running(process)
         try:
             yield running

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.language import grammar
 
 from .language_support import BASIC, write_secrets
 
@@ -217,6 +218,7 @@ def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
     assert output.err == "... and 60 errors, 150 notices more\n"
 
 
+@pytest.mark.parametrize("part", [pytest.param(0.1, id="a tenth"), pytest.param(1, id="all", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "line",
     [
@@ -229,9 +231,11 @@ def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
     ],
 )
 def test_a_notebook_of_8_mb_with_one_faulty_line_repeated_is_read_in_part_only(
-    folder: Path, capsys: pytest.CaptureFixture[str], line: str
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, part: float
 ) -> None:
-    cells = [{"kind": 2, "language": "lot", "value": BASIC + line * (8_000_000 // len(line))}]
+    for most in ("MOST_UNREADABLE", "_MOST_STATEMENTS"):
+        monkeypatch.setattr(grammar, most, int(part * getattr(grammar, most)))
+    cells = [{"kind": 2, "language": "lot", "value": BASIC + line * int(part * 8_000_000 / len(line))}]
     (folder / "a.lotnb").write_text(json.dumps(cells))
     assert check("a.lotnb") == 1
     first = "a.lotnb#1:1:1: error: too much of this text cannot be read: it is read up to line "

@@ -35,11 +35,7 @@ NAMING_ITS_LOOP = """\
     async def on_broker_post_start(self):
         log.info("loop %s", asyncio.get_running_loop())
 """
-SHORT_GRACE = """\
-import amqtt_rest_bridge.cli.serve.signals as signals
-
-signals.SHUTDOWN_SECONDS = 0.3
-"""
+SHORT_GRACE = {"amqtt_rest_bridge.cli.serve.signals.SHUTDOWN_SECONDS": 0.3}
 
 
 @pytest.fixture
@@ -89,10 +85,9 @@ def test_shutdown_does_not_wait_for_clients_that_stay(place: Workplace) -> None:
 
 
 def test_shutdown_that_hangs_ends_when_its_time_is_over(place: Workplace) -> None:
-    place.write("sitecustomize.py", SHORT_GRACE)
     place.configure((BRIDGE, ""))
     place.add_plugin(STUCK_AT_SHUTDOWN)
-    with place.serving(interpreter=True) as running:
+    with place.serving(constants=SHORT_GRACE) as running:
         port = running.port
         running.send(signal.SIGTERM)
         assert running.end() == 1
@@ -101,10 +96,9 @@ def test_shutdown_that_hangs_ends_when_its_time_is_over(place: Workplace) -> Non
 
 
 def test_shutdown_of_a_broker_whose_loop_hangs_ends_when_its_time_is_over(place: Workplace) -> None:
-    place.write("sitecustomize.py", SHORT_GRACE)
     place.configure((BRIDGE, ""))
     place.add_plugin(BLOCKING_THE_LOOP)
-    with place.serving("--log-format", "json", interpreter=True) as running:
+    with place.serving("--log-format", "json", constants=SHORT_GRACE) as running:
         running.line("blocking now")
         running.send(signal.SIGTERM)
         assert running.end() == 1

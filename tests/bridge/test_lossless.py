@@ -80,7 +80,7 @@ def test_acknowledged_messages_survive_a_kill_of_the_broker(
 
 
 @pytest.mark.parametrize(
-    ("count", "kills"), [pytest.param(600, 3, id="3 kills"), pytest.param(5000, 20, marks=pytest.mark.long)]
+    ("count", "kills"), [pytest.param(300, 3, id="3 kills"), pytest.param(5000, 20, marks=pytest.mark.long)]
 )
 def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(
     tmp_path: Path, processes: list[BrokerProcess], count: int, kills: int

@@ -185,15 +185,15 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
     place = Workplace(tmp_path)
     place.add_plugin("""
     from amqtt_rest_bridge.broker.publisher import Publisher
-    from amqtt_rest_bridge.processes import route_service, supervisor as tasks
+    from amqtt_rest_bridge.processes import supervisor as tasks
 
     async def fails(publisher):
         raise RuntimeError("no more paper")
 
     tasks.FIRST_SECONDS, Publisher.run = 0.001, fails
-    route_service.GRACE_SECONDS = route_service._PUBLISH_SECONDS = 0.1
 """)
-    with place.serving() as running:
+    owner = "amqtt_rest_bridge.processes.route_service"
+    with place.serving(constants={f"{owner}.GRACE_SECONDS": 0.1, f"{owner}._PUBLISH_SECONDS": 0.1}) as running:
         assert running.end() == 1
     assert running.lines[-1] == (
         "rest-bridge: error: the bridge is broken: its task publishing failed 8 times in a row, "

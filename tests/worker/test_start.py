@@ -24,11 +24,13 @@ NOT_AUTHORIZED = bytes.fromhex("2003 0087 00")
 ONLY_3_1_1 = bytes.fromhex("2002 0001")
 
 
-def run(folder: Path, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, *arguments: str, constants: dict[str, float] | None = None, **settings: Any
+) -> "subprocess.CompletedProcess[str]":
     configuration = {"broker": "mqtt://127.0.0.1:1", "group": "plant", "routes": str(folder), **settings}
     path = folder / "worker.yaml"
     path.write_text(json.dumps(configuration))
-    return forked.run(forked.REST_BRIDGE, ["worker", "-c", str(path), *arguments], folder)
+    return forked.run(forked.REST_BRIDGE, ["worker", "-c", str(path), *arguments], folder, constants=constants)
 
 
 def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
@@ -125,8 +127,9 @@ def test_a_broker_that_cannot_be_used(tmp_path: Path, connack: bytes, wrong: str
 
 
 def test_a_worker_says_that_amqtt_lacks_mqtt_5(tmp_path: Path) -> None:
+    patience = {"amqtt_rest_bridge.worker.connection.CONNECT_SECONDS": 0.5}  # it answers nothing
     with plain_broker() as broker:
-        line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{broker.mqtt_port}"))
+        line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{broker.mqtt_port}", constants=patience))
     assert "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the" in line
 
 
