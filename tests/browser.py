@@ -36,13 +36,13 @@ class Page:
     """One page in a window; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
 
     def __init__(
-        self, connection: Connection, first: "Page | None" = None, profile: dict[str, str] | None = None
+        self, connection: Connection, first: "Page | None" = None, profile: dict[str, Any] | None = None
     ) -> None:
         self._connection = connection
         self._numbers: Iterator[int] = itertools.count(1) if first is None else first._numbers
         self._errors_of: dict[str | None, list[str]] = {} if first is None else first._errors_of
         self._session: str | None = None
-        self._profile: dict[str, str] = profile or ({} if first is None else first._profile)
+        self._profile: dict[str, Any] = profile or ({} if first is None else first._profile)
         self.errors: list[str] = [] if first is None or profile else first.errors
         # In a window of its own, so that a page that is opened later does not hide it.
         target = self._do("Target.createTarget", url="about:blank", newWindow=True, **self._profile)["targetId"]
@@ -58,11 +58,11 @@ class Page:
     @contextmanager
     def elsewhere(self) -> "Iterator[Page]":
         """Open a page as a browser of its own would: it shares no worker, no storage and no `errors` with this one."""
-        profile = self._do("Target.createBrowserContext", of_page=False)
+        profile = self._call(None, "Target.createBrowserContext", {})
         try:
             yield Page(self._connection, self, profile)
         finally:
-            self._do("Target.disposeBrowserContext", of_page=False, **profile)
+            self._call(None, "Target.disposeBrowserContext", profile)
 
     def close(self) -> None:
         """Close this page."""
@@ -136,11 +136,14 @@ class Page:
         """Save what the window shows as PNG."""
         path.write_bytes(base64.b64decode(self._do("Page.captureScreenshot", format="png")["data"]))
 
-    def _do(self, method: str, *, of_page: bool = True, **parameters: Any) -> dict[str, Any]:
+    def _do(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._call(self._session, method, parameters)
+
+    def _call(self, session: str | None, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
-        if of_page and self._session is not None:
-            message["sessionId"] = self._session
+        if session is not None:
+            message["sessionId"] = session
         self._connection.send(json.dumps(message))
         while True:
             answer: dict[str, Any] = json.loads(self._connection.recv(timeout=PATIENCE))

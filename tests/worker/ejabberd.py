@@ -17,6 +17,7 @@ from tests.waiting import eventually
 _LIBRARIES = next((found.parents[1] for found in Path("/usr/lib").glob("*/ejabberd-*/ebin")), None)
 PROGRAM = _LIBRARIES and shutil.which("erl") and shutil.which("epmd") and shutil.which("ejabberdctl", path="/usr/sbin")
 USER, PASSWORD = "bridge@localhost", "any"
+_START_SECONDS = 120  # two to three on a machine that has nothing else to do
 
 _CONFIGURATION = """\
 hosts: [localhost]
@@ -42,6 +43,11 @@ class Ejabberd:
             self._epmd_port = str(epmd.getsockname()[1])
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether every node runs."""
+        return all(process.poll() is None for process in self._processes)
 
     def __enter__(self) -> Self:
         try:
@@ -89,7 +95,7 @@ class Ejabberd:
             assert self._processes[node].poll() is None, (folder / "out").read_text()
             return (folder / "out").read_text().count("is started in the node") == times and self._accepts(node)
 
-        eventually(has_started, f"ejabberd does not start: {folder}")
+        eventually(has_started, f"ejabberd does not start: {folder}", _START_SECONDS)
 
     def _accepts(self, node: int) -> bool:
         try:
@@ -101,7 +107,7 @@ class Ejabberd:
     def _control(self, node: int, *command: str) -> None:
         """Run a command of `ejabberdctl`, which itself runs as the service's user alone."""
         erl = [*self._erl("control"), "-hidden", "-s", "ejabberd_ctl", "-extra", f"{_name(node)}@localhost"]
-        subprocess.run([*erl, *command], check=True, env=self._environment(self._folder), timeout=30)
+        subprocess.run([*erl, *command], check=True, env=self._environment(self._folder), timeout=_START_SECONDS)
 
     def _erl(self, name: str) -> list[str]:
         return ["erl", "-noinput", "-sname", f"{name}@localhost", "-setcookie", "tests", "-start_epmd", "false"]

@@ -80,16 +80,24 @@ async def next_second() -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ejabberd]:
-    """Two nodes, which no test ends."""
-    with Ejabberd(tmp_path_factory.mktemp("cluster"), 2) as nodes:
-        yield nodes
+def _clusters() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def _started() -> list[Ejabberd]:
+    return []
 
 
 @pytest.fixture
-def mortal_cluster(tmp_path: Path) -> Iterator[Ejabberd]:
-    with Ejabberd(tmp_path, 2) as nodes:
-        yield nodes
+def cluster(
+    _clusters: contextlib.ExitStack, _started: list[Ejabberd], tmp_path_factory: pytest.TempPathFactory
+) -> Ejabberd:
+    """Two nodes, which serve the tests of this file until one of them kills a node."""
+    if not _started or not _started[-1].is_whole:
+        _started.append(_clusters.enter_context(Ejabberd(tmp_path_factory.mktemp("cluster"), 2)))
+    return _started[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -115,12 +123,13 @@ def using(use: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(within_a_minute())
 
 
-def test_a_worker_ends_at_its_start_with_one_line_since_there_are_no_shared_subscriptions(tmp_path: Path) -> None:
+def test_a_worker_ends_at_its_start_with_one_line_since_there_are_no_shared_subscriptions(
+    tmp_path: Path, cluster: Ejabberd
+) -> None:
     (tmp_path / "password").write_text(PASSWORD)
-    with Ejabberd(tmp_path, 1) as node:
-        url = f"mqtt://{USER.replace('@', '%40')}@127.0.0.1:{node.port}"
-        ended = run(tmp_path, broker=url, secrets_dir=str(tmp_path), password_secret="password")
-    assert reason_of(ended) == f"the broker mqtt://127.0.0.1:{node.port} does not support shared subscriptions"
+    url = f"mqtt://{USER.replace('@', '%40')}@{cluster.hosts[0]}:{cluster.port}"
+    ended = run(tmp_path, broker=url, secrets_dir=str(tmp_path), password_secret="password")
+    assert reason_of(ended) == f"the broker mqtt://127.0.0.1:{cluster.port} does not support shared subscriptions"
 
 
 def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_was_not_acknowledged(
@@ -162,50 +171,6 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
     using(use)
 
 
-def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_session_held_is_lost(
-    mortal_cluster: Ejabberd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A name has the addresses of both nodes: a connection tries them in their order."""
-    resolve = socket.getaddrinfo
-
-    def both(host: Any, *more: Any, **options: Any) -> Any:
-        hosts = mortal_cluster.hosts if host == "nodes.example" else [host]
-        return [found for one in hosts for found in resolve(one, *more, **options)]
-
-    monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr("amqtt_rest_bridge.worker.client._FIRST_DELAY", 0.01)
-
-    async def subscribe(connection: MqttConnection) -> None:
-        await connection.subscribe([Subscription("in", 7)])
-
-    async def use() -> None:
-        b = address(mortal_cluster, mortal_cluster.hosts[1])
-        at_killed = Taker()
-        client = Client(address(mortal_cluster, "nodes.example"), SESSION, at_killed, subscribe)
-        await client.open()
-        async with (
-            connected(b, Session("publisher", 0, 10)) as (publisher, _),
-            connected(b, Session("plant-1", 3600, 100)) as (other, at_other),
-        ):
-            await subscribe(other)
-            await publish(publisher, b"before")
-            await at_killed.next()
-            running = asyncio.ensure_future(client.run())
-            await next_second()
-            mortal_cluster.kill(0)
-            while "plant-0 is connected again" not in caplog.messages:
-                await asyncio.sleep(0.01)
-            await publish(publisher, b"after")
-            assert await at_killed.acknowledged(1) == [b"after"]
-            assert await at_other.acknowledged(2) == [b"before", b"after"]
-            running.cancel()
-            await client.close()
-
-    with caplog.at_level("INFO"):
-        using(use)
-    assert "the broker has forgotten the session of plant-0 and what it kept for it" in caplog.messages
-
-
 def test_retained_messages_reach_new_clients_only_of_the_node_that_took_them(cluster: Ejabberd) -> None:
     async def use() -> None:
         for host in cluster.hosts:
@@ -217,3 +182,47 @@ def test_retained_messages_reach_new_clients_only_of_the_node_that_took_them(clu
                 assert await taker.acknowledged(1) == [host.encode()]
 
     using(use)
+
+
+def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_session_held_is_lost(
+    cluster: Ejabberd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name has the addresses of both nodes: a connection tries them in their order."""
+    resolve = socket.getaddrinfo
+
+    def both(host: Any, *more: Any, **options: Any) -> Any:
+        hosts = cluster.hosts if host == "nodes.example" else [host]
+        return [found for one in hosts for found in resolve(one, *more, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    monkeypatch.setattr("amqtt_rest_bridge.worker.client._FIRST_DELAY", 0.01)
+
+    async def subscribe(connection: MqttConnection) -> None:
+        await connection.subscribe([Subscription("killed", 7)])
+
+    async def use() -> None:
+        b = address(cluster, cluster.hosts[1])
+        at_killed = Taker()
+        client = Client(address(cluster, "nodes.example"), Session("plant-2", 3600, 100), at_killed, subscribe)
+        await client.open()
+        async with (
+            connected(b, Session("publisher", 0, 10)) as (publisher, _),
+            connected(b, Session("plant-3", 3600, 100)) as (other, at_other),
+        ):
+            await subscribe(other)
+            await publish(publisher, b"before", topic="killed")
+            await at_killed.next()
+            running = asyncio.ensure_future(client.run())
+            await next_second()
+            cluster.kill(0)
+            while "plant-2 is connected again" not in caplog.messages:
+                await asyncio.sleep(0.01)
+            await publish(publisher, b"after", topic="killed")
+            assert await at_killed.acknowledged(1) == [b"after"]
+            assert await at_other.acknowledged(2) == [b"before", b"after"]
+            running.cancel()
+            await client.close()
+
+    with caplog.at_level("INFO"):
+        using(use)
+    assert "the broker has forgotten the session of plant-2 and what it kept for it" in caplog.messages

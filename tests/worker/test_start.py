@@ -72,7 +72,9 @@ def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path) -> None:
 
 
 def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path) -> None:
-    wrong = {"slotz": 1, "slots": "2", "spool": "s.db", "slot": 1, "broker": "http://x", "password_secret": "gone"}
+    wrong: dict[str, Any] = {
+        "slotz": 1, "slots": "2", "spool": "s.db", "slot": 1, "broker": "http://x", "password_secret": "gone"
+    }  # fmt: skip
     ended = run(tmp_path, "--check", "--adopt-seconds", "0", **wrong)
     assert ended.returncode == 1
     text = (tmp_path / "worker.yaml").read_text()
