@@ -155,7 +155,7 @@ def _reported(run: Callable[..., int]) -> Callable[..., None]:
 
 
 def _as_written(text: str) -> str:
-    """Mark each paragraph so that its lines are kept; typer would wrap them anew."""
+    """Mark each paragraph so that its lines are kept; typer would rewrap them."""
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip().split("\n\n"))
 
 

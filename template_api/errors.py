@@ -33,7 +33,7 @@ class DatabaseUnavailableError(TemplateApiError):
 
 
 class DamagedIndexError(TemplateApiError):
-    """The search index cannot be read or written; it can be built anew from the database."""
+    """The search index cannot be read or written; it can be rebuilt from the database."""
 
 
 class IndexNotReadyError(TemplateApiError):

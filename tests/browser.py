@@ -92,7 +92,7 @@ class Page:
         return outcome["result"].get("value")
 
     def wait(self, script: str) -> None:
-        """Wait until an expression is true; the page may load itself anew meanwhile."""
+        """Wait until an expression is true; the page may reload itself meanwhile."""
 
         def holds() -> bool:
             try:

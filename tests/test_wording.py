@@ -23,7 +23,7 @@ FIRST = re.compile(r"(Gives?|Says?|Tells?|Lets?|Ha(ve|s)|Stands?)\b")
 """What no docstring begins with: a function returns, raises, sends, writes; a class is something."""
 WORDS = re.compile(
     r"\b(whoever|nobody(?!\x22)|somebody|someone|anybody|no one|heirs?|lanes?|outlets?|dealt|deals|hurr(y|ies)"
-    r"|good order|looks? after|stands?|(take|taken|took) up"
+    r"|good order|anew|in vain|looks? after|stands?|(take|taken|took) up"
     r"|(is|are) told|(?<!there )(is|are) no (?!longer|more|less))\b",
     re.IGNORECASE,
 )

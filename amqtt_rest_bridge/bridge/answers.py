@@ -107,7 +107,7 @@ class Answers:
             paths.add((method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], int(status[:3])))
 
     def take(self) -> Served:
-        """Return what was counted by route and event, with the log's lines by event, and begin anew."""
+        """Return what was counted by route and event, with the log's lines by event, and reset the counts."""
         with self._lock:
             counts, ids, messages, recent = self._counts, self._ids, self._messages, self._recent
             seconds, times = self._seconds, self._times

@@ -240,8 +240,8 @@ def _is_repeated(packet: PublishPacket, session: Session) -> bool:
     """Return whether a QoS 2 PUBLISH is sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): it is on disk already.
 
     Decision: DUP, topic and payload decide. The packet id alone does not: a publisher that has lost its state begins
-    anew at 1 while the session still waits for the PUBREL of an earlier 1. amqtt then delivers the new message in place
-    of that one.
+    again at 1 while the session still waits for the PUBREL of an earlier 1. amqtt then delivers the new message in
+    place of that one.
     """
     header = packet.variable_header
     if packet.qos != _EXACTLY_ONCE or header is None or header.packet_id is None or not packet.dup_flag:

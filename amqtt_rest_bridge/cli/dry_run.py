@@ -186,8 +186,8 @@ def why_skipped(condition: Condition | None, message: Message) -> str:
     if condition is None:
         return "it has no WHEN"
     values = MessageValues(message.topic, message.payload, message.timestamp)
-    told = ", ".join([f"{{{one.name}}} {_shown_value(one, values)}" for one in dict.fromkeys(condition.placeholders)])
-    return f"WHEN {on_one_line(condition.source, 1000)} is false: {told or 'it holds no placeholder'}"
+    given = ", ".join([f"{{{one.name}}} {_shown_value(one, values)}" for one in dict.fromkeys(condition.placeholders)])
+    return f"WHEN {on_one_line(condition.source, 1000)} is false: {given or 'it holds no placeholder'}"
 
 
 def _shown_value(placeholder: Placeholder, values: MessageValues) -> str:

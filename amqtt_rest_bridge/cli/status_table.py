@@ -193,7 +193,7 @@ def _clock(time: Any) -> str:
 
 
 def summary(statuses: Iterable[Status]) -> str:
-    """Count the routes by health, the gravest first: `3 routes: 1 Red, 2 Green`."""
+    """Count the routes by health, the worst first: `3 routes: 1 Red, 2 Green`."""
     healths = [_text(status.get("health")) for status in statuses]
     order = [*_GRAVEST_FIRST, *sorted(set(healths) - set(_GRAVEST_FIRST))]
     counts = [f"{healths.count(health)} {health}" for health in order if health in healths]
@@ -204,8 +204,9 @@ def reload_failure(failure: Status | None, now: float) -> Text | None:
     """Return the line about a reload that failed, None without one; `failure` came over MQTT too."""
     if failure is None:
         return None
-    errors, told = failure.get("errors"), _text(failure.get("message"))
-    why = f"{errors} errors in the route files, the first: {told}" if isinstance(errors, int) and errors > 1 else told
+    errors, why = failure.get("errors"), _text(failure.get("message"))
+    if isinstance(errors, int) and errors > 1:
+        why = f"{errors} errors in the route files, the first: {why}"
     return Text(f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}", "red")
 
 

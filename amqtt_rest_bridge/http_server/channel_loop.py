@@ -110,7 +110,7 @@ class ChannelLoop(dict[int, Any]):
                 self._do(on_tick)
 
     def refresh(self, descriptor: int | None) -> None:
-        """Register anew what a channel waits for; on the loop's thread, for an open or just closed descriptor."""
+        """Register again what a channel waits for; on the loop's thread, for an open or just closed descriptor."""
         if descriptor is None:
             return
         channel = self.get(descriptor)

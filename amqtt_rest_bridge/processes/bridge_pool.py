@@ -7,7 +7,7 @@ When a process dies, everything that it had sent is read first. Then the calls t
 (`bridge_restarted`), and those of lossless routes, and all that it had not been sent, are dispatched again: a slice of
 them between two iterations of the loop, since ten thousand at once would hold up the other clients. It is started again
 at once, then after 1, 2, 4 ... 30 s; its listening sockets belong to the broker process and stay open, and its routes
-are sent to it anew.
+are sent to it again.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
 LONGEST_DELAY: Final = 30.0
-_STEADY_SECONDS: Final = 60.0  # a bridge that lived this long starts anew at once
+_STEADY_SECONDS: Final = 60.0  # a bridge that lived this long is restarted at once
 _MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 
 

@@ -82,7 +82,7 @@ class Outcomes:
             self.records.refused(listening.name, listening.event, offered.run, message, failure)
         if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
             self._report_health(listening.statistics)
-        if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could begin it anew
+        if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
             self._publish_failure(offered, failure, None)
 
     def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:

@@ -81,8 +81,8 @@ class ServerReports:
         """Note ports that have stopped answering, as an error of each of their routes."""
         for routes in routes_by_port(self._routes, ports).values():
             for route in routes:
-                told = "the port of the route has stopped answering"
-                self._outcomes.error(route.name, "internal_error", told, of_server=True)
+                message = "the port of the route has stopped answering"
+                self._outcomes.error(route.name, "internal_error", message, of_server=True)
 
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""

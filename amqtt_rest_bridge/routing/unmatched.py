@@ -134,13 +134,13 @@ class Unmatched:
     def _write(self, port: int, own: _Counted) -> None:
         if not own.unlogged:
             return
-        told = []
+        paths = []
         for key, count in own.recent.most(_LOGGED):
             method, path = self._shown(key)
             near = self._near(port, key)
             nearest = "" if near is None else f", nearest: {near.method} {near.path} of route {near.route}"
-            told.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
-        log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(told))
+            paths.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
+        log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(paths))
         own.unlogged, own.recent = 0, Frequent(UNMATCHED_PATHS)
 
     def _shown(self, key: _Key) -> tuple[str, str]:

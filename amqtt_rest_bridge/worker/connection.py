@@ -84,7 +84,7 @@ class MqttConnection:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:  # the thread goes on
-            opening.add_done_callback(self._opened_in_vain)
+            opening.add_done_callback(self._opened_too_late)
             raise
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else reason(error)
@@ -179,7 +179,7 @@ class MqttConnection:
 
     # On the loop.
 
-    def _opened_in_vain(self, opening: asyncio.Future[None]) -> None:
+    def _opened_too_late(self, opening: asyncio.Future[None]) -> None:
         if opening.exception() is None:
             self._client.attach()
             self._client.close()

@@ -1,4 +1,4 @@
-"""Which slots of the group have a worker, told by a retained record of each slot. Pure but for the clock.
+"""Which slots of the group have a worker, by a retained record of each slot. Pure but for the clock.
 
 A worker publishes its record on `bridge/<group>/<slot>/online` when it connects, and again at every third of
 `adopt_seconds`; its will, and its end, say that it is gone. So a slot is away when its record says so, or when it has

@@ -51,7 +51,7 @@ class StopSignals(Protocol):
 
 
 class WorkerFailedError(BridgeError):
-    """The worker ended without being told to; the message says why."""
+    """The worker ended without a signal; the message says why."""
 
 
 def run(
@@ -71,22 +71,22 @@ async def _serve(
 ) -> None:
     signals.attach(asyncio.get_running_loop())
     worker = Worker(settings, address, code)
-    told = asyncio.ensure_future(signals.wait())
+    signalled = asyncio.ensure_future(signals.wait())
     starting = asyncio.ensure_future(worker.start())
     try:
-        await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
-        if not told.done():
+        await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.done():
             await starting
             log.info("ready: slot %d of group %s takes messages from %s", settings.slot, settings.group, address.shown)
             on_ready()
             failing = asyncio.ensure_future(worker.failed())
-            await asyncio.wait([told, failing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
             failing.cancel()
-            if not told.done():
+            if not signalled.done():
                 raise WorkerFailedError(failing.result())
         log.info("%s: shutting down", "stopped" if signals.received is None else signals.received.name)
     finally:
-        told.cancel()
+        signalled.cancel()
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         if signals.received is None:

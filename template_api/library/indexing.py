@@ -133,9 +133,9 @@ class Indexer:
         return True
 
     def _opened(self) -> SearchIndex:
-        """Return the index, opened again when its folder was deleted and made anew when it is damaged."""
+        """Return the index, opened again when its folder was deleted and rebuilt when it is damaged."""
         if self._index is not None and not self._index.is_intact():
-            log.warning("the search index in %s was deleted; it is built anew", self._folder)
+            log.warning("the search index in %s was deleted; it is rebuilt", self._folder)
             self._close()
         if self._index is None:
             try:
@@ -143,7 +143,7 @@ class Indexer:
             except DamagedIndexError as exc:
                 if self._folder is None or not self._folder.is_dir():
                     raise
-                log.warning("%s; it is built anew", exc)
+                log.warning("%s; it is rebuilt", exc)
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._index = SearchIndex(self._folder)
             self._checked = -1

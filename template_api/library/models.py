@@ -127,8 +127,8 @@ class LibraryRow(Table, table=True):
     """The single row with the versions of the schema and of the library.
 
     Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
-    import runs, and stays so when it is cut off. `identity` is a UUID that tells this library from one made anew in its
-    place.
+    import runs, and stays so when it is cut off. `identity` is a UUID that tells this library from one created again in
+    its place.
     """
 
     __tablename__ = "library"

@@ -22,7 +22,7 @@ Filters = Sequence[Collection[str]]
 _K1: Final = 1.2  # tantivy's, the customary value
 # A corrected word counts a little less than one found as typed, so that of two equal templates the exact one is first.
 _CORRECTED: Final = 0.9
-# How many of the best are ordered anew by their titles. A title adds up to a fifth for words shared with the query,
+# How many of the best are reordered by their titles. A title adds up to a fifth for words shared with the query,
 # rare or not, and up to a fifth for how much of what it says, common words counting less, the query has asked for.
 # The second gained 0 to 0.008 nDCG on three test collections, typos or not; with queries of three title words nothing.
 _REORDERED: Final = 60

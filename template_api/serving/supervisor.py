@@ -25,7 +25,7 @@ _BACKLOG = 1024
 _START_SECONDS = 300  # without a word; indexing 100,000 templates takes a tenth of it
 _STOP_SECONDS = 8  # the child gives its requests 5
 _PAUSES = (0, 1, 2, 4, 8, 16, 30)  # seconds before each start again
-_STEADY_SECONDS = 60  # a child that ran for so long begins anew with the shortest pause
+_STEADY_SECONDS = 60  # a child that ran for so long starts again with the shortest pause
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The search index beside the database: opened again, built anew, shared, damaged, deleted, killed."""
+"""The search index beside the database: opened again, rebuilt, shared, damaged, deleted, killed."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_what_has_changed_meanwhile_is_seen(sqlite_store: "Store", kept: Path, m
 
 
 @pytest.mark.parametrize("change", ["another library", "a backup", "a row taken out"])
-def test_an_index_that_does_not_agree_with_the_database_is_built_anew(
+def test_an_index_that_does_not_agree_with_the_database_is_rebuilt(
     sqlite_store: "Store", kept: Path, make_template: Make, tmp_path: Path, change: str
 ) -> None:
     database = tmp_path / "library.db"
@@ -101,7 +101,7 @@ def test_an_index_that_does_not_agree_with_the_database_is_built_anew(
 
 
 @pytest.mark.parametrize("damage", ["a file", "the list", "all files"])
-def test_a_damaged_index_is_built_anew(
+def test_a_damaged_index_is_rebuilt(
     sqlite_store: "Store", kept: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged = {
@@ -113,15 +113,15 @@ def test_a_damaged_index_is_built_anew(
         file.write_bytes(b"?" * 1000)
     library = opened(sqlite_store, kept)
     assert found(library, "control") == {"pump", "valve"}
-    assert caplog.text.count("it is built anew") == 1
+    assert caplog.text.count("it is rebuilt") == 1
     library.close()
     again = opened(sqlite_store, kept)
     assert found(again, "control") == {"pump", "valve"}
-    assert caplog.text.count("it is built anew") == 1
+    assert caplog.text.count("it is rebuilt") == 1
     again.close()
 
 
-def test_an_index_that_is_deleted_while_it_is_used_is_built_anew(
+def test_an_index_that_is_deleted_while_it_is_used_is_rebuilt(
     sqlite_store: "Store", kept: Path, make_template: Make
 ) -> None:
     library = opened(sqlite_store, kept)
@@ -134,7 +134,7 @@ def test_an_index_that_is_deleted_while_it_is_used_is_built_anew(
     assert (kept / "meta.json").exists()
 
 
-def test_answers_are_complete_while_a_deleted_index_is_built_anew(
+def test_answers_are_complete_while_a_deleted_index_is_rebuilt(
     sqlite_store: "Store", make_template: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slugs = {f"pump-{n}" for n in range(5)}

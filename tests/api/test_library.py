@@ -1,4 +1,4 @@
-"""How a process follows the library: changed templates only, all anew, a lost database, a follower thread."""
+"""How a process follows the library: changed templates only, all again, a lost database, a follower thread."""
 
 import logging
 import re
@@ -36,7 +36,7 @@ def library(store: "Store", make_template: Make) -> Iterator[TemplateLibrary]:
     library.close()
 
 
-def test_only_changed_templates_are_indexed_anew(
+def test_only_changed_templates_are_indexed_again(
     library: TemplateLibrary, store: "Store", make_template: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     library.refresh()

@@ -65,7 +65,7 @@ def test_a_line_holds_what_it_should() -> None:
     )
 
 
-def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqtt_rest_bridge.http_server.access_log._LOOK_SECONDS", 0.0)
     path = tmp_path / "access.log"
     log = AccessLog(str(path))

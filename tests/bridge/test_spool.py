@@ -212,7 +212,7 @@ def test_what_is_kept_in_this_run_is_not_left_over(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_checkpoint_moves_what_was_committed_and_a_large_log_begins_anew(
+def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, log = tmp_path / "spool.db", tmp_path / "spool.db-wal"

@@ -200,7 +200,7 @@ def test_age_of_an_error_is_in_its_largest_unit(time: str, age: str) -> None:
     [
         pytest.param([], "0 routes", id="none"),
         pytest.param(["Green"], "1 route: 1 Green", id="one"),
-        pytest.param(["Green", "Red", "Green", "Yellow"], "4 routes: 1 Red, 1 Yellow, 2 Green", id="gravest-first"),
+        pytest.param(["Green", "Red", "Green", "Yellow"], "4 routes: 1 Red, 1 Yellow, 2 Green", id="worst-first"),
         pytest.param(["Green", "Blue", None], "3 routes: 1 Green, 1 -, 1 Blue", id="unknown-ones-last"),
     ],
 )

@@ -125,7 +125,7 @@ def kill_broker(group: Group, mosquitto: Mosquitto, workers: list[Worker]) -> No
     for worker in workers:
         worker.send(signal.SIGCONT)
     mosquitto.start()
-    for worker in workers:  # mosquitto 2.0.11 does not write shared subscriptions: they begin anew
+    for worker in workers:  # mosquitto 2.0.11 does not write shared subscriptions: they start again
         for _ in range(len(ROUTES) + 1):
             worker.line("is connected again")
 

@@ -162,7 +162,7 @@ class Spool:
             self._checkpointed = pages == moved
 
     def settle(self) -> None:
-        """Finish a checkpoint: begin a large log anew, measure the room on the disk, see whether a fault is over."""
+        """Finish a checkpoint: restart a large log, measure the room on the disk, see whether a fault is over."""
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

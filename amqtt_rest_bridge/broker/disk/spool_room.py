@@ -1,11 +1,11 @@
 """Room on the spool's disk, so that a full one is not a dead end: removing a message needs room too.
 
 SQLite writes each commit behind the last one into its log; a checkpoint carries the log's pages into the database file,
-and only then is the log begun anew. So two things have to be true at any time: the database file can grow by what the
+and only then is the log restarted. So two things have to be true at any time: the database file can grow by what the
 log holds, and the log can take one more removal. Both are held in the reserve, a file beside the spool.
 
 When the disk has no room for a larger reserve the spool is *tight*: the reserve is released but for what a removal
-needs, the database may not grow any more, so a checkpoint needs no room and the log can always be begun anew. New
+needs, the database may not grow any more, so a checkpoint needs no room and the log can always be restarted. New
 messages then take the place of removed ones. Once there is room again the reserve is held again.
 
 The broker's loop alone, but for checkpoints.
@@ -87,9 +87,9 @@ class Room:
         if not self.tight:
             self._tighten()
             return True
-        gained = self._begin_log_anew(_SMALL_LOG)
+        gained = self._restart_log(_SMALL_LOG)
         if not gained and not size and self._reserve.size:
-            self._reserve.trim(0)  # until the log is begun anew
+            self._reserve.trim(0)  # until the log is restarted
             return True
         return gained
 
@@ -99,7 +99,7 @@ class Room:
             if not self.tight and not self._disk_has(self._growth() + self._step):
                 self._tighten()
         elif self.tight:
-            self._begin_log_anew(math.inf)
+            self._restart_log(math.inf)
             self._loosen()
         elif self._reserve.size > _LARGE_RESERVE * self._step:
             self._reserve.trim(self._least + self._step)
@@ -119,7 +119,7 @@ class Room:
         self._most_pages = self._pragma("max_page_count")
         self._pragma(f"max_page_count = {self._pages()}")
         self._reserve.trim(0)
-        self._begin_log_anew(_SMALL_LOG)
+        self._restart_log(_SMALL_LOG)
         self._loosen()
         if self.tight and not self._told:
             self._told = True
@@ -141,7 +141,7 @@ class Room:
             self._told = False
             log.warning("the disk of the spool %s has room again", self._path)
 
-    def _begin_log_anew(self, most: float) -> bool:
+    def _restart_log(self, most: float) -> bool:
         """Carry the log into the database, and give its room back; False when that gained nothing."""
         with contextlib.suppress(OSError, sqlite3.Error):
             if 0 < Path(f"{self._path}-wal").stat().st_size <= most:

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.broker.disk.spool_rows import Kept, rows
 log = logging.getLogger(__name__)
 
 _LEAST_PAGE: Final = 512
-_MOST_IN_VAIN: Final = 10_000  # rows tried one after the other where the last one is not known
+_MOST_MISSING: Final = 10_000  # rows tried one after the other where the last one is not known
 
 
 def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
@@ -64,7 +64,7 @@ def _cut_to_whole_pages(path: Path) -> None:
 
 def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
     (version,) = old.execute("PRAGMA user_version").fetchone()
-    count = in_vain = 0
+    count = missing = 0
     with closing(sqlite3.connect(new, isolation_level=None)) as copy:
         copy.execute("PRAGMA page_size = 1024")
         copy.execute("BEGIN")
@@ -76,10 +76,10 @@ def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
                 message = kept.message
                 row = (kept.key, kept.route, kept.event, message.topic, message.payload, message.timestamp)
                 copy.execute(insert, (*row, kept.hops, kept.client_id, kept.username))
-                count, in_vain = count + 1, 0
+                count, missing = count + 1, 0
                 continue
-            in_vain += 1
-            if in_vain > _MOST_IN_VAIN and not is_known:
+            missing += 1
+            if missing > _MOST_MISSING and not is_known:
                 break
         copy.execute("COMMIT")
     return count
