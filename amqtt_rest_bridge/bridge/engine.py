@@ -16,17 +16,16 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.bridge.answers import Answers
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, ShuttingDownError, Wake
-from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
-from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads
 from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.port_watch import PortWatch
 from amqtt_rest_bridge.bridge.ports import Ports, Server
 from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import (
     FromAdmin,
@@ -126,9 +125,8 @@ class Engine:
         self._runners: dict[int, RouteRunner] = {}  # by event number
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
-        self._ordered: KeyedQueue[Callable[[], None]] = KeyedQueue()
+        self._calls, self._calls_lock = OpenCalls(), threading.Lock()
         self._parsing = threading.Lock()
-        self._payloads = WaitingPayloads()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
         self._workers = 1  # ... which so many share
         self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
@@ -228,13 +226,22 @@ class Engine:
     def _run_calls(self, calls: list[DispatchedCall]) -> None:
         by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
         for call in calls:
-            if self._payloads.expected and self._payloads.arrived(call):
+            if self._calls.due and self._continue(call):
                 continue
             by_runner.setdefault(self._runners[call.event], []).append(call)
         for runner, own in by_runner.items():
             pool = runner.take(own)
             if pool is not None and pool not in self._idle:
                 self._idle.append(pool)
+
+    def _continue(self, dispatched: DispatchedCall) -> bool:
+        """Go on with a call that has waited, whose payload has come again; return False for a new call."""
+        with self._calls_lock:
+            call = self._calls.arrived(dispatched.id, dispatched.message)
+        if call is None:
+            return False
+        call.start(call)
+        return True
 
     def _use_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings
@@ -274,8 +281,8 @@ class Engine:
         name, pace = numbered.route.name, self._pace_of(numbered.route)
         sender = self._makers.sender(numbered.route.config, settings)
         context = RouteContext(
-            self._outbox, self._timers, self._threads, self._ordered, pace, lambda: self._by_route.get(name),
-            self._parsing, self._payloads,
+            self._outbox, self._timers, self._threads, self._calls, self._calls_lock, pace,
+            lambda: self._by_route.get(name), self._parsing,
         )  # fmt: skip
         return RouteRunner(numbered, settings, sender, context, self.records)
 

@@ -47,24 +47,44 @@ class Verdict(Struct, frozen=True):
 _SKIPPED: Final = Verdict(Step.SKIPPED)
 
 
+class CallState(StrEnum):
+    """Where a call is that has arrived; see `open_calls.OpenCalls`."""
+
+    READY = "ready"
+    """A worker runs it, or will."""
+    BEHIND = "behind"
+    """Behind an earlier call of its line."""
+    WAITING = "waiting"
+    """Until its turn or its next try."""
+    DUE = "due"
+    """It would go on, once its payload has come again."""
+    ENDED = "ended"
+
+
 class SkippedError(BridgeError):
     """A call sends no request and does not fail: its WHEN is false."""
+
+
+def _stay(_: "OpenCall") -> None:
+    """Do nothing: default of a driver without threads, which looks at `OpenCall.state`."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
     """A call that has not ended.
 
-    `line` is set for an ORDERED event: calls of one line run one after the other. From `begin` to `judge` there is
-    `built`, which `exchange` is about while it has stopped between two requests, and `stopwatch`. Without
-    `has_payload` the broker process alone has the payload; while a call waits, `kept` are the bytes of its own that
-    count as kept.
+    `start` is what a driver does once the call may go on. `line` is set for an ORDERED event: calls of one line run one
+    after the other. From `begin` to `judge` there is `built`; `exchange` is there while it has stopped between two
+    requests. Without `has_payload` only the broker process has the payload; while a call waits, `kept` are the bytes of
+    its own that count as kept.
     """
 
     id: int
     event: "PreparedEvent"
     message: Message
     idempotency_key: str | None = None
+    start: Callable[["OpenCall"], None] = _stay
+    state: CallState = CallState.READY
     tries: int = 0
     took: float = 0.0  # seconds, for the requests of all tries
     line: tuple[str, str, str] | None = None  # route, event, topic
@@ -79,6 +99,11 @@ class OpenCall:
     def run(self) -> Run:
         """Return what the run id of the call is made of."""
         return self.id if self.idempotency_key is None else self.idempotency_key
+
+    @property
+    def lacks_payload(self) -> bool:
+        """Return whether the call needs its payload to go on, and only the broker process has it."""
+        return self.exchange is None and not self.has_payload
 
     def let_go(self) -> None:
         """Leave the payload to the broker process, which has it until the call has ended."""

@@ -17,21 +17,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
-from amqtt_rest_bridge.bridge.client.keyed_queue import KeyedQueue
 from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
-from amqtt_rest_bridge.bridge.client.waiting_payloads import WaitingPayloads
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.calls import results
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
+from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
-from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, Message, NumberedRoute
+from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
@@ -53,17 +52,17 @@ class RouteContext:
 
     `pace` spaces the requests of a route with a RATE_LIMIT; `successor` returns the runner of its present definition.
     `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's,
-    and the interpreter lock lets one thread at a time parse anyway. `payloads` are those of calls that wait.
+    and the interpreter lock lets one thread at a time parse anyway. `calls` are those of all routes, used under `lock`.
     """
 
     outbox: Outbox
     timers: Timers
     threads: ThreadBudget
-    ordered: KeyedQueue[Callable[[], None]]
+    calls: OpenCalls
+    lock: threading.Lock
     pace: Pace | None
     successor: Callable[[], "RouteRunner | None"]
     parsing: threading.Lock
-    payloads: WaitingPayloads
 
 
 class RouteRunner:
@@ -127,10 +126,10 @@ class RouteRunner:
             self._open += len(calls)
         for dispatched in calls:
             event = self._events[dispatched.event]
-            call = OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key)
+            call = OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, self._start)
             for enter in event.enters:
                 enter(call)
-            if call.line is None or self._context.ordered.enter(call.line, partial(self._start, call)):
+            if call.line is None or self._enter(call):
                 ready.append(call)
         first = self._checks or self._pool
         return first if ready and first.queue(ready) else None
@@ -250,11 +249,17 @@ class RouteRunner:
         self._begin_wait(call)
         self._context.timers.after(seconds, partial(self._resume, call))
 
+    def _enter(self, call: OpenCall) -> bool:
+        with self._context.lock:
+            return self._context.calls.enter(call)
+
     def _leave(self, call: OpenCall) -> None:
-        """Count a call as ended, and start the next one of the same ORDERED event and topic."""
-        start_next = None if call.line is None else self._context.ordered.leave(call.line)
-        if start_next is not None:
-            start_next()
+        """Count a call as ended, and start the next one of its line."""
+        if call.line is not None or call.kept:
+            with self._context.lock:
+                following = self._context.calls.end(call)
+            if following is not None:
+                following.start(following)
         with self._lock:
             self._open -= 1
 
@@ -277,29 +282,18 @@ class RouteRunner:
         self._pool.submit((call,))
 
     def _begin_wait(self, call: OpenCall, *, for_try: bool = True) -> None:
-        """Report that a call waits; its payload goes where too many are kept, unless its try has begun."""
-        size = len(call.message.payload)
-        if self._context.payloads.keep(size):
-            call.kept = size
-        elif call.exchange is None:
-            call.let_go()
-        self._outbox.send(Waiting(call.id, 1, for_try, let_go=_is_incomplete(call)))
+        with self._context.lock:
+            is_complete = self._context.calls.wait(call)
+        self._outbox.send(Waiting(call.id, 1, for_try, let_go=not is_complete))
 
     def _end_wait(self, call: OpenCall, start: Callable[[OpenCall], None]) -> None:
-        """Report that a call is due and start it, once its payload is here."""
-        if _is_incomplete(call):
-            self._context.payloads.expect(call.id, partial(self._restore, call, start))
-            self._outbox.send(Waiting(call.id, -1))
-            return
-        self._context.payloads.release(call.kept)
-        call.kept = 0
+        """Report that a call is due and start it; without its payload `start` follows once that has come."""
+        call.start = start
+        with self._context.lock:
+            goes_on = self._context.calls.resume(call)
         self._outbox.send(Waiting(call.id, -1))
-        start(call)
-
-    @staticmethod
-    def _restore(call: OpenCall, start: Callable[[OpenCall], None], message: Message) -> None:
-        call.message, call.has_payload = message, True
-        start(call)
+        if goes_on:
+            start(call)
 
     # A retry that is due.
 
@@ -309,7 +303,6 @@ class RouteRunner:
             return
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
-            self._context.payloads.release(call.kept)
             self._outbox.send(Returned(call.id))
             self._leave(call)
             return
@@ -361,11 +354,6 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
-
-
-def _is_incomplete(call: OpenCall) -> bool:
-    """Return whether a call that goes on needs its payload, which the broker process alone has."""
-    return call.exchange is None and not call.has_payload
 
 
 def _record(records: BridgeRecords, call: OpenCall, verdict: Verdict) -> None:
