@@ -26,9 +26,8 @@ What is ours, and why:
 
 from amqtt_rest_bridge.http_server.access_log import AccessLog
 from amqtt_rest_bridge.http_server.application import Application, Pending, Request, Response, Stream
-from amqtt_rest_bridge.http_server.port import Limits
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
-from amqtt_rest_bridge.http_server.server import HttpServer
+from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 
 __all__ = [

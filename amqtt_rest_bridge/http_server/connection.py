@@ -16,11 +16,9 @@ from functools import partial
 from typing import Any, Final
 
 from amqtt_rest_bridge.http_server.exchange import Exchange
-from amqtt_rest_bridge.http_server.output import Output
+from amqtt_rest_bridge.http_server.output import Output, StreamSender, response_pieces
 from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import RequestParser
-from amqtt_rest_bridge.http_server.response_head import response_pieces
-from amqtt_rest_bridge.http_server.streaming import StreamSender
 
 log = logging.getLogger(__name__)
 
@@ -197,16 +195,10 @@ class ServerConnection:
                 self.abandon()
         elif self._handshaking or self.request is not None:
             if now - self.began > slow_seconds:
-                self._give_up(timeout)
+                self.abandon() if self._handshaking else self.refuse(timeout)
         elif not (self._serving or self._stream) and now - self.active_at > idle_seconds:
             self.abandon()
         return False
-
-    def _give_up(self, timeout: Refusal) -> None:
-        if self._handshaking:
-            self.abandon()
-        else:
-            self.refuse(timeout)
 
     def _shake_hands(self) -> None:
         """Take one step of the TLS handshake."""

@@ -77,8 +77,11 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
         if "TRANSFER_ENCODING" in headers:  # waitress takes it away where it obeys it; RFC 9112 section 6.1
             raise ParsingError("HTTP/1.0 has no Transfer-Encoding")
         codings = _CODINGS.findall(header_plus)
-        if codings:
-            self._check_codings(codings)
+        if codings:  # what another server might not take for one chunked body is refused (RFC 9112 section 6)
+            if "CONTENT_LENGTH" in headers:
+                raise ParsingError("Content-Length and Transfer-Encoding together")
+            if len(codings) != 1 or codings[0].strip(b" \t").lower() != b"chunked":
+                raise ParsingError("Transfer-Encoding is not one chunked")
         if _FOLD.search(header_plus):  # waitress joins the lines; RFC 9112 section 5.2 has a server refuse them
             raise ParsingError("a header is folded over several lines")
         self._check_authority(headers.get("HOST"))
@@ -94,13 +97,6 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             raise ParsingError("the Host header is not a host with or without a port")
         if "@" in (self.proxy_netloc or ""):  # RFC 9110 section 4.2.4
             raise ParsingError("the request target holds a user name")
-
-    def _check_codings(self, codings: list[bytes]) -> None:
-        """Refuse what another server might not take for one chunked body (RFC 9112 section 6)."""
-        if "CONTENT_LENGTH" in self.headers:
-            raise ParsingError("Content-Length and Transfer-Encoding together")
-        if len(codings) != 1 or codings[0].strip(b" \t").lower() != b"chunked":
-            raise ParsingError("Transfer-Encoding is not one chunked")
 
 
 _OF_TOO_LARGE: Final = b"GET / HTTP/1.0\r\n"  # what waitress parses in place of headers that are too large

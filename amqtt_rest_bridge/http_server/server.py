@@ -1,15 +1,59 @@
-"""The door: a port that answers with an application. Its methods may be called from any thread."""
+"""The door, `HttpServer`, and the port behind it: waitress's server on our loop, which accepts and closes connections.
 
+`HttpServer`'s methods may be called from any thread. `HttpPort` runs on the port's own thread; `do` is for the others.
+"""
+
+import contextlib
+import errno
+import logging
+import resource
 import socket
+import ssl
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any, Final
 
-from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.application import Application
-from amqtt_rest_bridge.http_server.port import HttpPort, Limits
-from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
-from amqtt_rest_bridge.http_server.tls import TlsFiles
+from waitress.adjustments import Adjustments
+from waitress.server import TcpWSGIServer
+
+from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
+from amqtt_rest_bridge.http_server.application import Application, refused
+from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
+from amqtt_rest_bridge.http_server.connection import ServerConnection
+from amqtt_rest_bridge.http_server.exchange import Exchange, Waiting
+from amqtt_rest_bridge.http_server.output import response_pieces
+from amqtt_rest_bridge.http_server.refusals import Refusal, overloaded, request_timeout, shutting_down
+from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, raw_limit
+from amqtt_rest_bridge.http_server.tls import TlsFiles, secure
+
+log = logging.getLogger(__name__)
+
+_MOST_CONNECTIONS: Final = 4096
+_ACCEPTS: Final = 16  # connections taken in a row before others get their turn
+# What the system holds of answers that are not on the network yet; without it some 2.6 MB for a caller that does not
+# read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
+_UNSENT_BYTES: Final = 131_072
+_ROOM: Final = 8  # connections closed at once when there are too many
+
+# waitress comes without types; with the stubs of another package or without, its classes count as Any here.
+_Server: Any = TcpWSGIServer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a port, in seconds and counts.
+
+    `connections` None means half of the process's file descriptors, 4,096 at most.
+    """
+
+    slow_seconds: float = 30.0  # for a request from its first to its last byte, a handshake, a stalled answer
+    idle_seconds: float = 120.0  # a connection between requests
+    waiting: int = 256  # pending answers
+    connections: int | None = None
 
 
 class HttpServer:
@@ -82,3 +126,194 @@ class HttpServer:
                 return
             self._port.do(self._port.close_when_quiet)
             self._thread.join(0.02)
+
+
+class HttpPort(_Server):  # type: ignore[misc]  # see _Server
+    """waitress's server on our loop: accepts connections and closes those that take too long."""
+
+    active_channels: dict[int, ServerConnection]
+    socket: Any
+    trigger: Any
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        app: Application,
+        tls_context: ssl.SSLContext | None,
+        max_body_bytes: int,
+        access_log: AccessLog | None,
+        limits: Limits,
+    ) -> None:
+        self.app = app
+        self.tls_context = tls_context
+        self.loop = ChannelLoop()
+        self.closing: Refusal | None = None  # what new requests are answered with
+        self._wake_lock = threading.Lock()
+        self._access_log = access_log
+        self._limits = limits
+        self._connections = limits.connections or min(
+            _MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        )
+        adjustments: Any = Adjustments(
+            sockets=[sock],
+            ident=None,
+            clear_untrusted_proxy_headers=False,  # {header.x} is what was sent
+            log_socket_errors=False,
+            max_request_header_size=HEADER_BYTES,
+            max_request_body_size=raw_limit(max_body_bytes),
+            url_scheme="https" if tls_context else "http",
+        )
+        adjustments.max_body_bytes = max_body_bytes
+        super().__init__(
+            None,  # waitress's tasks are not used, which would call a WSGI application
+            self.loop,
+            _sock=sock,
+            dispatcher=object(),  # waitress's threads are not used
+            adj=adjustments,
+            bind_socket=False,
+            sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()),
+        )
+        self.waiting = Waiting(limits.waiting, self.loop.later, self.do)
+
+    def run(self) -> None:
+        """Serve until `close_all`; the port's thread."""
+        try:
+            self.loop.run(self._tick, min(1.0, self._limits.slow_seconds / 4, self._limits.idle_seconds / 4))
+        finally:
+            self.dispose()
+
+    def dispose(self) -> None:
+        """Release what the port holds itself; when it does not run."""
+        self.close_listening()
+        for exchange in list(self.waiting.exchanges):
+            exchange.cancel()
+        with self._wake_lock:  # a late thread must not write to the next owner of the trigger's descriptor
+            if self.trigger is not None:
+                self.trigger.close()
+                self.trigger = None
+                self.loop.close()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Run `work` on the port's thread, if it still runs; from any thread."""
+        self.loop.soon(work)
+        with self._wake_lock:
+            if self.trigger is not None:
+                self.trigger.pull_trigger()
+
+    def readable(self) -> bool:
+        """Return whether to accept."""
+        return bool(self.accepting)
+
+    def handle_accept(self) -> None:
+        """Accept connections that wait; another process may have been faster."""
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = self.socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
+                    log.warning("Port %s accepts nothing for a moment: %s", self.effective_port, error.strerror)
+                    self.accepting = False  # until the next tick
+                return
+            self._welcome(sock, address)
+
+    def log_access(self, connection: ServerConnection, exchange: Exchange) -> None:
+        """Write an answered request to the access log, if there is one."""
+        if self._access_log is None:
+            return
+        parser, response = exchange.parser, exchange.response
+        assert response is not None  # noqa: S101  # it is being sent
+        seconds = time.monotonic() - exchange.began
+        self._access_log.write(
+            AccessEntry(
+                timestamp=time.time() - seconds,
+                request_id=exchange.request_id,
+                remote=connection.addr[0],
+                method=parser.command,
+                path=getattr(parser, "request_uri", "").partition("?")[0],
+                status=int(response.status[:3]),
+                code=response.code,
+                labels=dict(response.labels),
+                request_bytes=parser.body_bytes_received,
+                response_bytes=len(response.body),
+                seconds=seconds,
+            )
+        )
+
+    def begin_stop(self, refusal: Refusal) -> None:
+        """Accept no more, and refuse what comes on open connections."""
+        self.closing = refusal
+        self.close_listening()
+
+    def close_listening(self) -> None:
+        """Close our duplicate of the listening socket, which leaves the socket itself as it is."""
+        if self.socket is not None:
+            self.accepting = False
+            self.del_channel()
+            self.socket.close()
+            self.socket = None
+
+    def close_when_quiet(self) -> None:
+        """Close everything if no request is being served."""
+        if not any(connection.is_busy for connection in self.active_channels.values()):
+            self.close_all()
+
+    def close_all(self) -> None:
+        """Close every connection and end the loop."""
+        for connection in list(self.active_channels.values()):
+            connection.end()
+        self.loop.stop()
+
+    def _welcome(self, sock: socket.socket, address: Any) -> None:
+        if len(self.active_channels) >= self._connections and not self._make_room():
+            self._turn_away(sock)
+            return
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+            if self.tls_context is not None:
+                sock = secure(sock, self.tls_context)
+            ServerConnection(self, sock, address)
+        except OSError as error:  # gone already
+            log.debug("A connection from %s ended at once: %s", address[0], error)
+            sock.close()
+
+    def _make_room(self) -> bool:
+        """Close the connections that have been idle for longest, or else send or read slowest; False without any."""
+        connections = self.active_channels.values()
+        idle = [connection for connection in connections if connection.is_idle]
+        late = [connection for connection in connections if connection.is_late] if not idle else []
+        stalled = [connection for connection in connections if connection.is_stalled] if not (idle or late) else []
+        for connection in nsmallest(_ROOM, [*idle, *stalled], key=lambda each: each.active_at):
+            connection.abandon()
+        for connection in nsmallest(_ROOM, late, key=lambda each: each.began):
+            connection.abandon()
+        return bool(idle or late or stalled)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Refuse a connection for which there is no room, in one non-blocking write."""
+        if self.tls_context is None:
+            pieces = response_pieces(refused(overloaded()), str(uuid.uuid4()), close=True)
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(b"".join(pieces))
+        sock.close()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        limits = self._limits
+        timeout = request_timeout(limits.slow_seconds)
+        unread = 0
+        for connection in list(self.active_channels.values()):
+            unread += connection.close_overdue(now, limits.slow_seconds, limits.idle_seconds, timeout)
+        if unread:
+            log.warning(
+                "Port %s closed %d connection(s) that did not read their answers for %g s",
+                self.effective_port,
+                unread,
+                limits.slow_seconds,
+            )
+        if self.closing is None and not self.accepting:
+            self.accepting = True
+            self.loop.refresh(self._fileno)
