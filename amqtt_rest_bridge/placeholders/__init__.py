@@ -19,7 +19,6 @@ from amqtt_rest_bridge.placeholders.conditions import (
     predicate,
 )
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of
-from amqtt_rest_bridge.placeholders.json_values import JsonNumber, to_json
 from amqtt_rest_bridge.placeholders.matching import may_match, pattern
 from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import (
@@ -32,7 +31,14 @@ from amqtt_rest_bridge.placeholders.text import (
     parse,
     suspects,
 )
-from amqtt_rest_bridge.placeholders.values import MessageValues, RequestValues, ResultValues, Values
+from amqtt_rest_bridge.placeholders.values import (
+    JsonNumber,
+    MessageValues,
+    RequestValues,
+    ResultValues,
+    Values,
+    to_json,
+)
 
 __all__ = [
     "PLACEHOLDERS",

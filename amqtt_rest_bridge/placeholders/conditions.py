@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, from_json
 from amqtt_rest_bridge.placeholders.names import Placeholder
-from amqtt_rest_bridge.placeholders.values import Values
+from amqtt_rest_bridge.placeholders.values import JsonNumber, JsonValue, Values, from_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import FailureRow
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders.json_values import JsonNumber, JsonValue, json_string, to_json
 from amqtt_rest_bridge.placeholders.names import RAWS, Placeholder
+from amqtt_rest_bridge.placeholders.values import JsonNumber, JsonValue, json_string, to_json
 
 
 class Place(StrEnum):

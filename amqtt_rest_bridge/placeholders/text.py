@@ -8,9 +8,8 @@ from amqtt_rest_bridge import topics
 from amqtt_rest_bridge.catalogue import OTHER_VALUE
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
-from amqtt_rest_bridge.placeholders.json_values import JsonValue
 from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAWS, Mode, Placeholder, recognise
-from amqtt_rest_bridge.placeholders.values import Values, default_of
+from amqtt_rest_bridge.placeholders.values import JsonValue, Values, default_of
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
 _SUSPECT = re.compile(r"(?P<dollar>\$?)(?P<open>\{\{?)(?P<name>[^{}\"\x00-\x1f]{1,256})(?P<close>\}\}?)")

@@ -1,26 +1,165 @@
 """A worker's connection with a clean session: all that it publishes, and what every worker has to see. The event loop.
 
-It is always read. What every worker sees, each by a subscription that is not shared: the records of the group's slots,
-the topics of read events (retained messages included), and replies. Its session ends with the connection.
+Everything is published with QoS 1 on this connection, which is always read: PUBACKs of results must not wait behind
+messages that a busy route leaves unread. Until its PUBACK a result counts as not published, and is published again on
+the next connection. A publication of server mode is not: its caller gets an error and asks again.
+
+What every worker sees, each by a subscription that is not shared: the records of the group's slots, the topics of read
+events (retained messages included), and replies. The session ends with the connection.
 """
 
+import asyncio
+import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
 
-from amqtt_rest_bridge.model import Message, Route
+from amqtt_rest_bridge.link.frames import credits_for
+from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
-from amqtt_rest_bridge.routing.calls import EventName
+from amqtt_rest_bridge.routing.calls import (
+    Confirm,
+    EventName,
+    ReleaseCredits,
+    has_room,
+)
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.connection import MqttConnection
-from amqtt_rest_bridge.worker.intake import Feed, hops_of
+from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of
 from amqtt_rest_bridge.worker.membership import Membership, online_topic
-from amqtt_rest_bridge.worker.publisher import BrokerPublisher
 from amqtt_rest_bridge.worker.slots import client_id
 from amqtt_rest_bridge.worker.values import Address, Received, Session, Subscription
 
-_RECEIVE_MAXIMUM = 1024
+log = logging.getLogger(__name__)
+
+_RECEIVE_MAXIMUM: Final = 1024
+_HEADER_BYTES: Final = 64  # of a PUBLISH packet beside topic and payload, properties included
+_LOOK_SECONDS: Final = 0.01
+_AWAY_SECONDS: Final = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    """A publication on its way."""
+
+    publication: Publication
+    hops: int
+    release_credits: ReleaseCredits | None
+    confirm: Confirm | None
+
+
+class BrokerPublisher:
+    """A queue to the broker; see `routing.calls.PublisherPort`."""
+
+    def __init__(self) -> None:
+        self._connection: MqttConnection | None = None
+        self._queue: deque[_Item] = deque()
+        self.waiting_bytes = 0
+        """Payloads that wait until they are sent."""
+        self._under_way: dict[int, _Item] = {}
+        self._numbers = 0
+
+    def put(
+        self,
+        publication: Publication,
+        hops: int,
+        release_credits: ReleaseCredits | None = None,
+        confirm: Confirm | None = None,
+    ) -> bool:
+        """Queue a publication; return False when there is no room, which one with credits always has.
+
+        `release_credits` is called once it has been published. `confirm` is called with whether it has been: False when
+        there is no connection or it ends before the PUBACK, and then the publication is not tried again.
+        """
+        size = len(publication.payload)
+        if release_credits is None and not has_room(len(self._queue), self.waiting_bytes, size):
+            return False
+        item = _Item(publication, hops, release_credits, confirm)
+        fault = check_topic_name(publication.topic)
+        if fault is not None:
+            self._drop(item, f"the topic {fault}")
+        elif confirm is not None and self._connection is None:
+            _end(item, published=False)
+        else:
+            self._append(item)
+            self._send()
+        return True
+
+    def put_status(self, publication: Publication) -> bool:
+        """Queue the status of a route; return False without a connection: the next one comes soon."""
+        return self._connection is not None and self.put(publication, 1)
+
+    async def settled(self, seconds: float) -> int:
+        """Wait until the broker has acknowledged all that is queued; return how many messages it has not in time.
+
+        A broker that is away is waited for two seconds at most.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while self._queue or self._under_way:
+            most = seconds if self._connection is not None else min(seconds, _AWAY_SECONDS)
+            if loop.time() - began >= most:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        return len(self._queue) + len(self._under_way)
+
+    def up(self, connection: MqttConnection) -> None:
+        """Publish on this connection from now on."""
+        self._connection = connection
+        self._send()
+
+    def down(self) -> None:
+        """Keep what the broker has not acknowledged for the next connection."""
+        self._connection = None
+        again = list(self._under_way.values()) + list(self._queue)
+        self._under_way, self._queue, self.waiting_bytes = {}, deque(), 0
+        for item in again:
+            if item.confirm is None:
+                self._append(item)
+            else:
+                _end(item, published=False)
+
+    def _append(self, item: _Item) -> None:
+        self._queue.append(item)
+        self.waiting_bytes += len(item.publication.payload)
+
+    def _send(self) -> None:
+        while self._queue and self._connection is not None and len(self._under_way) < self._connection.receive_maximum:
+            item = self._queue.popleft()
+            self.waiting_bytes -= len(item.publication.payload)
+            self._numbers += 1
+            self._publish(self._connection, self._numbers, item)
+
+    def _publish(self, connection: MqttConnection, number: int, item: _Item) -> None:
+        publication = item.publication
+        size = len(publication.topic.encode()) + len(publication.payload) + _HEADER_BYTES
+        if size > connection.maximum_packet_size:
+            self._drop(item, f"a packet of {size} bytes; the broker takes {connection.maximum_packet_size} at most")
+            return
+        self._under_way[number] = item
+
+        def published(why: str | None) -> None:
+            if self._under_way.pop(number, None) is None:  # `down` has it
+                return
+            if why is None:
+                _end(item, published=True)
+            else:
+                self._drop(item, f"the broker answers {why}")
+            self._send()
+
+        connection.publish(
+            publication.topic, publication.payload,
+            retain=publication.retain, hops=(HOPS, str(item.hops)), published=published,
+        )  # fmt: skip
+
+    def _drop(self, item: _Item, why: str) -> None:
+        log.error("not published on %s: %s", loggable(item.publication.topic), why)
+        _end(item, published=False)
 
 
 class CleanSession:
@@ -94,3 +233,10 @@ class CleanSession:
         else:
             message = Message(received.topic, received.payload, time.time())
             self._dispatcher.offer(message, hops=hops_of(received.user_properties), taken=self._client_events)
+
+
+def _end(item: _Item, *, published: bool) -> None:
+    if item.release_credits is not None:
+        item.release_credits(credits_for(item.publication.payload))
+    if item.confirm is not None:
+        item.confirm(published)

@@ -22,9 +22,8 @@ from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
 from amqtt_rest_bridge.processes.settings import server_ports
-from amqtt_rest_bridge.worker.clean_session import CleanSession
+from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.membership import Membership, status_topic
-from amqtt_rest_bridge.worker.publisher import BrokerPublisher
 from amqtt_rest_bridge.worker.settings import WorkerSettings
 from amqtt_rest_bridge.worker.slots import Plan, Slot, plan
 from amqtt_rest_bridge.worker.values import Address, BrokerError, Will

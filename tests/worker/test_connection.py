@@ -10,11 +10,11 @@ import pytest
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.processes.event_loop import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
-from amqtt_rest_bridge.worker.publisher import BrokerPublisher
 from amqtt_rest_bridge.worker.values import Address, Received, Session
 from tests.bridge.http_target import Peer, Script, Target
 

@@ -21,8 +21,7 @@ from typing import Final
 
 from amqtt_rest_bridge.broker.disk.spool_files import Reserve, SpoolLock
 from amqtt_rest_bridge.broker.disk.spool_room import Room, is_lack_of_room, size_on_disk
-from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, foreign_content, row, rows
-from amqtt_rest_bridge.broker.disk.spool_salvage import salvage
+from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, foreign_content, row, rows, salvage
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import StoreFullError

@@ -1,24 +1,31 @@
-"""`rest-bridge install`: a published template to checked route files in a folder. Main thread."""
+"""`rest-bridge install`: a published template to checked route files in a folder. Main thread.
+
+What its routes would do (hosts called, topics, ports, credentials that it publishes) is taken from the settings as they
+are written, so that a route whose variables are missing here is shown too.
+"""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 
 from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
-from amqtt_rest_bridge.cli.install.effects import Effects, published_credentials
-from amqtt_rest_bridge.cli.install.errors import InstallError
-from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
+from amqtt_rest_bridge.cli.install.placing import InstallError, check_names, place, refuse_present
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment
+from amqtt_rest_bridge.language.definitions import Definition, ParsedTexts
+from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment, Value, evaluate
+from amqtt_rest_bridge.language.nodes import Block, Piece
+from amqtt_rest_bridge.language.sources import Report
+from amqtt_rest_bridge.masking import is_credential
+from amqtt_rest_bridge.model import RestApiConfig
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.cli.install.library import Template
@@ -52,6 +59,50 @@ examples:
   rest-bridge install weather-on-request --from https://library.example --into routes --yes
   HTTPS_PROXY=http://proxy:3128 rest-bridge install weather-on-request --from https://library.example
 """
+_CREDENTIALS: Final = (
+    "PASSWORD", "AUTHORIZATION", "SERVER_PASSWORD", "SERVER_TOKEN", "SIGNATURE_SECRET", "OAUTH2_CLIENT_SECRET",
+)  # fmt: skip
+_READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
+_WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
+_CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
+_HOST: Final = re.compile(r"(?:https?://)?(?:[^/@]*@)?([^/?#]*)", re.IGNORECASE)
+_PLACEHOLDER: Final = re.compile(r"\{[^{}\s]+\}")
+_EFFECT_SHOWN: Final = 200
+_MOST_EFFECTS: Final = 50
+
+
+@dataclass(slots=True)
+class Effects:
+    """What routes would do; values of variables and secrets are shown by their names."""
+
+    hosts: set[str] = field(default_factory=set)
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    ports: set[str] = field(default_factory=set)
+
+    def add(self, definition: Definition) -> None:
+        """Add those of a route."""
+        config = definition.blocks.config
+        if config is not None:
+            if _is_on(config, "ENABLE_CLIENT"):
+                addresses = (_shown(config, name) for name in _CALLED)
+                self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
+            if _is_on(config, "ENABLE_SERVER"):
+                self.ports.add(_shown(config, "SERVER_PORT") or str(RestApiConfig().server_port))
+        for event in definition.blocks.events:
+            self.reads |= {topic for name in _READ if (topic := _shown(event, name))}
+            self.writes |= {topic for name in _WRITTEN if (topic := _shown(event, name))}
+
+    def lines(self) -> Iterator[str]:
+        """Yield what an operator is shown."""
+        for what, names in (
+            ("calls", self.hosts),
+            ("reads the topics", self.reads),
+            ("writes the topics", self.writes),
+            ("listens on the ports", self.ports),
+        ):
+            if names:
+                yield f"{what}: {several([on_one_line(name, _EFFECT_SHOWN) for name in sorted(names)], _MOST_EFFECTS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +144,15 @@ def run(
         _refuse_faulty(checked)
         if not force:
             refuse_present(into, checked.routes)
-        if not sample_credentials:
-            _refuse_published(checked)
+        if checked.published and not sample_credentials:
+            raise InstallError(  # noqa: TRY301  # as the others, below
+                f"the template publishes {several(checked.published, _MOST_NAMED)}; nothing was written",
+                "everybody can read them: --allow-sample-credentials installs them all the same, to be changed then",
+            )
         for line in _plan(checked, into):
             print(line)
-        if sys.stdin.isatty() and not yes and not _confirmed(into):
+        question, err = f"Write into {visible(str(into))}?", not sys.stdout.isatty()
+        if sys.stdin.isatty() and not yes and not typer.confirm(question, err=err):
             print("nothing was written", file=sys.stderr)
             return 1
         _write(into, {name: files[name] for name in checked.routes}, force=force)
@@ -106,10 +161,6 @@ def run(
         return 1
     print(f"written into {into}: {count(len(checked.routes), 'file')}")
     return 0
-
-
-def _confirmed(into: Path) -> bool:
-    return typer.confirm(f"Write into {visible(str(into))}?", err=not sys.stdout.isatty())
 
 
 def _plan(checked: _Checked, into: Path) -> Iterator[str]:
@@ -198,14 +249,6 @@ def _refuse_faulty(checked: _Checked) -> None:
         raise InstallError("the template has no route of type REST_API; nothing was written", "choose another one")
 
 
-def _refuse_published(checked: _Checked) -> None:
-    if checked.published:
-        raise InstallError(
-            f"the template publishes {several(checked.published, _MOST_NAMED)}; nothing was written",
-            "everybody can read them: --allow-sample-credentials installs them all the same, to be changed then",
-        )
-
-
 def _write(into: Path, files: Mapping[str, bytes], *, force: bool) -> None:
     try:
         place(into, files, force=force)
@@ -221,3 +264,57 @@ def _needs(needs: RecordingEnvironment) -> Iterator[str]:
             yield f"reads the {kind} {shown}: {'present' if error is None else f'missing; {error.hint}'}"
     if needs.missing:
         yield "The broker does not load these routes, or any other change, before what is missing is there."
+
+
+class _Names(Environment):
+    """Every variable and secret, whose values are not looked at."""
+
+    def variable(self, name: str) -> str:
+        """Return something: it is shown by its name."""
+        return name
+
+    def secret(self, name: str) -> str:
+        """Return something: it is shown by its name."""
+        return name
+
+
+_NAMES: Final = _Names({}, Path())
+
+
+def published_credentials(definition: Definition, environment: Environment) -> Iterator[tuple[str, int]]:
+    """Yield the credentials of a route that its text holds, as setting or header, and their offsets.
+
+    Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
+    """
+    blocks = definition.blocks
+    for block in (blocks.config, *blocks.events):
+        if block is None:
+            continue
+        for name in _CREDENTIALS:
+            node = block.settings.get(name)
+            if node is not None and _is_literal(evaluate(node.pieces, environment, Report("", ""))):
+                yield name, node.offset
+        for header in block.headers:
+            name = header.name.text.strip("'\"")
+            if is_credential(name) and _is_literal(evaluate(header.pieces, environment, Report("", ""))):
+                yield f"the header {on_one_line(name)}", header.offset
+
+
+def _is_literal(value: Value | None) -> bool:
+    return value is not None and not value.brought_in and bool(value.text) and not _PLACEHOLDER.search(value.text)
+
+
+def _is_on(block: Block, name: str) -> bool:
+    """Return whether a mode is on, or may be by a variable."""
+    shown = _shown(block, name)
+    return shown is not None and (shown.lower() == "true" or "{" in shown)
+
+
+def _shown(block: Block, name: str) -> str | None:
+    node = block.settings.get(name)
+    return None if node is None else _text(node.pieces)
+
+
+def _text(pieces: Iterable[Piece]) -> str:
+    value = evaluate(tuple(pieces), _NAMES, Report("", ""))
+    return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)

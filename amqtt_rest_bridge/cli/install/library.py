@@ -17,7 +17,7 @@ import requests
 from requests.adapters import HTTPAdapter, Retry
 from requests.utils import get_auth_from_url
 
-from amqtt_rest_bridge.cli.install.errors import InstallError
+from amqtt_rest_bridge.cli.install.placing import InstallError
 from amqtt_rest_bridge.errors import ConfigurationError, on_one_line, visible
 
 MAX_BYTES: Final = 16 * 1024 * 1024

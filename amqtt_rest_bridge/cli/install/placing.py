@@ -12,12 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.cli.install.errors import InstallError
-from amqtt_rest_bridge.errors import visible
+from amqtt_rest_bridge.errors import HintedError, visible
 
 _LONGEST_NAME: Final = 255
 _SUFFIX: Final = ".lotnb"
 _OVERWRITE: Final = "--force replaces it, --into names another folder"
+
+
+class InstallError(HintedError):
+    """A template cannot be installed; nothing has been written."""
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -90,3 +93,5 @@ def _put(staging: Path, target: Path, undo: contextlib.ExitStack, *, force: bool
     except FileExistsError as error:
         raise InstallError(f"{target} exists", _OVERWRITE) from error
     undo.callback(target.unlink)
+
+

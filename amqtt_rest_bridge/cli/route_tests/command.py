@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from amqtt_rest_bridge.cli.route_tests.cases import CaseFile, find, read
-from amqtt_rest_bridge.cli.route_tests.loading import load
+from amqtt_rest_bridge.cli.route_tests.cases import CaseFile, find, load, read
 from amqtt_rest_bridge.cli.route_tests.running import Difference, triggered
 from amqtt_rest_bridge.cli.route_tests.running import run as run_case
 from amqtt_rest_bridge.errors import ConfigurationError, visible
