@@ -105,7 +105,10 @@ class DeadlineSocket:
         try:
             count = self._sock.send(parts[0])
         except OSError:
-            self._receive_alert()
+            # A TLS server refuses a client certificate only after our handshake: its alert says why it hung up.
+            if isinstance(self._sock, ssl.SSLSocket):
+                self._limit()
+                self._sock.recv(1)  # raises ssl.SSLError with the server's alert
             raise
         self.sent = True
         try:
@@ -119,19 +122,17 @@ class DeadlineSocket:
             self.kept = False
         self.flushed = True
 
-    def _receive_alert(self) -> None:
-        """Raise the alert of a TLS server that hung up: it refuses a client certificate only after our handshake."""
-        if isinstance(self._sock, ssl.SSLSocket):
-            self._limit()
-            self._sock.recv(1)  # raises ssl.SSLError with the server's alert
-
     def receive_into(self, buffer: "WriteableBuffer") -> int:
         """Wait for bytes until the deadline; 0 at the end of the stream."""
         if self._ended:
             return 0
         self._limit()
-        if self.received:
-            self._acknowledge()
+        if self.received and _QUICK_ACK is not None:
+            # What has come is acknowledged at once, where the system can. Many small servers send head and body apart,
+            # and wait with the second for the acknowledgement of the first, which the system would delay by 40 ms
+            # (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         count = self._sock.recv_into(buffer)
         if not self.received and count:
             first = bytes(memoryview(buffer)[: min(count, 8)])
@@ -150,16 +151,6 @@ class DeadlineSocket:
         if not remaining <= self._timeout <= remaining + _SLACK:
             self._sock.settimeout(remaining)
             self._timeout = remaining
-
-    def _acknowledge(self) -> None:
-        """Acknowledge at once what has come, where the system can.
-
-        Many small servers send head and body apart, and wait with the second for the acknowledgement of the first,
-        which the system would delay by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
-        """
-        if _QUICK_ACK is not None:
-            with contextlib.suppress(OSError):
-                self._sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
 
 class _RawBytes(io.RawIOBase):

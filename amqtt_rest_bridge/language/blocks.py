@@ -91,7 +91,9 @@ class _BlockReader(Recovery):
         first = node.pieces[0] if node.pieces else None
         self._in_headers = True  # for lines without ADD
         if first is not None and not self._report.line_before(first.offset).strip():
-            self._keep_headers(SettingNode(Piece(Kind.HEADERS.name, node.offset), (), node.offset))
+            if not self._skipping and self._block is not None:
+                self._last = SettingNode(Piece(Kind.HEADERS.name, node.offset), (), node.offset)
+                self._block.settings.setdefault(Kind.HEADERS.name, self._last)
             self._add_is_missing(first.offset, first.text)
             self._rest_is_known = True
         else:
@@ -109,11 +111,6 @@ class _BlockReader(Recovery):
                 self.read(line)
         self._in_headers = self._loose_headers = False
         self._after_headers = True
-
-    def _keep_headers(self, node: SettingNode) -> None:
-        if not self._skipping and self._block is not None:
-            self._block.settings.setdefault(Kind.HEADERS.name, node)
-            self._last = node
 
     def _report_open(self, pieces: Iterable[Piece]) -> None:
         report_open_strings(pieces, self._report)

@@ -52,7 +52,8 @@ def _read_client_event(
     for name in filter(block.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
         warn_of_foreign(name, block.texts[name], Mode.CLIENT, block.report)
     endpoint = block.template("ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
-    body = block.template("BODY", place_of(_content_type(block, config)), Mode.CLIENT)
+    given = (value.text for name, value in block.headers if name.text.lower() == "content-type")
+    body = block.template("BODY", place_of(next(given, config.default_content_type)), Mode.CLIENT)
     _warn_of_unknown_type(block, headers, body)
     destination = block.template("DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
     payload = block.template("PAYLOAD", place_of(_read_content_type(block)), Mode.RESULT)
@@ -84,13 +85,6 @@ def _check_result(block: TypedBlock) -> None:
         block.error("PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form")
     block.warn_of_lone("PAYLOAD", "DESTINATION_TOPIC")
     block.warn_of_lone("RESPONSE_CONTENT_TYPE", "PAYLOAD")
-
-
-def _content_type(block: TypedBlock, config: RestApiConfig) -> str:
-    for name, value in block.headers:
-        if name.text.lower() == "content-type":
-            return value.text
-    return config.default_content_type
 
 
 def _warn_of_unknown_type(

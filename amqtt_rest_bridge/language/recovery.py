@@ -207,7 +207,8 @@ class Recovery(ABC):
 
     def _report_unknown_block(self, node: BlockNode) -> None:
         name = node.name.text
-        inside = Counter(home for line in node.lines if isinstance(line, SettingNode) for home in _homes(line))
+        settings = [line.name.text.upper() for line in node.lines if isinstance(line, SettingNode)]
+        inside = Counter(kind for name in settings for kind in BlockKind if name in PARAMETERS[kind])
         if name.rstrip(":{").upper() in BLOCK_NAMES:
             known = Piece(name.rstrip(":{").upper(), node.name.offset)
             self._report.error(node.name.offset, f"unknown block {name}", f"write ADD {known.text}")
@@ -233,8 +234,3 @@ def _lines(junk: Junk) -> Iterator[Junk]:
     for line in junk.text.split("\n"):
         yield Junk(line.strip(), (), offset + len(line) - len(line.lstrip()))
         offset += len(line) + 1
-
-
-def _homes(node: SettingNode) -> list[BlockKind]:
-    """Return the blocks that have a setting."""
-    return [kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]]

@@ -87,13 +87,13 @@ _CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)
 
 def in_order(faults: list[Fault]) -> tuple[Fault, ...]:
     """Sort faults by file, cell, line and column, and drop duplicates."""
-    return tuple(sorted(dict.fromkeys(faults), key=_place))
 
+    def place(fault: Fault) -> tuple[str, int, Position, Severity, str]:
+        cell = _CELL.fullmatch(fault.path)
+        file, number = cell.groups() if cell else (fault.path, None)
+        return file, int(number or 0), fault.position, fault.severity, fault.message
 
-def _place(fault: Fault) -> tuple[str, int, Position, Severity, str]:
-    cell = _CELL.fullmatch(fault.path)
-    file, number = cell.groups() if cell else (fault.path, None)
-    return file, int(number or 0), fault.position, fault.severity, fault.message
+    return tuple(sorted(dict.fromkeys(faults), key=place))
 
 
 

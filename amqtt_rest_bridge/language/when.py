@@ -113,7 +113,10 @@ class _ConditionReader:
         if tree.leftover.text:
             if not _is_unfinished(tree.root):
                 self._test(tree.root)
-            start, signs = self._signs_at(tree.leftover.offset)
+            # The signs around it and where they begin: of `=>` the parser has read the `=` already.
+            offset = tree.leftover.offset
+            around = (one for one in _SIGNS.finditer(self._source) if one.start() <= offset < one.end())
+            start, signs = next(((one.start(), one[0]) for one in around), (offset, ""))
             text = self._source[start:].strip()
             hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
             if signs in _OPERATORS:
@@ -121,11 +124,6 @@ class _ConditionReader:
             elif text.upper().startswith("IN"):
                 hint = "as in IN ('a', 'b')"
             raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
-
-    def _signs_at(self, offset: int) -> tuple[int, str]:
-        """Return the signs around an offset and where they begin: of `=>` the parser has read the `=` already."""
-        around = (one for one in _SIGNS.finditer(self._source) if one.start() <= offset < one.end())
-        return next(((one.start(), one[0]) for one in around), (offset, ""))
 
     def _test(self, node: Operation) -> Test:
         match node.name:

@@ -33,7 +33,11 @@ def definition(
     if route_config is not None and route_config.texts:
         lines += ["    ADD ROUTE_CONFIG", *_settings(route_config, masker)]
     for event in events:
-        lines += [f"    ADD EVENT {event.block.name}", *_settings(event, masker), *_headers(event, masker)]
+        lines += [f"    ADD EVENT {event.block.name}", *_settings(event, masker)]
+        lines += ["        WITH HEADERS"] if event.headers else []
+        for header, value in event.headers:
+            shown = _credential(value) if is_credential(header.text) else _value(value, masker)
+            lines.append(f"            ADD {_quoted(header.text)} {shown}")
     return "\n".join(lines)
 
 
@@ -47,14 +51,6 @@ def _settings(block: TypedBlock, masker: Masker) -> Iterator[str]:
         else:
             hides = parameter.kind in _FREE_TEXTS
             yield f"        WITH {name} {_value(value, masker if hides else None, is_address=name in forms.ADDRESSES)}"
-
-
-def _headers(event: TypedBlock, masker: Masker) -> Iterator[str]:
-    if event.headers:
-        yield "        WITH HEADERS"
-    for header, value in event.headers:
-        shown = _credential(value) if is_credential(header.text) else _value(value, masker)
-        yield f"            ADD {_quoted(header.text)} {shown}"
 
 
 def _credential(value: Value) -> str:

@@ -124,7 +124,10 @@ class Values:
         if root == "json":
             return self._field(placeholder)
         if root.startswith("timestamp"):
-            return self._time(root)
+            milliseconds = round(self._timestamp * 1000)
+            if root == "timestamp.unix_ms":
+                return JsonNumber(milliseconds)
+            return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self._timestamp)
         return self._own(placeholder)
 
     def get_or_default(self, placeholder: Placeholder) -> JsonValue:
@@ -177,12 +180,6 @@ class Values:
         except LookupError as error:
             reason = f"the {self._noun} has no field {placeholder.argument}"
             raise self.unresolved(placeholder, reason, catalogue.MISSING_FIELD.hint) from error
-
-    def _time(self, root: str) -> JsonValue:
-        milliseconds = round(self._timestamp * 1000)
-        if root == "timestamp.unix_ms":
-            return JsonNumber(milliseconds)
-        return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self._timestamp)
 
 
 class MessageValues(Values):
@@ -257,14 +254,11 @@ class ResultValues(MessageValues):
         if root == "response.status":
             return JsonNumber(self._status)
         if root == "response.header":
-            return self._header(placeholder)
+            found = [value for name, value in self._headers if name.lower() == placeholder.argument]
+            if not found:
+                raise self._response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
+            return ", ".join(found)
         return super()._own(placeholder)
-
-    def _header(self, placeholder: Placeholder) -> str:
-        found = [value for name, value in self._headers if name.lower() == placeholder.argument]
-        if not found:
-            raise self._response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
-        return ", ".join(found)
 
 
 class _ResponseBody(Values):

@@ -269,7 +269,8 @@ class Acknowledgement:
         if given is None and received.correlation:
             given = received.correlation.decode("latin-1")
         if given is not None:
-            return given if _is_header_value(given) else str(uuid.uuid5(_KEYS, given))
+            fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
+            return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
         if received.packet_id is None:
             return str(uuid.uuid4())
         name = "\0".join([self._intake.client.client_id, str(received.packet_id), *event, received.topic, ""])
@@ -282,7 +283,3 @@ def hops_of(user_properties: Iterable[tuple[str, str]]) -> int:
         if name == HOPS and value.isascii() and value.isdigit():
             return min(int(value[:4]), 1000)
     return 0
-
-
-def _is_header_value(text: str) -> bool:
-    return len(text) <= _LONGEST_KEY and text.isascii() and text.isprintable() and text == text.strip() != ""

@@ -70,22 +70,21 @@ class Membership:
         Returns "taken" when another worker has this slot, "repeat" when this worker's record has to be published again,
         otherwise None.
         """
-        slot = _slot_of(topic, self._group)
+        name = topic.removeprefix(f"bridge/{self._group}/").removesuffix("/online")
+        slot = int(name) if name.isascii() and name.isdigit() and len(name) < 5 else -1
         record = _parsed(payload)
-        if slot is None or record is None or not 0 <= slot < self._slots:
+        if record is None or not 0 <= slot < self._slots:
             return None
         if slot != self._slot:
-            self._note(slot, online=record["online"], retained=retained)
+            online = record["online"]
+            if (online and not retained) or online != self._online.get(slot):
+                self._heard[slot] = self._monotonic()
+            self._online[slot] = online
             return None
         if record["instance"] == self._instance or retained:
             return None
         is_newer = (record["since"], record["instance"]) > (self._since, self._instance)
         return "taken" if record["online"] and is_newer else "repeat"
-
-    def _note(self, slot: int, *, online: bool, retained: bool) -> None:
-        if (online and not retained) or online != self._online.get(slot):
-            self._heard[slot] = self._monotonic()
-        self._online[slot] = online
 
     def is_away(self, slot: int) -> bool:
         """Return whether a slot of the group has had no worker for `adopt_seconds`."""
@@ -123,11 +122,6 @@ def online_topic(group: str, slot: int | str) -> str:
 def status_topic(group: str, slot: int | str, route: str) -> str:
     """Return the topic of a route's status."""
     return f"bridge/{group}/{slot}/routes/{route}/status"
-
-
-def _slot_of(topic: str, group: str) -> int | None:
-    name = topic.removeprefix(f"bridge/{group}/").removesuffix("/online")
-    return int(name) if name.isascii() and name.isdigit() and len(name) < 5 else None
 
 
 def _parsed(payload: bytes) -> dict[str, Any] | None:

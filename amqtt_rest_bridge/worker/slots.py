@@ -180,8 +180,8 @@ class Slot:
             client_id(self._group, self.number, name), self._expiry, wanted.receive_maximum,
             self._will if name == MAIN else None,
         )  # fmt: skip
-        on_down = self._on_down if name == MAIN else _nothing
-        is_full = _never if name == MAIN else self._is_full  # which refuses what has no room
+        on_down = self._on_down if name == MAIN else lambda: None
+        is_full = (lambda: False) if name == MAIN else self._is_full  # which refuses what has no room
         intake = Intake(
             self._address, session, self._offer, self.number, self._slots, on_down, is_full=is_full
         )
@@ -197,11 +197,3 @@ class Slot:
 
 
 _NOTHING: Final = SessionPlan((), 0, 0)
-
-
-def _nothing() -> None:
-    """No-op default."""
-
-
-def _never() -> bool:
-    return False

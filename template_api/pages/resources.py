@@ -62,7 +62,15 @@ class Pages:
 
     def found(self, wanted: TemplateQuery) -> Reply:
         """Return the page of the templates that a query asks for."""
-        return self._cache.reply(self._library.edition, wanted, lambda: self._found(wanted))
+
+        def make() -> Reply:
+            page = self._library.find(wanted)
+            try:
+                return self._renderer.library(wanted, page, self._known(), self._library.facet_counts(wanted))
+            except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
+                return self._renderer.library(wanted, page, {}, {})
+
+        return self._cache.reply(self._library.edition, wanted, make)
 
     def template(self, id_or_slug: str) -> Reply:
         """Return the page of a template.
@@ -70,19 +78,19 @@ class Pages:
         Raises:
             TemplateNotFoundError: no published template has this id or slug.
         """
-        return self._cache.reply(self._library.edition, id_or_slug, lambda: self._template(id_or_slug))
+
+        def make() -> Reply:
+            template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
+            if template is None:
+                raise TemplateNotFoundError("There is no published template here", "Search the library for it.")
+            return self._renderer.template(template)
+
+        return self._cache.reply(self._library.edition, id_or_slug, make)
 
     def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
         """Send the page of an error."""
         response.set_headers(_SAFE)
         send_whole(request, response, self._renderer.error(error))
-
-    def _found(self, wanted: TemplateQuery) -> Reply:
-        page = self._library.find(wanted)
-        try:
-            return self._renderer.library(wanted, page, self._known(), self._library.facet_counts(wanted))
-        except IndexNotReadyError:  # the first seconds of a large library: a list without facets is better than none
-            return self._renderer.library(wanted, page, {}, {})
 
     def _known(self) -> Known:
         """Return what there is to filter by, read once for an edition: each letter that is typed asks for a page."""
@@ -90,12 +98,6 @@ class Pages:
         if self._read[0] != edition:
             self._read = (edition, self._library.facets())
         return self._read[1]
-
-    def _template(self, id_or_slug: str) -> Reply:
-        template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
-        if template is None:
-            raise TemplateNotFoundError("There is no published template here", "Search the library for it.")
-        return self._renderer.template(template)
 
 
 class LibraryPage:

@@ -96,7 +96,8 @@ class Room:
     def settle(self, *, checkpointed: bool) -> None:
         """Finish a checkpoint of the thread, complete or not: become tight, or no longer, as the disk allows."""
         if not checkpointed:
-            if not self.tight and not self._disk_has(self._growth() + self._step):
+            disk = os.statvfs(self._path)
+            if not self.tight and disk.f_bavail * disk.f_frsize < self._growth() + self._step:
                 self._tighten()
         elif self.tight:
             self._restart_log(math.inf)
@@ -154,10 +155,6 @@ class Room:
     def _growth(self) -> int:
         """Return by how many bytes the next checkpoint makes the database file grow."""
         return max(0, self._pages() * self._page - self._path.stat().st_size)
-
-    def _disk_has(self, size: int) -> bool:
-        disk = os.statvfs(self._path)
-        return disk.f_bavail * disk.f_frsize >= size
 
     def _pages(self) -> int:
         return self._pragma("page_count")

@@ -167,7 +167,8 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
     Raises:
         sqlite3.Error: It is not a spool at all, or the new file cannot be written; nothing has changed.
     """
-    new, beside = salvaged(path), _free_name(path)
+    names = (Path(f"{path}-damaged-{number}") for number in itertools.count(1))
+    new, beside = salvaged(path), next(name for name in names if not name.exists())
     new.unlink(missing_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as old:
         old.text_factory = bytes
@@ -230,8 +231,3 @@ def _last(connection: sqlite3.Connection) -> tuple[int, bool]:
         return connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0], True
     except sqlite3.DatabaseError:
         return 1 << 62, False
-
-
-def _free_name(path: Path) -> Path:
-    names = (Path(f"{path}-damaged-{number}") for number in itertools.count(1))
-    return next(name for name in names if not name.exists())

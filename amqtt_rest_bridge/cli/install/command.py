@@ -22,7 +22,7 @@ from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import Definition, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment, Value, evaluate
-from amqtt_rest_bridge.language.nodes import Block, Piece
+from amqtt_rest_bridge.language.nodes import Block
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import RestApiConfig
@@ -312,9 +312,7 @@ def _is_on(block: Block, name: str) -> bool:
 
 def _shown(block: Block, name: str) -> str | None:
     node = block.settings.get(name)
-    return None if node is None else _text(node.pieces)
-
-
-def _text(pieces: Iterable[Piece]) -> str:
-    value = evaluate(tuple(pieces), _NAMES, Report("", ""))
+    if node is None:
+        return None
+    value = evaluate(tuple(node.pieces), _NAMES, Report("", ""))
     return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)
