@@ -18,8 +18,7 @@ from amqtt.events import BrokerEvents
 from amqtt_rest_bridge.broker import amqtt_broker, listeners
 from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
-from amqtt_rest_bridge.processes.event_loop import loop_factory
-from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.processes.supervisor import Supervisor, loop_factory
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import broker_options, read_bytes, several
-from amqtt_rest_bridge.cli.broker_options import DEFAULT_BROKER, Broker, CaFile, CertFile, KeyFile
+from amqtt_rest_bridge.cli import (
+    BROKER_HELP,
+    DEFAULT_BROKER,
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    broker_address,
+    read_bytes,
+    several,
+)
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
@@ -31,7 +40,7 @@ come within --seconds are taken. It shows how many messages it would publish on 
 A message is published on the topic that it came from, so every subscriber and every route there gets it again.
 Lines of a file that are not JSON, or whose message is damaged, are named; the others are published.
 
-{broker_options.HELP}"""
+{BROKER_HELP}"""
 EPILOG = """\
 exit status:
   0  published, or there was nothing to publish
@@ -64,7 +73,7 @@ def run(
     """Read the failures, ask, and publish their messages; return the exit status."""
     from amqtt_rest_bridge.broker import replay_client, status_client  # amqtt takes a second to import
 
-    address = broker_options.address(broker, ca_file, cert_file, key_file)
+    address = broker_address(broker, ca_file, cert_file, key_file)
     try:
         if Path(source).is_file():
             found = _read(read_bytes(Path(source)).split(b"\n"))
@@ -77,9 +86,8 @@ def run(
             found = _Found(*messages_of(replay_client.collect(address, source, seconds)))
         print(_summary(found))
         publications = found.publications
-        if publications and not yes and not typer.confirm(
-            f"Publish {len(publications)} message(s) to {address.shown}?"
-        ):
+        question = f"Publish {len(publications)} message(s) to {address.shown}?"
+        if publications and not yes and not typer.confirm(question):
             return 1
         if publications:
             replay_client.publish(address, publications, rate)

@@ -12,8 +12,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import broker_options, status_table
-from amqtt_rest_bridge.cli.broker_options import DEFAULT_BROKER, Broker, CaFile, CertFile, KeyFile
+from amqtt_rest_bridge.cli import (
+    BROKER_HELP,
+    DEFAULT_BROKER,
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    broker_address,
+    status_table,
+)
 from amqtt_rest_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -38,7 +46,7 @@ Columns that are zero for every route are left out, and what does not fit beside
 error of each route, and how old the counters are. A reload that failed is reported on a line of its own (to standard
 error unless on a terminal).
 
-{broker_options.HELP}"""
+{BROKER_HELP}"""
 EPILOG = """\
 exit status:
   0    shown (even if there is no route)
@@ -96,7 +104,7 @@ def run(
     """Show the table, or print once."""
     from amqtt_rest_bridge.broker import status_client  # amqtt takes a second to import, which --help need not wait for
 
-    address = broker_options.address(broker, ca_file, cert_file, key_file)
+    address = broker_address(broker, ca_file, cert_file, key_file)
     topics = status_client.TOPIC_FILTER if group is None else f"bridge/{group}/+/routes/+/status"
     try:
         if sys.stdout.isatty() and not as_json:

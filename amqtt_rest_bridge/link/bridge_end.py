@@ -7,8 +7,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from amqtt_rest_bridge.link.codec import CHUNK, FrameDecoder, encode
-from amqtt_rest_bridge.link.frames import ToBridge, ToBroker
+from amqtt_rest_bridge.link.frames import CHUNK, FrameDecoder, ToBridge, ToBroker, encode
 
 _MAX_DESCRIPTORS: Final = 250  # Linux passes at most 253 in one message (SCM_MAX_FD)
 

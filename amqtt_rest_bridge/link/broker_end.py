@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from amqtt_rest_bridge.link.codec import CHUNK, FrameDecoder, encode, encode_parts
-from amqtt_rest_bridge.link.frames import ToBridge, ToBroker
+from amqtt_rest_bridge.link.frames import CHUNK, FrameDecoder, ToBridge, ToBroker, encode, encode_parts
 
 log = logging.getLogger(__name__)
 

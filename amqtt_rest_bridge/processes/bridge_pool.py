@@ -25,9 +25,8 @@ from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
 from amqtt_rest_bridge.processes.read_ahead import MOST_UNREAD
-from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports

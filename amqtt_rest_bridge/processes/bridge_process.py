@@ -1,6 +1,7 @@
-"""One bridge process as the broker sees it: its link, and the calls that it holds or will be sent. The broker's loop.
+"""One bridge process as the broker sees it: how it is started, its link, and the calls that it holds or will be sent.
 
-A bridge process lives at the other end of a link and ends by itself when the link closes.
+A bridge process lives at the other end of a link and ends by itself when the link closes; with `processes: 0` it is a
+thread of the broker process. Starting one blocks briefly. The broker's loop.
 """
 
 import asyncio
@@ -8,6 +9,9 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -44,7 +48,6 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
 from amqtt_rest_bridge.processes.read_ahead import ReadAhead
-from amqtt_rest_bridge.processes.spawning import Spawn
 from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 
@@ -57,6 +60,10 @@ _CREDIT_BATCH: Final = INITIAL_CREDITS // 4
 _CREDIT_SECONDS: Final = 0.05
 PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
+_THREAD_SECONDS: Final = 5.0  # for a bridge in a thread to end
+
+Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
+"""Start a bridge at the other end of a socket; returns its process id and a function that waits for its end."""
 
 
 class DiedError(ConfigurationError):
@@ -313,3 +320,44 @@ class BridgeProcess:
         self._gone = True
         self._ahead.close()
         self._on_closed(self)
+
+
+def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+    """Start a bridge process that owns this end of a socket pair."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "amqtt_rest_bridge.bridge.main",
+            str(sock.fileno()),
+            str(logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()),
+        ],
+        pass_fds=[sock.fileno()],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    sock.close()
+
+    def end() -> None:
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.returncode < 0:
+            log.warning("the bridge process with pid %d was ended by signal %d", process.pid, -process.returncode)
+
+    return process.pid, end
+
+
+def thread_spawner(run: Callable[[socket.socket], None]) -> Spawn:
+    """Return what runs the bridge in a thread of this process (`processes: 0`): the same code behind the same link."""
+
+    def spawn(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+        thread = threading.Thread(target=run, args=(sock,), name="bridge", daemon=True)
+        thread.start()
+        return os.getpid(), lambda: thread.join(timeout=_THREAD_SECONDS)
+
+    return spawn

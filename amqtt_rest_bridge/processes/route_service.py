@@ -20,7 +20,7 @@ from amqtt_rest_bridge.memory import return_large_blocks
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader
 from amqtt_rest_bridge.processes.settings import (
@@ -30,7 +30,6 @@ from amqtt_rest_bridge.processes.settings import (
     server_ports,
     usable_routes,
 )
-from amqtt_rest_bridge.processes.spawning import spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters

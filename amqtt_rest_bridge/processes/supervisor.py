@@ -1,8 +1,12 @@
-"""The plugin's tasks: one that fails is started again, one that keeps failing is reported. The broker's loop alone."""
+"""The event loop of a service, and its tasks: one that fails is started again, one that keeps failing is reported.
+
+The broker's loop alone; `loop_factory` on the main thread, before there is one.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from importlib.metadata import version
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import reason
@@ -106,3 +110,15 @@ async def _failure_of(work: Work) -> BaseException | None:
     except Exception as error:  # noqa: BLE001  # the caller logs it
         return error
     return None
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what makes the event loop: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        log.debug("event loop: asyncio; the extra [fast] installs uvloop")
+        return asyncio.new_event_loop
+    log.info("event loop: uvloop %s", version("uvloop"))
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

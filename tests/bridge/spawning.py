@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amqtt_rest_bridge.processes import route_service
-from amqtt_rest_bridge.processes.spawning import spawn_process
+from amqtt_rest_bridge.processes.bridge_process import spawn_process
 
 _RETRY_SECONDS = 0.02
 

@@ -12,8 +12,8 @@ import pytest
 from amqtt_rest_bridge.link import broker_end
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
-from amqtt_rest_bridge.link.codec import CHUNK, encode
 from amqtt_rest_bridge.link.frames import (
+    CHUNK,
     Calls,
     CreditReturn,
     DispatchedCall,
@@ -28,10 +28,11 @@ from amqtt_rest_bridge.link.frames import (
     UseRoutes,
     Waiting,
     credits_for,
+    encode,
 )
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
-from amqtt_rest_bridge.processes.event_loop import loop_factory
+from amqtt_rest_bridge.processes.supervisor import loop_factory
 from tests.bridge.dispatch_support import Rig, route
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 import pytest
 
 from amqtt_rest_bridge.model import Message, Publication
-from amqtt_rest_bridge.processes.event_loop import loop_factory
+from amqtt_rest_bridge.processes.supervisor import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.client import Client
