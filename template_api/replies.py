@@ -34,7 +34,7 @@ _LEVEL = 1
 class Reply:
     """One answer with its headers, its media type, its entity tag and, from its first use on, its compressed form.
 
-    The tag depends on the content alone, so an import that changes nothing changes no tag. It is a weak one because the
+    The tag depends on the content only, so an import that changes nothing changes no tag. It is a weak one because the
     compressed form shares it (RFC 9110 section 8.8.1).
     """
 

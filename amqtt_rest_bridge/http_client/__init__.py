@@ -15,7 +15,7 @@ pools. In client mode end to end: 3,000-4,800 messages/s against 2,100-2,300, an
 bridge process.
 
 Read `client` (the way of a request), `connecting`, `connection`, `response`; then `deadline_socket`, `tls`, `origin`
-and `failures` as needed. Other packages import from here alone.
+and `failures` as needed. Other packages import from here only.
 """
 
 from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Stopwatch, finish

@@ -84,7 +84,7 @@ class Pending(Protocol):
     def caller_left(self) -> None:
         """Note that the caller has closed its side of the connection; `resume` follows. Called once at most.
 
-        It may be gone, or have ended its sending alone and wait for the answer (RFC 9293 section 3.6): TCP does not
+        It may be gone, or have ended its sending only and wait for the answer (RFC 9293 section 3.6): TCP does not
         tell which.
         """
         ...

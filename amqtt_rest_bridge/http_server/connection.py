@@ -1,4 +1,4 @@
-"""One connection of a port: requests in, one after the other, and their answers out. On the port's thread alone.
+"""One connection of a port: requests in, one after the other, and their answers out. On the port's thread only.
 
 The memory of a connection is bounded, for any input and for a peer that reads nothing: at most one read is held
 unparsed and one request parsed, and the next request is served once the answer to the one before has left for the

@@ -64,7 +64,7 @@ def parse_text(text: str) -> ParsedText:
 
 
 class ParsedTexts:
-    """Texts that were parsed before, by their content, so that a reload parses changed files alone.
+    """Texts that were parsed before, by their content, so that a reload parses changed files only.
 
     Values of variables and secrets are not part of it. `dump` keeps the texts that `parse` was asked for.
     """

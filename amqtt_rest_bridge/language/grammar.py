@@ -56,7 +56,7 @@ def _parse(text: str, start: str) -> Any:
 class _Text(Buffer):  # type: ignore[misc]
     """Skips white space and comments with one expression: TatSu's own three take a third of all time.
 
-    Lines are counted in the report, of faults alone; TatSu's table has an entry for each character.
+    Lines are counted in the report, of faults only; TatSu's table has an entry for each character.
     """
 
     _skipped = re.compile(f"(?:{WHITESPACE}|{COMMENTS})++")

@@ -1,6 +1,6 @@
 """The tree of a text of the route language, as `grammar` makes it, and the blocks that `blocks` reads in it.
 
-Values alone; offsets count from 0.
+Values only; offsets count from 0.
 """
 
 from dataclasses import dataclass, field

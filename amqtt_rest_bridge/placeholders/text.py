@@ -57,7 +57,7 @@ class PlaceholderText:
 
     @property
     def is_raw(self) -> bool:
-        """Return whether it is `{payload}`, `{value}`, `{body}` or `{response.body}` alone: byte for byte."""
+        """Return whether it is `{payload}`, `{value}`, `{body}` or `{response.body}` only: byte for byte."""
         return len(self.pieces) == 1 and _is_raw(self.pieces[0])
 
     @property
@@ -86,7 +86,7 @@ class PlaceholderText:
         return text
 
     def fill_bytes(self, values: Values) -> bytes:
-        """Insert the values into a body, as UTF-8; `{payload}` alone, or in plain text, stays byte for byte.
+        """Insert the values into a body, as UTF-8; `{payload}` only, or in plain text, stays byte for byte.
 
         Raises:
             CallError: as for `fill`.

@@ -1,4 +1,4 @@
-"""A client id at the broker, connected again whenever its connection ends. The event loop alone."""
+"""A client id at the broker, connected again whenever its connection ends. The event loop only."""
 
 import asyncio
 import logging

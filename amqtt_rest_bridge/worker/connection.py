@@ -1,4 +1,4 @@
-"""One MQTT 5 connection, and the paho-mqtt client under it. The event loop alone; a thread opens the socket.
+"""One MQTT 5 connection, and the paho-mqtt client under it. The event loop only; a thread opens the socket.
 
 A `MqttConnection` is used once: it is opened, it ends, and the next one is another object with a client of its own. So
 whatever belongs to a connection (packet ids, acknowledgements, what was sent) ends with it, and an acknowledgement of

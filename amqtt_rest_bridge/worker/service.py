@@ -1,4 +1,4 @@
-"""A worker: its parts put together, started, watched and stopped. The event loop alone; `run` is the main thread's.
+"""A worker: its parts put together, started, watched and stopped. The event loop only; `run` is the main thread's.
 
 | connection | client id | subscribes | session |
 |---|---|---|---|

@@ -1,6 +1,6 @@
 """The sessions of a slot: one for all routes that may drop messages, and one for each lossless route. The event loop.
 
-A lossless route has a connection of its own, so that a server that is away fills that connection alone. Its share is
+A lossless route has a connection of its own, so that a server that is away fills that connection only. Its share is
 named after the route too: two sessions that subscribed one filter under one share would each get half of its messages.
 """
 

@@ -1,6 +1,6 @@
 """The library in its database: what is written to it, what the API reads, and the search index that follows it.
 
-Only here are sqlmodel (in `models`) and sqlalchemy imported, in `postgres` alone psycopg. From the bottom: `models`,
+Only here are sqlmodel (in `models`) and sqlalchemy imported, only in `postgres` psycopg. From the bottom: `models`,
 `postgres`; `database` (tables, open, upgrade, transactions); `statements`, `writer`; `indexing`; `managing` (import,
 states), `places` (the index's folder, checks of settings), `template_library`.
 """

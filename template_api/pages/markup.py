@@ -1,6 +1,6 @@
 """Markdown and code from a template's author to HTML that can do nothing. Pure.
 
-Raw HTML is text, links lead to http, https and mail addresses alone, and images are links: no page loads anything from
+Raw HTML is text, links lead to http, https and mail addresses only, and images are links: no page loads anything from
 another host. Code is marked for the style sheet; the lexer of the route language is here.
 The one door for markdown-it-py and Pygments.
 """

@@ -100,7 +100,7 @@ def entry(document: Document) -> tuple[Entry, Collection[str]]:
     for word, weight in counted.items():
         term = stem(word)
         weights[term] = weights.get(term, 0) + weight
-    # Half weights are rounded up: a word of the cells alone counts once.
+    # Half weights are rounded up: a word of the cells only counts once.
     repeated = {term: f"{term} " * ((weight + 1) // 2) for term, weight in weights.items()}
     stops = repeated.keys() & _STOP_STEMS
     time = document.published_at

@@ -1,4 +1,4 @@
-"""The API's HTTP server on waitress, which is imported here alone: its connections, the requests and answers on each.
+"""The API's HTTP server on waitress, which is imported here only: its connections, the requests and answers on each.
 
 `Server.run` is the thread that does all socket I/O, channels and parsers run on it; waitress's worker threads run the
 application, a request's task each.
@@ -6,7 +6,7 @@ application, a request's task each.
 The memory of a connection is bounded, for any input and for a client that reads nothing: of what it sends one read is
 held unparsed and one request parsed, and the next request is served once the answer before it has left for the
 system's buffers. So output waits for one answer at most (waitress keeps what is over 1 MiB of it in a file), no thread
-ever waits for a caller to read, and reading from its socket stops meanwhile. waitress 3.0.2 alone parses everything it
+ever waits for a caller to read, and reading from its socket stops meanwhile. waitress 3.0.2 parses all that it
 has read, and its threads wait as soon as 16 MiB are unread: four such callers stopped the API for all others.
 """
 

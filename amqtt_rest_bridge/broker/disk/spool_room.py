@@ -8,7 +8,7 @@ When the disk has no room for a larger reserve the spool is *tight*: the reserve
 needs, the database may not grow any more, so a checkpoint needs no room and the log can always be restarted. New
 messages then take the place of removed ones. Once there is room again the reserve is held again.
 
-The broker's loop alone, but for checkpoints.
+The broker's loop only, but for checkpoints.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Rows of the spool: what was written is checked when it is read back, since a file outlives programs and disks.
 
-A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself alone. Of a damaged spool,
+A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself only. Of a damaged spool,
 `salvage` carries what can be read into a new file; the damaged one stays beside it. At the start; blocks.
 """
 
@@ -61,7 +61,7 @@ class Unreadable:
 def foreign_content(connection: sqlite3.Connection, version: int) -> str | None:
     """Return what shows that a database with this `user_version` is not a spool, None when nothing does.
 
-    A spool gets its table and its version in one transaction; version 0 is a new file. Reads alone.
+    A spool gets its table and its version in one transaction; version 0 is a new file. Reads only.
     """
     tables = [_name(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     if (version == 0 and tables) or (version and "calls" not in tables):

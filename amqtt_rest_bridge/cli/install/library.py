@@ -115,7 +115,7 @@ class Library:
             ConfigurationError: the slug cannot be one.
             InstallError: there is none, or the library cannot be asked, or what it answers is not a template.
         """
-        # Dots alone would be another path of the API.
+        # Only dots would be another path of the API.
         if not id_or_slug.strip(".") or not id_or_slug.isprintable() or "/" in id_or_slug or "\\" in id_or_slug:
             raise ConfigurationError(f"{visible(id_or_slug)!r} is not the slug or id of a template")
         received = self._received(f"{self.name}/api/templates/{quote(id_or_slug, safe='')}")
@@ -162,7 +162,7 @@ class Library:
     def _redirected(self, url: str, location: str) -> str:
         """Return where a redirect leads.
 
-        Decision: to the same host and port, or to https on the same host, alone: no library makes this machine send
+        Decision: only to the same host and port, or to https on the same host: no library makes this machine send
         requests to others, such as those that only it can reach.
         """
         following = urljoin(url, location)
@@ -184,7 +184,7 @@ class Library:
         return _Received(response.status_code, bytes(content))
 
     def _refusal(self, received: _Received, id_or_slug: str) -> InstallError:
-        """Return what the error body of the API says, or the status alone; the nearest slugs for an unknown one."""
+        """Return what the error body of the API says, or the status only; the nearest slugs for an unknown one."""
         try:
             reason = msgspec.json.decode(received.content, type=_Refusal).error
         except (msgspec.MsgspecError, ValueError, RecursionError):

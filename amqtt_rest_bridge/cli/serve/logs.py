@@ -100,7 +100,7 @@ class Handler(logging.StreamHandler[TextIO]):
         self.write_held()
 
     def write_last(self, message: str) -> None:
-        """Write why the process ends: in text the message alone, in JSON a record like all others.
+        """Write why the process ends: in text the message only, in JSON a record like all others.
 
         Needs no lock, since a signal may have come while its holder was writing.
         """
