@@ -6,9 +6,8 @@ starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge s
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
@@ -18,7 +17,7 @@ from amqtt.events import BrokerEvents
 from amqtt_rest_bridge.broker import amqtt_broker, listeners
 from amqtt_rest_bridge.broker.transports import close_leftover_connections
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
-from amqtt_rest_bridge.processes.supervisor import Supervisor, loop_factory
+from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor, loop_factory
 
 log = logging.getLogger(__name__)
 
@@ -31,22 +30,7 @@ class BrokerFailedError(BridgeError):
     """The broker ended without a signal, or its shutdown failed."""
 
 
-class StopSignals(Protocol):
-    """The signals that stop the service; `received` is the first one, None before it."""
-
-    received: signal.Signals | None
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake `wait` on this loop from now on."""
-
-    async def wait(self) -> signal.Signals | None:
-        """Wait for the first signal."""
-
-    def begin_shutdown(self) -> None:
-        """End the process when the shutdown has not ended it in time."""
-
-
-def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]) -> None:
+def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) -> None:
     """Run a broker until a signal; blocks.
 
     Args:
@@ -77,7 +61,7 @@ def run(config: BrokerConfig, signals: StopSignals, on_ready: Callable[[], None]
         runner.run(_serve(broker, signals, on_ready))
 
 
-async def _serve(broker: Broker, signals: StopSignals, on_ready: Callable[[], None]) -> None:
+async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None]) -> None:
     failed = _watch_hooks(broker.plugins_manager)
     try:
         if signals.received is None:
@@ -103,7 +87,7 @@ async def _serve(broker: Broker, signals: StopSignals, on_ready: Callable[[], No
         raise BrokerFailedError(broken)
 
 
-async def _wait_for_end(broker: Broker, signals: StopSignals) -> str:
+async def _wait_for_end(broker: Broker, signals: Signals) -> str:
     """Wait for a signal, a task that keeps failing, or the end of forwarding; return why for the last two."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(signals.wait())]
     supervisors = [getattr(plugin, "supervisor", None) for plugin in broker.plugins_manager.plugins]
@@ -117,7 +101,7 @@ async def _wait_for_end(broker: Broker, signals: StopSignals) -> str:
     return reasons[0] if reasons else "the broker stopped forwarding messages; the log says why"
 
 
-async def _shut_down(broker: Broker, signals: StopSignals) -> None:
+async def _shut_down(broker: Broker, signals: Signals) -> None:
     if signals.received is not None:
         log.info("%s: shutting down", signals.received.name)
     else:

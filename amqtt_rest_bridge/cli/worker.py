@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli.serve.command import Signals, in_one_line, report_failure
+from amqtt_rest_bridge.cli.serve.command import in_one_line, report_failure
 from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
+from amqtt_rest_bridge.processes.supervisor import Signals
 
 log = logging.getLogger(__name__)
 

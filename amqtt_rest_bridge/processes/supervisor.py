@@ -1,12 +1,17 @@
-"""The event loop of a service, and its tasks: one that fails is started again, one that keeps failing is reported.
+"""What a service runs on: its event loop, the signals that stop it, its tasks.
 
-The broker's loop alone; `loop_factory` on the main thread, before there is one.
+A task that fails is started again, one that keeps failing is reported. The broker's loop only; `loop_factory` and
+`Signals` are the main thread's.
 """
 
 import asyncio
 import logging
+import os
+import signal
+import threading
 from collections.abc import Callable, Coroutine
 from importlib.metadata import version
+from types import FrameType
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import reason
@@ -17,6 +22,7 @@ FIRST_SECONDS: Final = 0.1  # before a task is started again; doubled each time 
 LONGEST_SECONDS: Final = 30.0  # ... up to here
 STEADY_SECONDS: Final = 60.0  # a task that ran this long has recovered
 MOST_FAILURES: Final = 8  # in a row; then the bridge is said to be broken
+SHUTDOWN_SECONDS: Final = 10.0  # from a signal; then the process ends at once
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -122,3 +128,60 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     log.info("event loop: uvloop %s", version("uvloop"))
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first begins the shutdown, a second one ends the process at once.
+
+    The handlers run between two bytecodes, so they write with one system call and take no lock; the watchdog is a
+    thread of its own, since the loop may be what hangs.
+
+    Args:
+        last_words: Writes the line that ends the process.
+    """
+
+    def __init__(self, last_words: Callable[[str], None]) -> None:
+        self.received: signal.Signals | None = None
+        self._last_words = last_words
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event = asyncio.Event()
+
+    def install(self) -> None:
+        """Handle both signals from now on, whether a loop runs or not.
+
+        SIGHUP, which asks for a reload while the broker serves, is ignored before and after: its default would end the
+        process.
+        """
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake `wait` on this loop from now on."""
+        self._loop = loop
+
+    async def wait(self) -> signal.Signals | None:
+        """Wait for the first signal."""
+        if self.received is None:
+            await self._event.wait()
+        return self.received
+
+    def begin_shutdown(self) -> None:
+        """Start the time limit of the shutdown; when it is over the process ends at once."""
+        watchdog = threading.Timer(SHUTDOWN_SECONDS, self._overdue)
+        watchdog.daemon = True
+        watchdog.start()
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number)
+        if self.received is not None:
+            self._last_words(f"rest-bridge: error: {name.name} while shutting down: ended at once")
+            os._exit(128 + number)
+        self.received = name
+        self.begin_shutdown()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def _overdue(self) -> None:
+        self._last_words(f"rest-bridge: error: not shut down within {SHUTDOWN_SECONDS:.0f} s: ended at once")
+        os._exit(1)

@@ -10,10 +10,9 @@
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
@@ -21,7 +20,7 @@ from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
 from amqtt_rest_bridge.processes.settings import server_ports
-from amqtt_rest_bridge.processes.supervisor import loop_factory
+from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.membership import Membership, status_topic
 from amqtt_rest_bridge.worker.settings import WorkerSettings
@@ -34,27 +33,12 @@ _LOOK_SECONDS: Final = 0.5  # how often slots are looked at
 _DRAIN_SECONDS: Final = 1.5  # for messages that wait for a worker thread at the end; the running ones get more
 
 
-class StopSignals(Protocol):
-    """What tells the worker to stop; see `cli.serve.signals`."""
-
-    received: signal.Signals | None
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake `wait` on this loop from now on."""
-
-    async def wait(self) -> object:
-        """Wait for the first signal."""
-
-    def begin_shutdown(self) -> None:
-        """End the process when the shutdown has not ended it in time."""
-
-
 class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
 
 
 def run(
-    settings: WorkerSettings, address: Address, code: BridgeCode, signals: StopSignals, on_ready: Callable[[], None]
+    settings: WorkerSettings, address: Address, code: BridgeCode, signals: Signals, on_ready: Callable[[], None]
 ) -> None:
     """Run a worker until a signal; blocks.
 
@@ -66,7 +50,7 @@ def run(
 
 
 async def _serve(
-    settings: WorkerSettings, address: Address, code: BridgeCode, signals: StopSignals, on_ready: Callable[[], None]
+    settings: WorkerSettings, address: Address, code: BridgeCode, signals: Signals, on_ready: Callable[[], None]
 ) -> None:
     signals.attach(asyncio.get_running_loop())
     worker = Worker(settings, address, code)

@@ -6,8 +6,8 @@ application, a request's task each.
 The memory of a connection is bounded, for any input and for a client that reads nothing: of what it sends one read is
 held unparsed and one request parsed, and the next request is served once the answer before it has left for the
 system's buffers. So output waits for one answer at most (waitress keeps what is over 1 MiB of it in a file), no thread
-ever waits for a caller to read, and reading from its socket stops meanwhile. waitress 3.0.2 parses all that it
-has read, and its threads wait as soon as 16 MiB are unread: four such callers stopped the API for all others.
+ever waits for a caller to read, and reading from its socket stops meanwhile. waitress 3.0.2 parses all that
+it has read, and its threads wait as soon as 16 MiB are unread: four such callers stopped the API for all others.
 """
 
 import contextlib

@@ -1,26 +1,17 @@
-"""`rest-bridge serve`: run the broker with its plugins as a service, or validate its configuration. Main thread.
+"""`rest-bridge serve`: run the broker with its plugins as a service, or validate its configuration. Main thread."""
 
-SIGTERM and SIGINT: the first begins the shutdown, a second one ends the process at once. Their handlers run between two
-bytecodes, so they write with one system call and take no lock; the watchdog is a thread of its own, since the loop may
-be what hangs.
-"""
-
-import asyncio
 import logging
-import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Final
 
 import typer
 
 from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
+from amqtt_rest_bridge.processes.supervisor import Signals
 
 log = logging.getLogger(__name__)
 
@@ -53,57 +44,6 @@ examples:
   rest-bridge serve -c conf/broker.yaml --check        (before a restart, or in a pipeline)
   rest-bridge serve -c conf/broker.yaml --log-format json 2>>broker.jsonl
 """
-SHUTDOWN_SECONDS: Final = 10.0
-
-
-class Signals:
-    """The stop signals of this process; `last_words` writes the line that ends it."""
-
-    def __init__(self, last_words: Callable[[str], None]) -> None:
-        self.received: signal.Signals | None = None
-        self._last_words = last_words
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._event = asyncio.Event()
-
-    def install(self) -> None:
-        """Handle both signals from now on, whether a loop runs or not.
-
-        SIGHUP, which asks for a reload while the broker serves, is ignored before and after: its default would end the
-        process.
-        """
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._take)
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake `wait` on this loop from now on."""
-        self._loop = loop
-
-    async def wait(self) -> signal.Signals | None:
-        """Wait for the first signal."""
-        if self.received is None:
-            await self._event.wait()
-        return self.received
-
-    def begin_shutdown(self) -> None:
-        """Start the time limit of the shutdown; when it is over the process ends at once."""
-        watchdog = threading.Timer(SHUTDOWN_SECONDS, self._overdue)
-        watchdog.daemon = True
-        watchdog.start()
-
-    def _take(self, number: int, _frame: FrameType | None) -> None:
-        name = signal.Signals(number)
-        if self.received is not None:
-            self._last_words(f"rest-bridge: error: {name.name} while shutting down: ended at once")
-            os._exit(128 + number)
-        self.received = name
-        self.begin_shutdown()
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    def _overdue(self) -> None:
-        self._last_words(f"rest-bridge: error: not shut down within {SHUTDOWN_SECONDS:.0f} s: ended at once")
-        os._exit(1)
 
 
 def run(
