@@ -69,7 +69,7 @@ class _Samples(Collector):
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
         self._metrics = {
-            name: Metric(name.removesuffix("_total"), told, kind) for name, (kind, told) in METRICS.items()
+            name: Metric(name.removesuffix("_total"), meaning, kind) for name, (kind, meaning) in METRICS.items()
         }
 
     def describe(self) -> Iterable[Metric]:

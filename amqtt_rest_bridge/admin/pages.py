@@ -36,7 +36,7 @@ SAFE: Final[Headers] = (
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": _SCRIPT, "/live.js": _SCRIPT}
 _HEIGHT: Final = 20
-_GRAVEST_FIRST: Final = ("Red", "Yellow", "Green")
+_WORST_FIRST: Final = ("Red", "Yellow", "Green")
 
 Row = Mapping[str, str]
 
@@ -60,7 +60,7 @@ class StatusPages:
 
     def overview(self, numbers: Numbers) -> Response:
         """Return the page of all routes, those that need attention first."""
-        shown = gravest_first(rows(numbers, self._samples))
+        shown = worst_first(rows(numbers, self._samples))
         return _page(
             self._overview.render(
                 rows=shown,
@@ -192,7 +192,7 @@ def row(route: RouteNumbers, all_samples: Samples) -> Row:
         "error_time": "" if error is None else f"Last error, {str(error['time'])[:19].replace('T', ' ')} UTC: ",
         "ok": _points([sample.succeeded for sample in samples], highest),
         "bad": _points([sample.failed for sample in samples], highest),
-        "told": _told(samples),
+        "label": _label(samples),
     }
 
 
@@ -216,16 +216,16 @@ def unmatched_rows(numbers: Numbers) -> list[Row]:
     ]
 
 
-def gravest_first(all_rows: Sequence[Row]) -> list[Row]:
+def worst_first(all_rows: Sequence[Row]) -> list[Row]:
     """Sort so that what needs attention comes first."""
-    order = {health: place for place, health in enumerate(_GRAVEST_FIRST)}
+    order = {health: place for place, health in enumerate(_WORST_FIRST)}
     return sorted(all_rows, key=lambda one: order.get(one["health"], len(order)))
 
 
 def summary(all_rows: Sequence[Row]) -> str:
     """Count the routes by health: `3 routes: 1 Red, 2 Green`."""
     healths = [one["health"] for one in all_rows]
-    counts = [f"{healths.count(health)} {health}" for health in _GRAVEST_FIRST if health in healths]
+    counts = [f"{healths.count(health)} {health}" for health in _WORST_FIRST if health in healths]
     return f"{len(healths)} route{'' if len(healths) == 1 else 's'}{': ' if counts else ''}{', '.join(counts)}"
 
 
@@ -242,7 +242,7 @@ def _points(values: Sequence[int], highest: int) -> str:
     return " ".join(f"{left + x},{_HEIGHT - 1 - value * scale:.1f}" for x, value in enumerate(values))
 
 
-def _told(samples: Sequence[Sample]) -> str:
+def _label(samples: Sequence[Sample]) -> str:
     ok, bad = sum(sample.succeeded for sample in samples), sum(sample.failed for sample in samples)
     return f"last ten minutes: {ok} succeeded, {bad} failed"
 

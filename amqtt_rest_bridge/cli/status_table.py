@@ -20,7 +20,7 @@ Status = Mapping[str, Any]
 _UNKNOWN: Final = "-"
 _COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red": "red"}
 _AWAY_COLOUR: Final = "red"
-_GRAVEST_FIRST: Final = ("Red", "away", "Yellow", "Green")
+_WORST_FIRST: Final = ("Red", "away", "Yellow", "Green")
 _TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
 _SLOT: Final = ("SLOT", "slot")  # of statuses of a group of workers
 _NUMBERS: Final = (
@@ -195,7 +195,7 @@ def _clock(time: Any) -> str:
 def summary(statuses: Iterable[Status]) -> str:
     """Count the routes by health, the worst first: `3 routes: 1 Red, 2 Green`."""
     healths = [_text(status.get("health")) for status in statuses]
-    order = [*_GRAVEST_FIRST, *sorted(set(healths) - set(_GRAVEST_FIRST))]
+    order = [*_WORST_FIRST, *sorted(set(healths) - set(_WORST_FIRST))]
     counts = [f"{healths.count(health)} {health}" for health in order if health in healths]
     return f"{len(healths)} route{'s' if len(healths) != 1 else ''}{': ' if counts else ''}{', '.join(counts)}"
 

@@ -102,8 +102,8 @@ class BridgeRecords:
             url = masker_of(of[0]).address(url)[:_LONGEST]
         if len(topic) > _LONGEST:
             topic = topic[:_LONGEST]
-        told = None if failure is None else (failure.code.value, failure.message, failure.hint)
-        self._add(_Raw(time.time(), kind, of, run, topic, of[1].method, url, status, told, tries, took, waited))
+        error = None if failure is None else (failure.code.value, failure.message, failure.hint)
+        self._add(_Raw(time.time(), kind, of, run, topic, of[1].method, url, status, error, tries, took, waited))
 
     def request(
         self,

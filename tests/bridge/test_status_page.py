@@ -383,7 +383,7 @@ def test_whatever_the_live_stream_holds_is_put_in_as_text(host: Host, page: Page
     assert HOSTILE in page.evaluate("document.querySelector('[data-failures] details').textContent")
     assert HOSTILE in page.evaluate("document.querySelector('[data-calls] tr').textContent")
     page.open(url(host))
-    page.evaluate(f"update(rows.get('Orders'), {json.dumps({'error': HOSTILE, 'health': HOSTILE, 'told': HOSTILE})})")
+    page.evaluate(f"update(rows.get('Orders'), {json.dumps({'error': HOSTILE, 'health': HOSTILE, 'label': HOSTILE})})")
     assert page.text("[data-route=Orders] [data-cell=error]") == HOSTILE
     assert page.evaluate("document.scripts.length") == 1
     assert page.evaluate("document.images.length") == 0

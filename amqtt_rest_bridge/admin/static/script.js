@@ -20,7 +20,7 @@ function update(row, cells) {
     const line = row.querySelector(`[data-points="${name}"]`);
     if (line) line.setAttribute("points", text);
     if (!cell) continue;
-    if (name === "told") cell.setAttribute("aria-label", text);
+    if (name === "label") cell.setAttribute("aria-label", text);
     else if (cell.textContent !== text) cell.textContent = text;
     if (name === "health") cell.dataset.health = text;
   }
@@ -140,8 +140,8 @@ function showUnmatched(unmatched) {
 function showRoutes({ summary, reasons, unmatched, names, rows: changed }) {
   showReasons(reasons);
   showUnmatched(unmatched);
-  const told = document.querySelector("[data-summary]");
-  if (told && told.textContent !== summary) told.textContent = summary;
+  const counts = document.querySelector("[data-summary]");
+  if (counts && counts.textContent !== summary) counts.textContent = summary;
   for (const cells of changed) {
     const row = rows.get(cells.name);
     if (row) update(row, cells);

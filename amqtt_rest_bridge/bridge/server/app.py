@@ -89,9 +89,9 @@ class RouteApplication:
             self._broker.unmatched(self._port, request.method, path, status)
             if self._records is not None:
                 refusal = failure.refusal
-                told = refusal.code, refusal.message, refusal.hint
+                shown = refusal.code, refusal.message, refusal.hint
                 self._records.request(
-                    _UNMATCHED, request.id, request.method, request.target, None, refusal.status, told
+                    _UNMATCHED, request.id, request.method, request.target, None, refusal.status, shown
                 )
             return refused(failure.refusal)
 

@@ -60,7 +60,7 @@ class Room:
         self._step = min(_MOST_STEP, max(_LEAST_STEP, (total if limit < 0 else min(limit, total)) // _SHARE))
         self._least = self._step  # enough for the log to take one message or some removals
         self._budget = 0.0  # bytes that may be kept before the reserve is looked at
-        self._told = False
+        self._logged = False
         self._most_pages = _MOST_PAGES if limit < 0 else max(64, limit // self._page - 64)
         self._pragma(f"max_page_count = {self._most_pages}")
         if not self._reserve.hold(self._growth() + self._least + self._step):
@@ -122,8 +122,8 @@ class Room:
         self._reserve.trim(0)
         self._restart_log(_SMALL_LOG)
         self._loosen()
-        if self.tight and not self._told:
-            self._told = True
+        if self.tight and not self._logged:
+            self._logged = True
             log.error(
                 "the disk of the spool %s is full: what it holds is safe and is sent; a new message is kept only where "
                 "a sent one has left room. Make room on the disk",
@@ -138,8 +138,8 @@ class Room:
         self._reserve.trim(held)
         self._pragma(f"max_page_count = {self._most_pages}")
         self.tight, self._budget = False, 0.0
-        if self._told:
-            self._told = False
+        if self._logged:
+            self._logged = False
             log.warning("the disk of the spool %s has room again", self._path)
 
     def _restart_log(self, most: float) -> bool:

@@ -148,7 +148,7 @@ def _compare_lists(
         if number >= len(actual):
             yield Difference(where, _shown(octets(_written(expected[number]))), "(nothing)")
         elif number >= len(expected):
-            yield Difference(where, "(nothing)", _told(actual[number]))
+            yield Difference(where, "(nothing)", _described(actual[number]))
         else:
             yield from compare(where, expected[number], actual[number])
 
@@ -213,7 +213,7 @@ def _failure_code(payload: bytes) -> str | None:
         return None
 
 
-def _told(actual: HttpRequest | Publication) -> str:
+def _described(actual: HttpRequest | Publication) -> str:
     if isinstance(actual, HttpRequest):
         return f"{actual.method} {actual.url}\n{_shown(actual.body or b'')}"
     return f"{actual.topic}\n{_shown(actual.payload)}"
