@@ -79,6 +79,7 @@ class AdminAnswers:
         self._loop = loop
         self._troubles = troubles
         self._timer: asyncio.TimerHandle | None = None
+        self._followed_by: BrokerEnd | None = None
         self._answering: tuple[BrokerEnd, int] | None = None  # the question whose answer is gathered
 
     def take(self, frame: FromAdmin, processes: Processes, restarts: int) -> None:
@@ -99,11 +100,15 @@ class AdminAnswers:
             case LiveRecords():
                 self._pass_on(frame, first)
             case WantLive(on):
+                self._followed_by = first.link
                 self._follow(on, processes)
 
     def became_ready(self, bridge: BridgeProcess, processes: Processes) -> None:
-        """Note a bridge process that has been started; followers by the first one have to ask it again."""
-        if bridge is processes[0]:
+        """Note a bridge process that has been started, or has taken new routes.
+
+        Those that followed a predecessor of the first one are gone; its own may have come before it was ready.
+        """
+        if bridge is processes[0] and bridge.link is not self._followed_by:
             self._follow(False, processes)
         elif self._records.following:
             bridge.link.send(WantLive(on=True))

@@ -136,7 +136,8 @@ class BridgeRecords:
         if isinstance(frame, WantRecords):
             self._send(self.last(frame.route))
             return
-        self._live, self._followed = (deque(maxlen=_MOST_LIVE) if frame.on else None), 0
+        if frame.on is not (self._live is not None):
+            self._live, self._followed = (deque(maxlen=_MOST_LIVE) if frame.on else None), 0
         if frame.on and not self._is_due:
             self._is_due = True
             self._after(_LIVE_SECONDS, self._look)

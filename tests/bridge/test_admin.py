@@ -293,6 +293,24 @@ def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: 
         host.stop()
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_those_that_follow_see_what_comes_after_a_reload(target: Recorder, tmp_path: Path, processes: int) -> None:
+    path = tmp_path / "routes.lot"
+    path.write_text(client_route(target.url))
+    host = Host(configuration(path, admin_port=0, processes=processes, reload_seconds=0.05))
+    try:
+        client, admin = host.client(), admin_of(host)
+        with admin.live("?route=New") as new, admin.live() as events:
+            events.begin(client)
+            path.write_text(client_route(target.url) + client_route(target.url, name="New"))
+            eventually(lambda: admin.get("/api/routes/New/calls").status == 200)
+            for number in range(4):  # of two bridge processes each gets some
+                client.publish(f"orders/{number}", b"1")
+                assert new.record()["topic"] == f"orders/{number}"
+    finally:
+        host.stop()
+
+
 OBSERVING: Final = frozenset(
     str(path)
     for path in PACKAGE.rglob("*.py")
