@@ -87,7 +87,7 @@ class AdminApplication:
         refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
         if refusal is None:
             return self._find(path, request, wake)
-        if refusal.code == "unauthorized" and request.headers.get("authorization"):
+        if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
             return self._guesses.refuse(request.remote, self._port, lambda other: refused(other or refusal, _SAFE))
         return refused(refusal, _SAFE)
 

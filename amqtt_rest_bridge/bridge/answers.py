@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.broker_port import ServedEvent
+from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
 from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.frames import (
@@ -34,8 +35,8 @@ from amqtt_rest_bridge.link.frames import (
 log = logging.getLogger(__name__)
 
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
-_FAILURES: Final = frozenset({"broker_unavailable", "internal_error", "overloaded", "reply_timeout"})
-_STOPPING: Final = "shutting_down"
+_FAILURES: Final = frozenset(row.code for row in (BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT))
+_STOPPING: Final = SHUTTING_DOWN.code
 _MOST_TIMES: Final = 200  # of a route in one report
 _LONGEST_METHOD: Final = 16
 _LONGEST_PATH: Final = 1000

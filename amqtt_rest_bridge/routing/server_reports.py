@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
+from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import message_too_large, reply_dropped
 from amqtt_rest_bridge.link.frames import Served
@@ -82,7 +83,7 @@ class ServerReports:
         for routes in routes_by_port(self._routes, ports).values():
             for route in routes:
                 message = "the port of the route has stopped answering"
-                self._outcomes.error(route.name, "internal_error", message, of_server=True)
+                self._outcomes.error(route.name, INTERNAL_ERROR.code, message, of_server=True)
 
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""

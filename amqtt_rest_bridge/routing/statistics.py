@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import bytes_used_up, no_free_worker, overloaded
 from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, RECENT, WELL, RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Route, RouteConfig
@@ -13,8 +14,8 @@ from amqtt_rest_bridge.times import rfc3339
 _RED_STREAK = 3
 _LAST = 1000  # calls and requests that p50 and p99 are taken from
 # What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
-_DISCONNECTED: Final = frozenset({"connection_failed", "tls_failed", "timeout"})
-_ANSWERED: Final = frozenset({"http_status", "redirect_refused", "response_too_large"})
+_DISCONNECTED: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT})
+_ANSWERED: Final = frozenset({FailureCode.HTTP_STATUS, FailureCode.REDIRECT_REFUSED, FailureCode.RESPONSE_TOO_LARGE})
 
 
 class QueueBytes:
@@ -261,7 +262,7 @@ class RouteStatistics:
         """Note that the port of the route is not served, or (None) that it is; return whether the health changed."""
         before = self.health
         if reason is not None and reason != self._down:
-            self._last_error = (now, "internal_error", reason)
+            self._last_error = (now, INTERNAL_ERROR.code, reason)
         self._down = reason
         return self.health != before
 

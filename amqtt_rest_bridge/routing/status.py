@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
 from amqtt_rest_bridge.model import OverloadPolicy, Publication
 from amqtt_rest_bridge.routing.calls import PublisherPort
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
@@ -125,9 +126,9 @@ class StatusReporter:
         status = statistics.status(time.time())
         fault = self.fault_of(statistics)
         if fault is not None:
-            since, code = self._broken_since, "internal_error"
+            since, code = self._broken_since, INTERNAL_ERROR.code
             if self.fault is None:
-                since, code = self._refusing_since, "overloaded"
+                since, code = self._refusing_since, OVERLOADED.code.value
             error = {"time": rfc3339(since), "code": code, "message": fault}
             status |= {"health": "Red", "health_reason": fault, "last_error": error}
         return status

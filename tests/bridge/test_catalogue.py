@@ -19,6 +19,8 @@ MAKERS = {
     "cli/route_tests/running.py": "what a route's test asks for",
 }
 """The modules that make a failure or a refusal, and from what."""
+NAMES = {("http_client/__init__.py", "redirect_refused"), ("routing/statistics.py", "timeout")}
+"""A function and an attribute that are called like a code."""
 NAMED = {name: row for name, row in vars(catalogue).items() if isinstance(row, FailureRow | AnswerRow)}
 
 
@@ -32,6 +34,17 @@ def test_failures_and_refusals_are_made_of_rows_of_the_catalogue() -> None:
         str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if calls(file) & {"CallError", "Refusal"}
     }
     assert makers == set(MAKERS)
+
+
+def test_no_code_is_spelt_out_anywhere_else() -> None:
+    spelt = {
+        (str(file.relative_to(PACKAGE)), node.value)
+        for file in PACKAGE.rglob("*.py")
+        if file.name not in ("catalogue.py", "errors.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in {*FAILURES, *ANSWERS}
+    }
+    assert spelt == NAMES
 
 
 def test_each_failure_code_has_a_row() -> None:
