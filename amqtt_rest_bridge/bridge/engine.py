@@ -22,8 +22,7 @@ from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunn
 from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.outbox import Outbox
-from amqtt_rest_bridge.bridge.port_watch import PortWatch
-from amqtt_rest_bridge.bridge.ports import Ports, Server
+from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.errors import BridgeError

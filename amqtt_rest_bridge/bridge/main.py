@@ -19,7 +19,7 @@ from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.refusals import port_closed
-from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import TlsContexts
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles

@@ -1,8 +1,12 @@
-"""The ports that a bridge process serves: opened, given other routes, closed. The link's readers and the timers.
+"""The ports that a bridge process serves: opened, given routes, watched, closed. The link's readers and the timers.
 
-Decision: a port that cannot be served (its certificate is gone) affects its own routes alone. It is tried again every
+Decision: a port that cannot be served (its certificate is gone) affects only its own routes. It is tried again every
 second, and the broker gets the ports that are not served, with the reason. Callers meanwhile wait in the listening
 socket, which stays open, as while a bridge process is restarted.
+
+Decision: a port whose thread hangs counts as a hanging bridge process, since that thread cannot be replaced by itself.
+So a ping of the broker is answered once each port has taken a turn: the link has threads of its own, which would answer
+for them.
 """
 
 import logging
@@ -10,12 +14,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.bridge.port_watch import Turning
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link.frames import Unserved
+from amqtt_rest_bridge.link.frames import Pong, Stalled, StalledPort, Unserved
 from amqtt_rest_bridge.model import BridgeSettings, Route
 from amqtt_rest_bridge.route_set import longest_request
 
@@ -24,8 +28,15 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 1.0
 
 
-class Server(Turning, Protocol):
+class Server(Protocol):
     """The HTTP server of one port."""
+
+    @property
+    def bound_port(self) -> int:
+        """Return the port number that callers connect to."""
+
+    def on_turn(self, action: Callable[[], None]) -> None:
+        """Run `action` on the port's own thread, in its next turn; never blocks."""
 
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
         """Serve these routes from the next request on."""
@@ -156,3 +167,34 @@ class Ports:
             self._leaving.remove(server)
 
         threading.Thread(target=stop, name=f"close-{port}", daemon=True).start()
+
+
+class PortWatch:
+    """Answers pings of the broker; `send` sends it a frame."""
+
+    def __init__(self, send: Callable[[Pong | Stalled], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._awaited: dict[int, Server] = {}
+
+    def ping(self, servers: Mapping[int, Server]) -> None:
+        """Send `Pong` once every port has taken a turn, or `Stalled` with those that have not since the last ping."""
+        with self._lock:
+            late = {port: server for port, server in self._awaited.items() if servers.get(port) is server}
+            asked = {port: server for port, server in servers.items() if port not in late}
+            self._awaited = late | asked
+        if late:
+            self._send(Stalled([StalledPort(port, server.bound_port) for port, server in sorted(late.items())]))
+        elif not asked:
+            self._send(Pong())
+        for port, server in asked.items():
+            server.on_turn(partial(self._turned, port, server))
+
+    def _turned(self, port: int, server: Server) -> None:
+        with self._lock:
+            if self._awaited.get(port) is not server:
+                return
+            del self._awaited[port]
+            if self._awaited:
+                return
+        self._send(Pong())

@@ -34,10 +34,9 @@ from amqtt_rest_bridge.routing.calls import (
 )
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.room import WaitingRoom
-from amqtt_rest_bridge.routing.route_table import RouteTable, build_table
+from amqtt_rest_bridge.routing.route_table import RouteTable, Watched, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import QueueBytes
-from amqtt_rest_bridge.routing.watching import Watched
 
 
 class Dispatcher:

@@ -12,8 +12,8 @@ from amqtt_rest_bridge.model import Message, Publication, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
 from amqtt_rest_bridge.routing.outcomes import Outcomes
+from amqtt_rest_bridge.routing.route_table import Watching
 from amqtt_rest_bridge.routing.unmatched import Unmatched
-from amqtt_rest_bridge.routing.watching import Watching
 from amqtt_rest_bridge.topics import loggable
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.routing.watching import Watching
+from amqtt_rest_bridge.routing.route_table import Watching
 from tests.bridge.clock import Clock
 from tests.bridge.host import SECONDS, Client
 from tests.bridge.http_server_support import Raw, error_code_of, get, post

@@ -6,7 +6,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.payloads import content_type_of, entity_tag_of, is_not_modified
-from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
+from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.http_server import Pending, Response
 from amqtt_rest_bridge.http_server.refusals import overloaded
 from tests.bridge.server_mode_support import REQUEST_ID, Port, error_code, event, payload, port

@@ -18,9 +18,8 @@ from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ServedEvent, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
 from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, WrongCredentialError, error
-from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest, readable
-from amqtt_rest_bridge.bridge.server.responders import Steps, responder_for
+from amqtt_rest_bridge.bridge.server.responders import ReplyTurns, Steps, responder_for
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
 from amqtt_rest_bridge.http_server.application import refused

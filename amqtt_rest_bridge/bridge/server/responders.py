@@ -1,11 +1,15 @@
 """What each kind of server event does with a request: publish it, publish it and wait for a reply, or read a topic.
 
 Called by the application once path, method and caller of the request are settled, on the port's thread. An answer that
-has to wait is a generator, so that it reads top-down: it yields the seconds that it waits at most.
+has to wait is a generator, so that it reads top-down: it yields the seconds that it waits at most. Requests that share
+a reply topic without `{request_id}` take turns, over the threads of all ports, in order of arrival.
 """
 
 import json
-from collections.abc import Callable, Generator
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
 
@@ -20,7 +24,6 @@ from amqtt_rest_bridge.bridge.server.refusals import (
     overloaded,
     too_large,
 )
-from amqtt_rest_bridge.bridge.server.reply_turns import ReplyTurns
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
@@ -38,6 +41,51 @@ _WITHOUT_BODY: Final = (204, 205)  # RFC 9110 section 15.3
 
 Steps = Generator[float, None, Response]
 Respond = Callable[[EventRequest], Response | Steps]
+
+
+class Turn:
+    """One request's place in the queue of its reply topic; `is_on` once all before it have left."""
+
+    __slots__ = ("_queue", "wake")
+
+    def __init__(self, queue: "deque[Turn]", wake: Callable[[], None]) -> None:
+        self._queue = queue
+        self.wake = wake
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether it is this request's turn."""
+        return self._queue[0] is self
+
+
+class ReplyTurns:
+    """Queues of waiting requests, one for each reply topic in use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[Turn]] = {}
+
+    @contextmanager
+    def turn(self, topic: str, wake: Callable[[], None]) -> Iterator[Turn]:
+        """Enter a topic's queue; `wake` is called when those before have left, on any thread."""
+        with self._lock:
+            queue = self._queues.setdefault(topic, deque())
+            turn = Turn(queue, wake)
+            queue.append(turn)
+        try:
+            yield turn
+        finally:
+            self._leave(topic, turn)
+
+    def _leave(self, topic: str, turn: Turn) -> None:
+        with self._lock:
+            queue = self._queues[topic]
+            was_on = turn.is_on
+            queue.remove(turn)
+            if not queue:
+                del self._queues[topic]
+            elif was_on:
+                queue[0].wake()
 
 
 def responder_for(
@@ -248,3 +296,5 @@ def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
     # Any client may have published the payload: a browser must not take text for a page.
     own = (("Content-Type", payload.content_type), _NO_SNIFFING)
     return Response("200 OK", (*headers, *own), payload.payload)
+
+
