@@ -15,7 +15,7 @@ import typer
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.broker.status_client import BrokerAddress
+    from amqtt_rest_bridge.broker.command_client import BrokerAddress
 
 SECRETS_DIR = "/run/secrets"
 MOST_LISTED = 200
@@ -87,7 +87,9 @@ def broker_address(broker: str, ca_file: str | None, cert_file: str | None, key_
     Raises:
         ConfigurationError: An option cannot be used; the message holds no password.
     """
-    from amqtt_rest_bridge.broker import status_client  # amqtt takes a second to import, which --help need not wait for
+    from amqtt_rest_bridge.broker import (
+        command_client,  # amqtt takes a second to import, which --help need not wait for
+    )
 
-    tls = status_client.TlsFiles(ca_file, cert_file, key_file)
-    return status_client.parse_address(broker, os.environ.get(PASSWORD_VARIABLE), tls)
+    tls = command_client.TlsFiles(ca_file, cert_file, key_file)
+    return command_client.parse_address(broker, os.environ.get(PASSWORD_VARIABLE), tls)

@@ -9,8 +9,8 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.broker import status_client
-from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, parse_address, snapshot
+from amqtt_rest_bridge.broker import command_client
+from amqtt_rest_bridge.broker.command_client import BrokerUnavailableError, parse_address, snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.host import Host, hosting
 from tests.bridge.http_target import Peer, Target, silent
@@ -112,7 +112,7 @@ def test_peer_that_is_not_an_mqtt_broker_is_printed(answer: bytes, scheme: str, 
 
 
 def test_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_client, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(command_client, "CONNECT_SECONDS", 0.2)
     with Target(silent) as target, pytest.raises(BrokerUnavailableError, match="no answer within 0 s; is it an MQTT"):
         snapshot(parse_address(f"mqtt://127.0.0.1:{target.port}"))
 

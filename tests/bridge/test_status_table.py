@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from amqtt_rest_bridge.broker.status_client import parse_status
+from amqtt_rest_bridge.broker.command_client import parse_status
 from amqtt_rest_bridge.cli.status_table import counters_age, in_order, summary, table
 
 

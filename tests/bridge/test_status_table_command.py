@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.broker.status_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
+from amqtt_rest_bridge.broker.command_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
 from tests.bridge.host import Host, configuration, hosting, plain_broker
 from tests.bridge.http_server_support import Raw, post
 from tests.bridge.http_target import Target, silent
