@@ -1,4 +1,4 @@
-"""The MQTT client of `rest-bridge status` and `replay`: reads statuses and failures, publishes. Main thread, own loop."""
+"""The MQTT client of `rest-bridge status` and `replay`: reads statuses, failures; publishes. Main thread, own loop."""
 
 import asyncio
 import contextlib
