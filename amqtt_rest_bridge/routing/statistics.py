@@ -62,13 +62,18 @@ class Admission:
         self.policy = config.overload_policy
         self.timeout = config.overload_timeout / 1000
 
-    def refusal(self, size: int) -> CallError | None:
-        """Return why one more message of `size` bytes is not admitted, None when it is."""
+    def admit(self, size: int) -> CallError | None:
+        """Hold one more message of `size` bytes, or return the reason why not."""
         if self.outside or self.deferred:  # those go first
             return self.full(size)
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
             return no_free_worker(self.workers)
-        return None if not self.outstanding or self._has_place(size) else self.full(size)
+        if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
+            return self.full(size)
+        self.outstanding += 1
+        self.held_bytes += size
+        self._queue.held += size
+        return None
 
     def full(self, size: int) -> CallError:
         """Return why a message of `size` bytes has no room."""
@@ -80,7 +85,9 @@ class Admission:
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""
-        return not self.outstanding or self._has_place(size, counted=True)
+        return not self.outstanding or (
+            self.outstanding < self.capacity and self._fit(self.held_bytes, size, counted=True)
+        )
 
     def has_bytes(self, size: int) -> bool:
         """Return whether a message of `size` bytes that was admitted by an earlier run can be read from disk."""
@@ -89,9 +96,6 @@ class Admission:
     def may_wait(self, count: int, size: int) -> bool:
         """Return whether one more message of `size` bytes may wait for room beside `count` others."""
         return count < self.capacity and self._fit(self._outside_bytes, size)
-
-    def _has_place(self, size: int, *, counted: bool = False) -> bool:
-        return self.outstanding < self.capacity and self._fit(self.held_bytes, size, counted=counted)
 
     def _fit(self, held: int, size: int, *, counted: bool = False) -> bool:
         """Return whether `size` bytes fit beside those `held`; `counted`: they are in `queue` already."""
@@ -161,9 +165,8 @@ class RouteStatistics:
 
     def admit(self, size: int) -> CallError | None:
         """Admit one more message of `size` bytes, or return the reason why not (then `refuse` has to follow)."""
-        refusal = self.admission.refusal(size)
-        if refusal is None:
-            self.admit_again(size)
+        refusal = self.admission.admit(size)
+        self.total += refusal is None
         return refusal
 
     def refuse(self, code: str, message: str, now: float) -> bool:
