@@ -1,6 +1,7 @@
-"""The admin port: finds out what a path asks for, waits for the numbers, and answers; put together at the end.
+"""The admin port: finds out what a path asks for, waits for the numbers, and answers.
 
-On the port's thread; nothing blocks. What the broker or another process has to answer first is a pending answer.
+Requests are answered on the port's thread; nothing blocks. What the broker or another process has to answer first is a
+pending answer.
 """
 
 import socket
@@ -36,48 +37,80 @@ _SAFE: Final[Headers] = (
 )
 _JSON: Final = ("Content-Type", "application/json")
 _NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
-
+_NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
+_NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
+_TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_WAITING, connections=64 + 2 * MOST_WAITING)
 _BODY_BYTES: Final = 1024  # no request has one that counts
 
 Wake = Callable[[], None]
 
 
-class AdminApplication:
-    """Answer the requests of the admin port; see `http_server.Application`.
+class AdminServer:
+    """Serve the admin port; see `bridge.engine.AdminPort`.
 
     Args:
-        guard: Admits requests.
+        sock: The listening socket.
+        settings: Of the plugin.
+        records: Of this process.
+        after: Calls a function once, so many seconds from now.
+        send: Sends a frame to the broker.
         guesses: Answers wrong tokens.
-        port: That callers connect to.
-        numbers: The broker's numbers.
-        records: The last records of each route.
-        followers: Everything as it happens.
-        pages: The status page.
-        monotonic: The clock, in seconds.
     """
 
     def __init__(
         self,
-        guard: Guard,
+        sock: socket.socket,
+        settings: BridgeSettings,
+        records: BridgeRecords,
+        after: Callable[[float, Callable[[], None]], None],
+        send: Callable[[FromAdmin], None],
+        *,
         guesses: Guesses,
-        port: int,
-        numbers: NumbersCache,
-        records: RecordQuestions,
-        followers: Followers,
-        pages: StatusPages,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.routes: Mapping[str, Route] = {}
-        """The present routes, by name; replaced, never changed."""
-        self._guard = guard
+        self._sock = sock
+        self._port: int = sock.getsockname()[1]
+        self._after = after
+        self._guard = Guard(settings.admin_token)
         self._guesses = guesses
-        self._port = port
-        self._numbers = numbers
-        self._records = records
-        self._followers = followers
-        self._pages = pages
-        self._monotonic = monotonic
+        self._numbers = NumbersCache(send)
+        self._records = RecordQuestions(records, send)
+        self._followers = Followers(send)
+        self._samples = Samples()
+        self._pages = StatusPages(self._numbers, self._samples, self._followers)
+        self._server = HttpServer(sock, self, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
+        self._server.start()
+        self._after(REMIND_SECONDS, self._sample)
+
+    def use_routes(self, routes: Sequence[Route]) -> None:
+        """Show these routes from now on."""
+        self._pages.routes = {route.name: route for route in routes}
+
+    def take(self, frame: NumbersPart | LiveRecords | LastRecords) -> None:
+        """Take an answer of the broker, or of another bridge process."""
+        match frame:
+            case NumbersPart():
+                self._numbers.take(frame)
+            case LiveRecords():
+                self._followers.take(frame)
+            case LastRecords():
+                self._records.take(frame)
+
+    def stop(self, grace: float) -> None:
+        """Close the port; blocks."""
+        self._sock.close()
+        self._server.stop(grace)
+
+    def _sample(self) -> None:
+        self._after(SAMPLE_SECONDS, self._sample)
+        self._numbers.ask(self._add_sample, statuses=False)
+
+    def _add_sample(self) -> None:
+        numbers = self._numbers.newest
+        if numbers is not None:
+            self._samples.add(numbers)
+
+    # Requests, on the port's thread.
 
     def answer(self, request: Request, wake: Wake) -> Response | Pending:
         """Answer a request, or begin to; see `Application.answer`."""
@@ -130,7 +163,7 @@ class AdminApplication:
         *,
         statuses: bool = False,
     ) -> Response | Pending:
-        since = self._monotonic()
+        since = time.monotonic()
         numbers = self._numbers.fresh(since, statuses=statuses)
         if numbers is not None:
             return finish(numbers)
@@ -142,24 +175,23 @@ class AdminApplication:
                 self._numbers.remind()
             return None if late is None else finish(late)
 
-        return _Waiting(look, without or _no_answer, since + WAIT_SECONDS, self._monotonic)
+        return _Waiting(look, without or _no_answer, since + WAIT_SECONDS)
 
     def _with_records(
         self, name: str, wake: Wake, finish: Callable[[RouteRecords], Response | None]
     ) -> Response | Pending:
-        if name not in self.routes:
+        if name not in self._pages.routes:
             return refused(_NO_ROUTE, _SAFE)
         records = self._records.begin(name, wake)
         return _Waiting(
             lambda: finish(records) if records.is_complete else None,
             _no_answer,
-            self._monotonic() + WAIT_SECONDS,
-            self._monotonic,
+            time.monotonic() + WAIT_SECONDS,
             lambda: self._records.end(name, records),
         )
 
     def _page_of(self, name: str, wake: Wake) -> Response | Pending:
-        since = self._monotonic()
+        since = time.monotonic()
         self._numbers.ask(wake, statuses=True)
 
         def finish(records: RouteRecords) -> Response | None:
@@ -188,18 +220,16 @@ class _Waiting:
         look: Callable[[], Response | None],
         late: Callable[[], Response],
         deadline: float,
-        monotonic: Callable[[], float],
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._look = look
         self._late = late
         self._deadline = deadline
-        self._monotonic = monotonic
         self._end = end
 
     def resume(self) -> Response | float:
         response = self._look()
-        remaining = self._deadline - self._monotonic()
+        remaining = self._deadline - time.monotonic()
         if response is None and remaining > 0:
             return min(remaining, REMIND_SECONDS)
         self._end()
@@ -281,66 +311,3 @@ def _text(status: str, text: str) -> Response:
 
 def _query(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
-
-
-_NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
-_NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
-_TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
-
-
-class AdminServer:
-    """Serve the admin port, with the records of this process; see `bridge.engine.AdminPort`."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        settings: BridgeSettings,
-        records: BridgeRecords,
-        after: Callable[[float, Callable[[], None]], None],
-        send: Callable[[FromAdmin], None],
-        *,
-        guesses: Guesses,
-    ) -> None:
-        self._sock = sock
-        self._after = after
-        self._numbers = NumbersCache(send)
-        self._records = RecordQuestions(records, send)
-        self._followers = Followers(send)
-        self._samples = Samples()
-        self._pages = StatusPages(self._numbers, self._samples, self._followers)
-        guard = Guard(settings.admin_token)
-        port: int = sock.getsockname()[1]
-        self._app = AdminApplication(
-            guard, guesses, port, self._numbers, self._records, self._followers, self._pages
-        )
-        self._server = HttpServer(sock, self._app, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
-        self._server.start()
-        self._after(REMIND_SECONDS, self._sample)
-
-    def use_routes(self, routes: Sequence[Route]) -> None:
-        """Show these routes from now on."""
-        self._app.routes = self._pages.routes = {route.name: route for route in routes}
-
-    def take(self, frame: NumbersPart | LiveRecords | LastRecords) -> None:
-        """Take an answer of the broker, or of another bridge process."""
-        match frame:
-            case NumbersPart():
-                self._numbers.take(frame)
-            case LiveRecords():
-                self._followers.take(frame)
-            case LastRecords():
-                self._records.take(frame)
-
-    def stop(self, grace: float) -> None:
-        """Close the port; blocks."""
-        self._sock.close()
-        self._server.stop(grace)
-
-    def _sample(self) -> None:
-        self._after(SAMPLE_SECONDS, self._sample)
-        self._numbers.ask(self._add_sample, statuses=False)
-
-    def _add_sample(self) -> None:
-        numbers = self._numbers.newest
-        if numbers is not None:
-            self._samples.add(numbers)

@@ -24,8 +24,8 @@ _SILENCE_SECONDS: Final = 60.0  # the bridge writes a comment every 15 s
 
 DESCRIPTION = f"""\
 Print every message and request of a running bridge as it happens, one a line, until Ctrl-C: time, route and event,
-topic, request, result, tries, the milliseconds that the server took and those that the message waited. Messages that
-match no route, and requests that match no endpoint, are there too. Secrets are masked; payloads are not shown.
+topic, request, result, tries, the milliseconds that the server took and those that the message waited, run id. Messages
+that match no route, and requests that match no endpoint, are there too. Secrets are masked; payloads are not shown.
 
 The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_VARIABLE}.
 """

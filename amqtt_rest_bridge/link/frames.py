@@ -53,7 +53,8 @@ class DispatchedCall(Struct, frozen=True, array_like=True):
     """A call on its way to a bridge process.
 
     `id` is the broker's number for it, in every frame about this call. `event` is the number of its client event, see
-    `NumberedRoute`. `idempotency_key` is None unless its route is lossless.
+    `NumberedRoute`. `idempotency_key` is None unless its route is lossless. The run id is made of the key,
+    or of `id`, see `RunIds`.
     """
 
     id: int
