@@ -6,11 +6,10 @@ verdict is not `AGAIN`. One thread at a time has a call; an event is immutable, 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from amqtt_rest_bridge.calls import results
 from amqtt_rest_bridge.calls.requests import BuiltRequest, RequestBuilder
@@ -69,8 +68,7 @@ def _stay(_: "OpenCall") -> None:
     """Do nothing: default of a driver without threads, which looks at `OpenCall.state`."""
 
 
-@dataclass(slots=True, eq=False)
-class OpenCall:
+class OpenCall(Struct, eq=False):
     """A call that has not ended.
 
     `start` is what a driver does once the call may go on. `line` is set for an ORDERED event: calls of one line run one
@@ -198,24 +196,28 @@ class PreparedEvent:
     def judge(self, call: OpenCall, reply: HttpResponse | CallError) -> Verdict:
         """Return what follows a try, for the response to its request or for what prevented one."""
         built, call.built = call.built, None
-        failure, response = (reply, None) if isinstance(reply, CallError) else (None, reply)
-        if built is not None and response is not None:
+        response = None
+        if isinstance(reply, CallError) or built is None:
+            failure = reply if isinstance(reply, CallError) else results.unexpected()
+        else:
+            response = reply
             try:
-                failure = results.failure_of(built.request, response)
-                if failure is None:
+                refused = results.failure_of(built.request, response)
+                if refused is None:
                     publication = self._result(call.message, built.destination, response)
-                    return self._noted(call, Verdict(Step.DONE, response.status, None, publication))
+                    verdict = Verdict(Step.DONE, response.status, None, publication)
+                    return self._noted(call, verdict) if self._endings else verdict
+                failure = refused
             except CallError as error:
                 failure = error
-        failure = failure or results.unexpected()
         # The frames of its traceback hold the payload and what was parsed of it; with those they make a circle.
         failure.with_traceback(None).__cause__ = failure.__context__ = None
         masker = results.masker_for(self.masker, None if built is None else built.request, response)
         failure = results.error_without_secrets(masker, failure)
         for after in self._afters:
-            verdict = after(call, failure, response)
-            if verdict is not None:
-                return self._noted(call, verdict)
+            again = after(call, failure, response)
+            if again is not None:
+                return self._noted(call, again)
         return self.fail(call, failure, None if response is None else results.without_secrets(masker, response))
 
     def fail(self, call: OpenCall, failure: CallError, response: HttpResponse | None = None) -> Verdict:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from amqtt_rest_bridge import topics
 from amqtt_rest_bridge.catalogue import OTHER_VALUE
@@ -91,7 +92,9 @@ class PlaceholderText:
         Raises:
             CallError: as for `fill`.
         """
-        if self.place is not Place.TEXT and not self.is_raw:
+        if len(self.pieces) == 1 and _is_raw(piece := self.pieces[0]):
+            return values.raw(piece)
+        if self.place is not Place.TEXT:
             return self.fill(values).encode()
         get = values.get_or_default if self.has_defaults else values.get
         return b"".join([self._piece_bytes(piece, values, get) for piece in self.pieces])
@@ -241,7 +244,7 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
             yield Suspect(start, written, name, whole)
 
 
-def _is_raw(piece: str | Placeholder) -> bool:
+def _is_raw(piece: str | Placeholder) -> TypeGuard[Placeholder]:
     return isinstance(piece, Placeholder) and piece.root in RAWS
 
 

@@ -13,9 +13,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.client.pace import Pace
@@ -34,9 +35,6 @@ from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +135,8 @@ class RouteRunner:
     def _check(self, call: OpenCall) -> None:
         """End a call at once that would send nothing; any other one waits for its turn."""
         try:
-            verdict = self._parse(len(call.message.payload), call.event.check, call)
+            with self._context.parsing if len(call.message.payload) >= _LARGE else nullcontext():
+                verdict = call.event.check(call)
             if verdict is None:
                 self._await_turn(call)
             else:
@@ -177,7 +176,11 @@ class RouteRunner:
 
     def _begin(self, call: OpenCall) -> Exchange | None:
         """Begin a try; return None where it sends nothing."""
-        begun = self._parse(len(call.message.payload), call.event.begin, call)
+        if len(call.message.payload) < _LARGE:
+            begun = call.event.begin(call)
+        else:
+            with self._context.parsing:
+                begun = call.event.begin(call)
         if isinstance(begun, Verdict):
             self._follow(call, begun)
             return None
@@ -189,25 +192,21 @@ class RouteRunner:
     def _send(self, call: OpenCall, exchange: Exchange) -> bool:
         """Go on to the next request of a try and return True; after the last one, do what follows the try."""
         reply: HttpResponse | CallError
-        size = len(call.message.payload)
         try:
             next(exchange)
             return True
         except StopIteration as end:
-            reply = end.value
-            size += len(end.value.body)
+            reply, received = end.value, len(end.value.body)
         except CallError as error:
-            reply = error
+            reply, received = error, 0
         call.took += call.stopwatch.seconds
-        self._follow(call, self._parse(size, call.event.judge, call, reply))
+        if len(call.message.payload) + received < _LARGE:
+            verdict = call.event.judge(call, reply)
+        else:
+            with self._context.parsing:
+                verdict = call.event.judge(call, reply)
+        self._follow(call, verdict)
         return False
-
-    def _parse(self, size: int, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what fills in, or parses, so many bytes: of large ones one at a time."""
-        if size < _LARGE:
-            return action(*args, **kwargs)
-        with self._context.parsing:
-            return action(*args, **kwargs)
 
     def _follow(self, call: OpenCall, verdict: Verdict) -> None:
         failure = verdict.failure
