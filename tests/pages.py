@@ -9,6 +9,7 @@ ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = (
     "README.md",
     "amqtt_rest_bridge/README.md",
+    "amqtt_rest_bridge/ARCHITECTURE.md",
     "template_api/README.md",
     "conf/README.md",
     "tests/README.md",
