@@ -13,6 +13,7 @@ import pytest
 from amqtt_rest_bridge.broker.disk.spool import SCHEMA_VERSION, Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import StoreFullError
 from tests.bridge.spool_support import filled, left_over, message
 
@@ -243,6 +244,33 @@ def test_what_is_permitted_and_forgotten_is_written_in_one_commit(tmp_path: Path
     again = Spool(tmp_path / "spool.db")
     assert [(one.key, one.client_id) for one in left_over(again)] == [(first, None), (third, "me")]
     again.close()
+
+
+def test_what_was_permitted_and_finds_no_room_to_be_noted_is_tried_again_when_calls_end_or_a_second_is_over(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        large = Message("in/large", bytes(50_000), 1000.0)
+        keys = [spool.keep("R", "E", large, 0, ("me", None)) for _ in range(2)]
+        pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
+        spool._connection.execute(f"PRAGMA max_page_count = {pages}")
+        written: list[str] = []
+        spool._connection.set_trace_callback(lambda sql: written.append(sql.split()[0]))
+        spool.permit(keys[0])
+        spool.flush()
+        assert "UPDATE" in written
+        written.clear()
+        for _ in range(100):
+            spool.flush()
+        assert written == []
+        spool.settle()
+        spool.flush()
+        assert "UPDATE" in written
+        spool.forget(keys[1])
+        spool.flush()
+        assert "COMMIT" in written
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as again:
+        assert [(one.key, one.client_id) for one in left_over(again)] == [(keys[0], None)]
 
 
 def test_what_was_permitted_is_not_asked_for_again_even_before_that_is_written(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ class Spool:
         self._forgotten: dict[str, None] = {}
         self._permitted: dict[str, None] = {}
         self._failing = False
+        self._cramped = False  # what was permitted found no room
         self.trouble: str | None = None
         """Why the last write failed, None when it did not, or when `settle` has found that the next one will not."""
         self.refusing: str | None = None
@@ -162,6 +163,7 @@ class Spool:
 
     def settle(self) -> None:
         """Finish a checkpoint: restart a large log, measure the room on the disk, see whether a fault is over."""
+        self._cramped = False
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -267,7 +269,7 @@ class Spool:
 
     def _flush(self) -> None:
         gone, passed = list(self._forgotten), [key for key in self._permitted if key not in self._forgotten]
-        if self._room.tight and not gone:
+        if (self._room.tight or self._cramped) and not gone:
             return  # see below
         try:
             self._write(gone, passed)
@@ -278,8 +280,12 @@ class Spool:
             for start in range(0, len(gone), _PART):
                 self._remove(gone[start : start + _PART])
             # A change of a row needs as much room as the row. What is not noted is asked for again after a restart.
+            self._cramped = True  # tried again when calls have ended, or by `settle`: not with each flush
             with contextlib.suppress(sqlite3.OperationalError):
                 self._write([], passed)
+                self._cramped = False
+        else:
+            self._cramped = False
 
     def _remove(self, gone: list[str]) -> None:
         try:
