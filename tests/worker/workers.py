@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests import crashing
 from tests.bridge.launcher_support import Running
 from tests.forked import REST_BRIDGE, Forked
 from tests.worker.mosquitto import Mosquitto
@@ -79,14 +80,15 @@ class Group:
         path.with_suffix(".new").write_text(text)
         path.with_suffix(".new").rename(path)
 
-    def start(self, slot: int = 0, **settings: Any) -> Worker:
-        """Start a worker; `ready` waits for it."""
+    def start(self, slot: int = 0, crash: crashing.Crash | None = None, **settings: Any) -> Worker:
+        """Start a worker, which may note its effects and crash behind one of them; `ready` waits for it."""
         configuration = {
             "broker": self.broker.url, "group": "plant", "slots": 2, "slot": slot, "adopt_seconds": 30,
             "routes": str(self.folder / "routes"), "reload_seconds": 0, **settings,
         }  # fmt: skip
         path = self.folder / f"worker-{slot}.yaml"
         path.write_text(json.dumps(configuration))
-        worker = Worker(Forked(REST_BRIDGE, ["worker", "-c", str(path)], self.folder))
+        module, environment = (REST_BRIDGE, None) if crash is None else crash.of(REST_BRIDGE)
+        worker = Worker(Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment))
         self.workers.append(worker)
         return worker
