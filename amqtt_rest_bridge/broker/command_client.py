@@ -236,7 +236,11 @@ class _Feed:
         found = _GROUP_TOPIC.match(topic)
         slot = None if found is None else int(found[1])
         if slot is not None and topic.endswith("/online"):
-            self._note_record(slot, _parse(payload), retained=retained)
+            record = _parse(payload)
+            if record is None or record.get("online"):
+                self._gone.pop(slot, None)
+            else:
+                self._gone.setdefault(slot, None if retained else time.time())
             return
         status = parse_status(payload)
         if status is not None:
@@ -245,12 +249,6 @@ class _Feed:
                 self._heard[topic] = time.time()
         elif not payload:  # the route is gone
             self._statuses.pop(topic, None)
-
-    def _note_record(self, slot: int, record: dict[str, Any] | None, *, retained: bool) -> None:
-        if record is None or record.get("online"):
-            self._gone.pop(slot, None)
-        elif slot not in self._gone:
-            self._gone[slot] = None if retained else time.time()
 
 
 def _timestamp(text: Any) -> float | None:

@@ -124,19 +124,16 @@ class Connections:
     async def _disconnect(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> None:
         """End a connection; then its will is sent where its client might publish."""
         owner = self._served[handler].owner
-        if self._is_taken_over(session, handler):
-            # The rest of amqtt's step would end the connection that has the session.
+        present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
+        if present is session and its_handler is not handler:
+            # A later connection has the session, since this one did not end in time: the rest of amqtt's step would
+            # end that one.
             await amqtt_broker.stop_handler(self._broker, handler)
         else:
             session.will_flag = False
             await self._own.end(session, handler, waiter)
         if owner.will_flag and not isinstance(waiter.result(), DisconnectPacket):
             await self._wills.send(owner)
-
-    def _is_taken_over(self, session: Session, handler: Any) -> bool:
-        """Return whether a later connection has the session, since the earlier one did not end in time."""
-        present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
-        return present is session and its_handler is not handler
 
 
 def _drop_unasked(session: Session) -> None:

@@ -124,7 +124,16 @@ class TemplateLibrary:
             DatabaseUnavailableError: the database does not answer.
         """
         self.current()
-        return self._search(query) if query.text else self._latest(query)
+        if not query.text:
+            return self._latest(query)
+        ranked = self._ranking().search(query.text, query.limit, query.offset, filters(query))
+        summaries = self._summaries([hit.key for hit in ranked.hits])
+        found = [
+            Found(summaries[hit.key], hit.score, tuple(Word(each.typed, each.found) for each in hit.matched))
+            for hit in ranked.hits
+            if hit.key in summaries
+        ]
+        return Page(tuple(found), ranked.total)
 
     def suggest(self, text: str) -> list[Suggestion]:
         """Return at most eight titles that complete a text whose last word is unfinished.
@@ -207,16 +216,6 @@ class TemplateLibrary:
             DatabaseUnavailableError: the database does not answer.
         """
         return not self._latest(TemplateQuery(limit=1)).total
-
-    def _search(self, query: TemplateQuery) -> Page:
-        ranked = self._ranking().search(query.text, query.limit, query.offset, filters(query))
-        summaries = self._summaries([hit.key for hit in ranked.hits])
-        found = [
-            Found(summaries[hit.key], hit.score, tuple(Word(each.typed, each.found) for each in hit.matched))
-            for hit in ranked.hits
-            if hit.key in summaries
-        ]
-        return Page(tuple(found), ranked.total)
 
     def _latest(self, query: TemplateQuery) -> Page:
         page, counted = self._statements.listed(query)

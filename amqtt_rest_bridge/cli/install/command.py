@@ -168,7 +168,13 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
     for name, routes in checked.routes.items():
         yield f"{into / name}: {', '.join(f'route {route}' for route in routes)}"
     yield from checked.effects.lines()
-    yield from _needs(checked.needs)
+    needs = checked.needs
+    for kind, names in (("variable", needs.variables), ("secret", needs.secrets)):
+        for name, error in sorted(names.items()):
+            shown = on_one_line(name, _SHOWN)
+            yield f"reads the {kind} {shown}: {'present' if error is None else f'missing; {error.hint}'}"
+    if needs.missing:
+        yield "The broker does not load these routes, or any other change, before what is missing is there."
     if checked.published:
         yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
 
@@ -254,16 +260,6 @@ def _write(into: Path, files: Mapping[str, bytes], *, force: bool) -> None:
         place(into, files, force=force)
     except OSError as error:
         raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
-
-
-def _needs(needs: RecordingEnvironment) -> Iterator[str]:
-    """Yield what the routes read, and what is missing of it."""
-    for kind, names in (("variable", needs.variables), ("secret", needs.secrets)):
-        for name, error in sorted(names.items()):
-            shown = on_one_line(name, _SHOWN)
-            yield f"reads the {kind} {shown}: {'present' if error is None else f'missing; {error.hint}'}"
-    if needs.missing:
-        yield "The broker does not load these routes, or any other change, before what is missing is there."
 
 
 class _Names(Environment):
