@@ -16,10 +16,10 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.bridge.answers import Answers
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, ShuttingDownError, Wake
-from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
-from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
+from amqtt_rest_bridge.bridge.client.senders import Sender
+from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.inbound import Inbound
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterable
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
-from amqtt_rest_bridge.bridge.client.http_options import sender_of, unusable_routes
-from amqtt_rest_bridge.bridge.client.oauth2 import Sender
+from amqtt_rest_bridge.bridge.client.senders import Sender, sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.refusals import port_closed

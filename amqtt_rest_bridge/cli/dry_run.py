@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.bridge.client.http_options import sender_of
+from amqtt_rest_bridge.bridge.client.senders import sender_of
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict
 from amqtt_rest_bridge.calls.results import masker_for

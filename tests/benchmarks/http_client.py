@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import urllib3
 import urllib3.connection
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Step
 from amqtt_rest_bridge.calls.requests import BuiltRequest
 from amqtt_rest_bridge.calls.stages import prepare

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TypeVar
 
 from amqtt_rest_bridge.bridge.broker_port import BrokerPort
-from amqtt_rest_bridge.bridge.client.oauth2 import Sender
+from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
 from amqtt_rest_bridge.bridge.ports import Server
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch

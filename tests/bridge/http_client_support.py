@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import HttpClient, Resolver
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.http_client.origin import Origin, find_proxy

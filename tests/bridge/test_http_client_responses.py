@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.http_client.connection import Received, connect, exchange
 from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket

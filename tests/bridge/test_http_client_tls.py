@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.http_options import client_options
+from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.calls import results
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import HttpClient, failures

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from amqtt_rest_bridge.bridge import engine
-from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
+from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from tests.bridge.host import hosting
 from tests.bridge.http_target import Seen
 from tests.bridge.recorder import Recorder, recording

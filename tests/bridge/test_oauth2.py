@@ -9,8 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.bridge.client.http_options import sender_of
-from amqtt_rest_bridge.bridge.client.oauth2 import TokenSource
+from amqtt_rest_bridge.bridge.client.senders import TokenSource, sender_of
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amqtt_rest_bridge.bridge.client import worker_pool
-from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
-from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
+from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
 from amqtt_rest_bridge.bridge.timers import Timers
 
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.client.oauth2 import Sender
 from amqtt_rest_bridge.bridge.client.pace import Pace
-from amqtt_rest_bridge.bridge.client.thread_budget import ThreadBudget
-from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
+from amqtt_rest_bridge.bridge.client.senders import Sender
+from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
 from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.calls import results

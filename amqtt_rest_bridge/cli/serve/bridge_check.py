@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.bridge.client.http_options import unusable_routes
+from amqtt_rest_bridge.bridge.client.senders import unusable_routes
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources

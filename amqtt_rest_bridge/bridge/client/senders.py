@@ -1,8 +1,9 @@
-"""OAuth2 client credentials (RFC 6749 section 4.4): one access token for all requests of a route.
+"""What sends the requests of a route: its HTTP client with the route's settings, with OAuth2 one that adds the token.
 
-The token is fetched when it is first needed, by one thread, while the others that need it wait for that thread. It is
-renewed before it expires, and once for a request that the server answers with 401. Client workers run it, several at
-once; the token is in no message, log line or failure.
+OAuth2 client credentials (RFC 6749 section 4.4): one access token for all requests of a route. It is fetched when it is
+first needed, by one thread, while the others that need it wait for that thread. It is renewed before it expires, and
+once for a request that the server answers with 401. Client workers run it, several at once; the token is in no message,
+log line or failure.
 """
 
 import json
@@ -12,16 +13,29 @@ import threading
 import time
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote_plus, urlencode, urlsplit
 
+from amqtt_rest_bridge.calls.requests import RequestBuilder, split_base_address
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED
-from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, finish
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.errors import CallError, ConfigurationError
+from amqtt_rest_bridge.http_client import (
+    ClientOptions,
+    Exchange,
+    HttpClient,
+    Stopwatch,
+    TlsContexts,
+    TlsOptions,
+    check_files,
+    check_urllib3,
+    describe_status,
+    finish,
+    origin_of,
+)
+from amqtt_rest_bridge.model import BridgeSettings, HttpRequest, HttpResponse, Method, RestApiConfig, Route
 
 _MARGIN_SECONDS: Final = 30.0  # renewed so long before it expires, but after nine tenths of a short life
 _REMEMBERED: Final = 4
@@ -44,6 +58,80 @@ class Sender(Protocol):
 
     def close(self) -> None:
         """Close idle connections."""
+
+
+def client_options(config: RestApiConfig, *, max_response_bytes: int, environment: Mapping[str, str]) -> ClientOptions:
+    """Return the options of the client that sends the requests of a route.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS cannot be used.
+    """
+    tls = TlsOptions(
+        verify=not config.ignore_cert_errors,
+        ca_file=config.ca_file,
+        client_cert_file=config.client_cert_file,
+        client_key_file=config.client_key_file,
+    )
+    origin, _ = split_base_address(config.base_address or "")
+    return ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls, environment)
+
+
+def sender_of(
+    config: RestApiConfig,
+    *,
+    max_response_bytes: int,
+    environment: Mapping[str, str],
+    contexts: TlsContexts | None = None,
+) -> Sender:
+    """Return what sends the requests of a route: an HTTP client, with OAuth2 one that adds the access token.
+
+    The token is fetched with the route's timeout, TLS settings and proxies.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.
+    """
+    options = client_options(config, max_response_bytes=max_response_bytes, environment=environment)
+    client = HttpClient(options, contexts=contexts)
+    if config.oauth2_token_url is None:
+        return client
+    try:
+        issuer = replace(options, origin=origin_of(urlsplit(config.oauth2_token_url)))
+    except ValueError as error:
+        raise ConfigurationError(f"OAUTH2_TOKEN_URL is not an address: {error}") from error
+    tokens = TokenSource(config, HttpClient(issuer, contexts=contexts), options.timeout)
+    return AuthorizedSender(client, tokens)
+
+
+def unusable_routes(
+    routes: Iterable[Route], settings: BridgeSettings, environment: Mapping[str, str]
+) -> Iterator[tuple[Route, ConfigurationError]]:
+    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once.
+
+    Raises:
+        ConfigurationError: No route could send any: the installed urllib3 cannot be used.
+    """
+    faults: dict[TlsOptions, ConfigurationError | None] = {}
+    for route in routes:
+        if not route.client_events:
+            continue
+        check_urllib3()
+        try:
+            RequestBuilder(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
+            limit = settings.max_response_bytes
+            options = client_options(route.config, max_response_bytes=limit, environment=environment)
+            sender_of(route.config, max_response_bytes=limit, environment=environment).close()
+        except ConfigurationError as error:
+            yield route, error
+            continue
+        if options.tls not in faults:
+            faults[options.tls] = None
+            try:
+                check_files(options.tls)
+            except ConfigurationError as error:
+                faults[options.tls] = error
+        fault = faults[options.tls]
+        if fault is not None:
+            yield route, fault
 
 
 @dataclass(frozen=True, slots=True)
