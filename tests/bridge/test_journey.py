@@ -23,8 +23,8 @@ MOST = 13
 DEEP = ("calls", "http_client", "http_server", "link", "placeholders")
 # Called like the standard library, by any stage.
 LEAVES = {"errors.py", "failures.py", "model.py", "topics.py"}
-# amqtt's own connections, which are read and written while a message is on its way.
-BESIDE = {"broker/connections.py", "broker/transports.py"}
+# amqtt's own connections and subscriptions, which are read and written while a message is on its way.
+BESIDE = {"broker/amqtt_broker.py", "broker/connections.py", "broker/transports.py"}
 HOOK = "broker/incoming.py"
 TARGET = "the HTTP server"
 
