@@ -3,13 +3,25 @@
 Tests marked `chromium` are left out where Chromium is not installed, and a line says so.
 """
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 
 import pytest
 
 import tests.compiled  # noqa: F401  # first, so that nothing is compiled twice
 from tests.browser import CHROMIUM, Page, browsing
 from tests.ports import free_port
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from looking through thousands of tests, now and whenever one of them makes it run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

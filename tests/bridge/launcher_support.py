@@ -124,19 +124,10 @@ class Workplace:
         return run(REST_BRIDGE, arguments, self.folder, environment=self._environment(), timeout=SECONDS)
 
     @contextlib.contextmanager
-    def serving(
-        self, *arguments: str, interpreter: bool = False, constants: Mapping[str, float] | None = None
-    ) -> Iterator[Running]:
-        """Run `serve -c broker.yaml` until the block ends; a new interpreter reads `sitecustomize.py`."""
-        command, environment = ["serve", "-c", "broker.yaml", *arguments], self._environment()
-        process: Forked | subprocess.Popen[str]
-        if interpreter:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "amqtt_rest_bridge", *command], cwd=self.folder, env=environment,
-                stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        else:
-            process = Forked(REST_BRIDGE, command, self.folder, environment=environment, constants=constants)
+    def serving(self, *arguments: str, constants: Mapping[str, float] | None = None) -> Iterator[Running]:
+        """Run `serve -c broker.yaml` until the block ends."""
+        command = ["serve", "-c", "broker.yaml", *arguments]
+        process = Forked(REST_BRIDGE, command, self.folder, environment=self._environment(), constants=constants)
         running = Running(process)
         try:
             yield running
