@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
+from time import monotonic
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -45,8 +46,9 @@ class Events:
 
     def next(self) -> tuple[str, Any]:
         """Wait for the next event that carries data: its name and value."""
-        name = "message"
+        name, deadline = "message", monotonic() + 3 * PATIENCE  # comments keep the connection open for ever
         while line := self._response.readline():
+            assert monotonic() < deadline, "no event came"
             key, _, value = line.decode().rstrip("\n").partition(": ")
             if key == "event":
                 name = value
