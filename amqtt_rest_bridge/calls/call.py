@@ -1,8 +1,8 @@
 """A call of an event: from its message to a request, from the reply to a verdict.
 
 Pure: time and chance come in with the stages (`Means`), what the driver has to do goes out as a `Verdict`. A driver
-calls `begin`, sends the request that it finds in `OpenCall.built`, and hands what came of it to `judge`, until the
-verdict is not `AGAIN`. One thread at a time has a call; an event is immutable, so that any number of them share it.
+calls `begin`, sends the request that it returns, and hands what came of it to `judge`, until the verdict is not
+`AGAIN`. One thread at a time has a call; an event is immutable, so that any number of them share it.
 """
 
 from collections.abc import Callable, Iterable

@@ -30,8 +30,8 @@ class Means:
 def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Means | None = None) -> PreparedEvent:
     """Return an event whose calls pass the stages of its settings; without `means` a call has one try.
 
-    Two stages span calls: ORDERED and RATE_LIMIT decide when a call goes on, see `bridge.client`. The access token of
-    OAUTH2 is added where requests leave, as it takes one.
+    Not here are the turns of RATE_LIMIT, which all definitions of a route share (`open_calls.Turns`), and the access
+    token of OAUTH2, which takes requests of its own (`bridge.client.senders`).
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.

@@ -197,8 +197,12 @@ class Calls(RuleBasedStateMachine):
         assert self.calls._kept == sum(call.kept for call in waiting) <= KEPT
 
     def teardown(self) -> None:
-        for status in [*[503] * (RETRIES + 2) * self.number, *[200] * (3 * self.number + 1)]:
-            self.pass_time(40.0)
+        for topic in ("in/a", "in/b"):
+            self.publish(topic, 0, False)
+        self.set_the_clock(-100_000)
+        rounds = [(0.1, 503)] * 12 + [(40.0, 503)] * (RETRIES + 2) * self.number + [(40.0, 200)] * (3 * self.number)
+        for seconds, status in rounds:
+            self.pass_time(seconds)
             while self.asked:
                 self.send_a_payload_again()
             while self.ready:
