@@ -1,6 +1,7 @@
 """Port numbers for servers that cannot choose their own with port 0."""
 
 import contextlib
+import random
 import socket
 
 
@@ -14,3 +15,11 @@ def free_ports(count: int) -> list[int]:
 def free_port() -> int:
     """Return a port on which nothing listens just now."""
     return free_ports(1)[0]
+
+
+def steady_port() -> int:
+    """Return a port for a server that is killed and started again: below those that the system gives out meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

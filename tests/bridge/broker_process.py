@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.bridge.host import ANONYMOUS, PLUGIN
 from tests.forked import AMQTT, Forked
-from tests.ports import free_port
+from tests.ports import steady_port
 from tests.waiting import SECONDS, eventually
 
 
@@ -16,7 +16,7 @@ class BrokerProcess:
     """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop)."""
 
     def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
-        self.port = free_port()
+        self.port = steady_port()
         self._folder = folder
         (folder / "routes.lot").write_text(routes)
         bridge = {"routes": str(folder / "routes.lot"), "reload_seconds": 0, "status_seconds": 0, **settings}

@@ -99,13 +99,18 @@ class Life:
             publish_packet(topic, topic.encode() + b" " + bytes(size), number, qos=self.qos)
             for number, topic in topics.items()
         ]
-        try:
+        with self._connected():
             if self._wire is None:
                 self._wire = Wire(self.broker.port, "publisher", timeout=SECONDS)
             self._wire.send(b"".join(packets))
             while topics:
                 for kind, body in self._wire.receive():
                     self._acknowledge(self._wire, kind, body[:2], topics)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             eventually(lambda: self.broker.has_ended, f"the connection is lost: {error}\n{self.broker.log}")
             raise CrashedError from error
@@ -141,6 +146,11 @@ class Life:
         """Wait until no call is on disk."""
         self.until(lambda: on_disk(self.spool) == 0, "a call stays on disk")
 
+    def settled(self) -> None:
+        """Wait until the route holds nothing."""
+        held = ("queued", "in_flight", "held_bytes")
+        self.until(lambda: not any(self.status()[name] for name in held), "the route holds something for ever")
+
     def hang_up(self) -> None:
         """Close the publisher's connection."""
         if self._wire is not None:
@@ -149,7 +159,7 @@ class Life:
 
     def status(self) -> dict[str, Any]:
         """Return the counters of the route's status as the broker publishes them next."""
-        with contextlib.closing(Wire(self.broker.port, "watching")) as wire:
+        with self._connected(), contextlib.closing(Wire(self.broker.port, "watching")) as wire:
             wire.subscribe(_STATUS)
             while True:
                 for _, payload in wire.messages():
@@ -173,6 +183,7 @@ def plain(life: Life) -> None:
 
 def replayed(life: Life) -> None:
     """The same, beside messages of a run that was killed before (see `begin`)."""
+    life.gate.open.set()
     life.publish("x")
     life.drained()
 
@@ -233,7 +244,6 @@ def begin(life: Life, story: str) -> None:
     life.publish("a", "b", "c")
     life.hang_up()
     life.broker.kill()
-    life.gate.open.set()
     life.broker.effects.unlink()
     life.lives += 1
 
@@ -243,11 +253,11 @@ def play(life: Life, story: str, behind: crashing.Point | None) -> bool:
     try:
         life.broker.start(behind)
         STORIES[story](life)
+        life.settled()
     except CrashedError:
         return True
     finally:
         life.hang_up()
-        life.gate.open.set()
     return life.broker.end() == -signal.SIGKILL
 
 
@@ -255,6 +265,7 @@ def recover(life: Life) -> None:
     """Start the broker again and check what it makes of what it finds."""
     rows = rows_after_a_crash(life.spool)
     life.broker.start()
+    life.gate.open.set()  # not before: what the bridge process of the crashed broker holds must not be called by it
     if (life.folder / "routes.lot").read_text() != life.routes:
         life.use(life.routes)
     life.drained()
