@@ -135,18 +135,19 @@ def test_a_message_that_no_event_listens_to_is_acknowledged_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "hops", "published"),
+    ("made", "others", "hops", "published"),
     [
-        pytest.param(replace(route(), route_config=RouteConfig(0)), 0, 1, id="the route is overloaded"),
-        pytest.param(route(), MAX_HOPS, 0, id="too many hops"),
-        pytest.param(lossless(route()), 0, 1, id="the store is full"),
+        pytest.param(replace(route(), route_config=RouteConfig(1)), 1, 0, 1, id="the route is overloaded"),
+        pytest.param(route(), 0, MAX_HOPS, 0, id="too many hops"),
+        pytest.param(lossless(route()), 0, 0, 1, id="the store is full"),
     ],
 )
 def test_a_refused_message_is_acknowledged_when_its_failure_is_published(
-    made: Route, hops: int, published: int
+    made: Route, others: int, hops: int, published: int
 ) -> None:
     rig = Rig(FullStore())
     rig.use(made)
+    rig.offer(others)
     delivery = offer(rig, hops=hops)
     assert len(rig.queue.publications) == published
     rig.queue.publish()

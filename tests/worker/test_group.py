@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -16,6 +17,7 @@ from tests.worker.mosquitto import Client, Mosquitto
 from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 
 pytestmark = pytest.mark.mosquitto
+STARVED_SECONDS = 120.0  # on a machine that others load, each command takes seconds
 
 
 def publish_all(client: Client, topic: str, numbers: range) -> None:
@@ -208,32 +210,47 @@ def test_a_broker_that_was_away_costs_no_message_and_calls_go_on_meanwhile(
         assert len(target.requests) == 21
 
 
-def test_status_shows_the_routes_of_every_worker_of_a_group(group: Group, mosquitto: Mosquitto) -> None:
+def shown(group: Group, *more: str) -> str:
+    """Return what `status` prints. It takes what has come for all there is once it hears nothing for a moment."""
+    command = ["status", "--group", "plant", "--broker", group.broker.url, *more]
+    return forked.run(forked.REST_BRIDGE, command, group.folder).stdout
+
+
+def test_status_shows_the_routes_of_every_worker_of_a_group(group: Group) -> None:
     with Target(echo) as target:
         group.routes(client_route("Echo", target.port, "in"))
         for slot in (0, 1):
             group.start(slot, status_seconds=1).ready()
-        command = ["status", "--group", "plant", "--broker", mosquitto.url]
-        shown = forked.run(forked.REST_BRIDGE, command, group.folder).stdout.splitlines()
-        assert [line.split()[:3] for line in shown] == [
+        lines: list[str] = []
+
+        def whole() -> bool:
+            lines[:] = shown(group).splitlines()
+            return len(lines) == 4
+
+        eventually(whole, "a worker is not shown", STARVED_SECONDS)
+        assert [line.split()[:3] for line in lines] == [
             ["ROUTE", "SLOT", "HEALTH"], ["Echo", "0", "Green"], ["Echo", "1", "Green"], ["counters", "of", "up"],
         ]  # fmt: skip
 
 
 def test_status_shows_a_worker_that_was_killed_as_away_and_never_green(group: Group, mosquitto: Mosquitto) -> None:
-    command = ["status", "--group", "plant", "--broker", mosquitto.url]
-
-    def shown(*more: str) -> str:
-        return forked.run(forked.REST_BRIDGE, [*command, *more], group.folder).stdout
-
     with Target(echo) as target:
         group.routes(client_route("Echo", target.port, "in"))
         first, second = group.start(0, status_seconds=1).ready(), group.start(1, status_seconds=1).ready()
         second.kill()
-        eventually(lambda: " away " in shown(), "the will has not come")
-        health = [(one["slot"], one["health"], "away_since" in one) for one in json.loads(shown("--json"))]
+        eventually(lambda: " away " in shown(group), "the will has not come", STARVED_SECONDS)
+        found: list[dict[str, Any]] = []
+
+        def whole() -> bool:
+            found[:] = json.loads(shown(group, "--json"))
+            return len(found) == 2
+
+        eventually(whole, "a worker is not shown", STARVED_SECONDS)
+        health = [(one["slot"], one["health"], "away_since" in one) for one in found]
         assert health == [(0, "Green", False), (1, "away", True)]
-        assert re.search(r"^Echo +1 +away since \d\d:\d\d:\d\d ", shown(), re.MULTILINE)
+        away = re.compile(r"^Echo +1 +away since \d\d:\d\d:\d\d ", re.MULTILINE)
+        eventually(lambda: away.search(shown(group)), "it is not shown as away", STARVED_SECONDS)
         first.kill()
         mosquitto.client("old").publish("bridge/plant/0/online", b"", retain=True)  # no will tells of this one
-        eventually(lambda: shown().count(" away since ") == 2, "its status is not too old")
+        both = "its status is not too old"
+        eventually(lambda: shown(group).count(" away since ") == 2, both, STARVED_SECONDS)
