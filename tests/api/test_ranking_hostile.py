@@ -108,7 +108,7 @@ def test_any_text_is_answered(text: str) -> None:
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-@pytest.mark.parametrize("examples", [50, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [50, pytest.param(200, marks=pytest.mark.long)])
 def test_any_text_can_be_indexed_and_found_again(examples: int) -> None:
     @given(text=st.text(st.characters(codec=None), max_size=200))
     @settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
