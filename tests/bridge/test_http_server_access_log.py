@@ -1,6 +1,7 @@
 """The access log: one JSON line for each answer, in a file that may be moved away."""
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def test_every_answer_has_a_line_with_its_request_id(tmp_path: Path) -> None:
     log.close()
     lines = lines_of(path)
     assert [line["request_id"] for line in lines] == [answer.headers["X-Request-ID"] for answer in answers]
+    assert {uuid.UUID(line["request_id"]).version for line in lines} == {4}
+    assert len({line["request_id"] for line in lines}) == len(lines)
     assert [line["status"] for line in lines] == [200, 404, 200, 400]
     assert [line["code"] for line in lines] == [None, "not_found", None, "invalid_request"]
     assert [line["event"] for line in lines] == ["Hook", None, "Ask", None]
