@@ -11,7 +11,6 @@ import socket
 import ssl
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -294,7 +293,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def _turn_away(self, sock: socket.socket) -> None:
         """Refuse a connection for which there is no room, in one non-blocking write."""
         if self.tls_context is None:
-            pieces = response_pieces(refused(overloaded()), str(uuid.uuid4()), close=True)
+            pieces = response_pieces(refused(overloaded()), self.waiting.request_id(), close=True)
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.send(b"".join(pieces))
