@@ -1,7 +1,7 @@
 """The bridge inside an amqtt broker: builds the parts, hands them to each other, and amqtt's hooks to them.
 
 No logic of its own. Everything here runs on the broker's loop and never blocks it, but the constructor: amqtt calls it
-before its loop serves clients. Which threads and processes the parts run on is a table in this package's README.
+before its loop serves clients. Which threads and processes the parts run on is a table in ARCHITECTURE.md.
 """
 
 import contextlib

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-PAGES: Final = (
-    "README.md",
-    "amqtt_rest_bridge/README.md",
-    "amqtt_rest_bridge/ARCHITECTURE.md",
-    "template_api/README.md",
-    "conf/README.md",
-    "tests/README.md",
-    "CHANGELOG.md",
+FOLDERS: Final = ("amqtt_rest_bridge", "template_api", "conf", "tests")
+PAGES: Final = tuple(
+    file.relative_to(ROOT).as_posix()
+    for folder in ("", *FOLDERS)
+    for file in sorted((ROOT / folder).glob("**/*.md" if folder else "*.md"))
+    if not file.is_relative_to(ROOT / "conf/library")
 )
+"""The documents; those of the sample library are part of its templates."""
+REFERENCE: Final = tuple(name for name in PAGES if name.startswith("amqtt_rest_bridge/"))
 FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -18,9 +18,12 @@ from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.worker.settings import WorkerSettings
 from template_api import config
 from template_api.errors import ApiError
-from tests.pages import PAGES, ROOT, anchors, codes, links, page, rows, section
+from tests.pages import PAGES, REFERENCE, ROOT, anchors, codes, links, page, rows, section
 
-BRIDGE = page("amqtt_rest_bridge/README.md")
+INDEX = page("amqtt_rest_bridge/README.md")
+ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
+ADMIN = page("amqtt_rest_bridge/admin/README.md")
+BRIDGE = page("amqtt_rest_bridge/bridge/README.md")
 API = page("template_api/README.md")
 
 
@@ -31,7 +34,7 @@ def written(default: object) -> str:
 
 
 def test_the_plugins_settings_and_defaults_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Configuration")) if codes(row[0])}
+    table = {codes(row[0])[0]: row[1] for row in rows(section(INDEX, "Configuration")) if codes(row[0])}
     defaults = {field.name: written(field.default) for field in dataclasses.fields(Settings)}
     assert table == defaults | {"routes": "required"}
 
@@ -43,7 +46,7 @@ def test_the_failure_codes_are_the_codes() -> None:
 
 
 def test_the_metrics_and_their_types_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Admin port")) if row[0].startswith("`rest_")}
+    table = {codes(row[0])[0]: row[1] for row in rows(section(ADMIN, "Admin port")) if row[0].startswith("`rest_")}
     assert table == {name: kind for name, (kind, _) in METRICS.items()}
 
 
@@ -73,9 +76,9 @@ def test_each_code_has_one_anchor_that_its_message_names(row: FailureRow | Answe
 
 def test_the_status_fields_are_the_codes() -> None:
     status = RouteStatistics(Route("R", RestApiConfig()), 1, 0.0, QueueBytes(1)).status(0.0)
-    table = [name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[0])]
+    table = [name for row in rows(section(ADMIN, "Route status")) for name in codes(row[0])]
     assert sorted(table) == sorted(status)
-    described = {name for row in rows(section(BRIDGE, "Route status")) for name in codes(row[1])}
+    described = {name for row in rows(section(ADMIN, "Route status")) for name in codes(row[1])}
     assert described >= {*status["messages"], *status["errors"], *status["latency_ms"], *status["wait_ms"]}
 
 
@@ -136,16 +139,31 @@ def test_a_page_opens_with_a_paragraph_and_a_table_of_contents(name: str) -> Non
     assert listed == anchors("\n".join(line for line in text.splitlines() if line.startswith(("## ", "```"))))
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_at_most_4500_words(name: str) -> None:
+    most = 5600 if name == "conf/README.md" else 4500
+    assert len(page(name).split()) <= most
+
+
+def test_the_index_names_every_page_of_the_reference() -> None:
+    listed = {path for path, _ in links(section(INDEX, "Pages"))}
+    assert {f"amqtt_rest_bridge/{path}" for path in listed} == {*REFERENCE} - {"amqtt_rest_bridge/README.md"}
+
+
 def test_the_first_page_is_short() -> None:
     assert len(page("README.md").splitlines()) <= 250
 
 
-@pytest.mark.parametrize("name", ["amqtt_rest_bridge", "template_api"])
-def test_the_architecture_names_files_and_folders_that_are_there_and_every_folder(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("amqtt_rest_bridge", ARCHITECTURE), ("template_api", section(API, "Architecture"))],
+    ids=["amqtt_rest_bridge", "template_api"],
+)
+def test_the_architecture_names_files_and_folders_that_are_there_and_every_folder(name: str, text: str) -> None:
     package = ROOT / name
-    written = codes(section(page(f"{name}/README.md"), "Architecture"))
+    written = codes(text)
     named = {code for code in written if code.endswith((".py", "/", ".tatsu")) and code != "__init__.py"}
-    assert [code for code in named if not list(package.rglob(code))] == []
+    assert [code for code in named if not list(package.rglob(code)) and not (ROOT / code).exists()] == []
     assert {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} <= named
 
 
@@ -153,8 +171,7 @@ def test_the_architecture_names_every_package_that_is_needed() -> None:
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     needed = re.findall(r"^[A-Za-z0-9-]+", metadata["options"]["install_requires"], re.MULTILINE)
-    written = section(BRIDGE, "Architecture")
-    assert [name for name in needed if name not in written] == []
+    assert [name for name in needed if name not in ARCHITECTURE] == []
 
 
 def test_the_benchmarks_that_are_listed_are_there() -> None:
@@ -164,7 +181,8 @@ def test_the_benchmarks_that_are_listed_are_there() -> None:
 
 
 def test_the_page_on_new_settings_names_files_that_are_there() -> None:
-    named = {code for code in codes(section(BRIDGE, "How a new setting is added")) if code.endswith((".py", ".txt"))}
+    written = codes(section(ARCHITECTURE, "How a new setting is added"))
+    named = {code for code in written if code.endswith((".py", ".txt"))}
     assert len(named) > 5
     roots = (ROOT, ROOT / "amqtt_rest_bridge")
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
@@ -177,7 +195,7 @@ def test_the_helpers_for_tests_are_there() -> None:
 
 
 def test_the_workers_settings_and_defaults_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(section(BRIDGE, "Workers")) if codes(row[0])}
+    table = {codes(row[0])[0]: row[1] for row in rows(page("amqtt_rest_bridge/worker/README.md")) if codes(row[0])}
     shared = {field.name for field in dataclasses.fields(Settings)}
     own = {field.name: written(field.default) for field in dataclasses.fields(WorkerSettings)}
     assert table == {name: value for name, value in own.items() if name not in shared} | {"group": "required"}

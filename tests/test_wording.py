@@ -17,7 +17,7 @@ SOURCES = [
 TESTS = [file for file in sorted(ROOT.joinpath("tests").rglob("*.py")) if file != Path(__file__)]
 DOCUMENTS = [
     file for folder in ("", "amqtt_rest_bridge", "template_api", "conf", "tests")
-    for file in sorted(ROOT.joinpath(folder).glob("*.md" if folder != "conf" else "**/*.md"))
+    for file in sorted(ROOT.joinpath(folder).glob("**/*.md" if folder else "*.md"))
 ]  # fmt: skip
 FIRST = re.compile(r"(Gives?|Says?|Tells?|Lets?|Ha(ve|s)|Stands?)\b")
 """What no docstring begins with: a function returns, raises, sends, writes; a class is something."""

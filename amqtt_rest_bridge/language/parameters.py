@@ -1,4 +1,4 @@
-"""The settings of the route language, one row each: checks, messages and the README's tables all come from here."""
+"""The settings of the route language, one row each: checks, messages and tables of the reference come from here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
     python -m tests.bridge.readme_tables
 
-prints them; a test compares amqtt_rest_bridge/README.md with them.
+prints them; a test compares the pages of the reference with them.
 """
 
 from collections.abc import Iterable

@@ -18,7 +18,7 @@ from tests.bridge.http_target import Seen
 from tests.bridge.recorder import Answer, Recorder, echo
 
 PACKAGE = Path(amqtt_rest_bridge.__file__).parent
-README = (PACKAGE / "README.md").read_text()
+ARCHITECTURE = (PACKAGE / "ARCHITECTURE.md").read_text()
 MOST = 13
 DEEP = ("calls", "http_client", "http_server", "link", "placeholders")
 # Called like the standard library, by any stage.
@@ -88,7 +88,7 @@ def common(journeys: Sequence[list[str]]) -> list[str]:
 
 def table(heading: str) -> list[str]:
     """Return the first column of a journey's table."""
-    section = README.split(f"#### {heading}\n", 1)[1].split("\n#", 1)[0]
+    section = ARCHITECTURE.split(f"### {heading}\n", 1)[1].split("\n#", 1)[0]
     return re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
 
 

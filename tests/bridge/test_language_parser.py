@@ -17,7 +17,7 @@ from .generated_parser import GRAMMAR, PARSER, generated
 from .language_support import CASES
 
 FILES = sorted(path for kind in ("valid", "invalid") for path in (CASES / kind).iterdir() if path.suffix in SUFFIXES)
-README = GRAMMAR.parents[1] / "README.md"
+README = GRAMMAR.parent / "README.md"
 HEAD = "DEFINE ROUTE R WITH TYPE REST_API "
 
 

@@ -10,27 +10,30 @@ from amqtt_rest_bridge.language.parameters import BlockKind
 from tests.bridge.readme_tables import answer_table, failure_table, placeholder_table, setting_table
 from tests.pages import FENCED, page, section
 
-README = page("amqtt_rest_bridge/README.md")
+LANGUAGE = page("amqtt_rest_bridge/language/README.md")
+PLACEHOLDERS = page("amqtt_rest_bridge/placeholders/README.md")
+BRIDGE = page("amqtt_rest_bridge/bridge/README.md")
+COMMANDS = page("amqtt_rest_bridge/cli/README.md")
 
 
 @pytest.mark.parametrize("kind", list(BlockKind))
 def test_table_of_settings_is_the_codes(kind: BlockKind) -> None:
-    assert setting_table(kind) in README, "python -m tests.bridge.readme_tables makes it"
+    assert setting_table(kind) in LANGUAGE, "python -m tests.bridge.readme_tables makes it"
 
 
 def test_table_of_placeholders_is_the_codes() -> None:
-    assert placeholder_table() in README, "python -m tests.bridge.readme_tables makes it"
+    assert placeholder_table() in PLACEHOLDERS, "python -m tests.bridge.readme_tables makes it"
 
 
 def test_tables_of_codes_are_the_catalogues() -> None:
-    assert failure_table() in README, "python -m tests.bridge.readme_tables makes it"
-    assert answer_table() in README, "python -m tests.bridge.readme_tables makes it"
+    assert failure_table() in BRIDGE, "python -m tests.bridge.readme_tables makes it"
+    assert answer_table() in BRIDGE, "python -m tests.bridge.readme_tables makes it"
 
 
 def test_operators_tour_is_what_the_commands_print(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = FENCED.findall(section(README, "An operator's tour"))
+    blocks = FENCED.findall(section(COMMANDS, "An operator's tour"))
     assert [language for language, _ in blocks].count("console") >= 3
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "shop-token").write_text("t0p-s3cret\n")

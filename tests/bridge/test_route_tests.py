@@ -197,7 +197,7 @@ def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys:
 
 
 def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = FENCED.findall(page("amqtt_rest_bridge/README.md"))
+    blocks = FENCED.findall(page("amqtt_rest_bridge/language/EXAMPLES.md"))
     pairs = [
         (lot, test)
         for (first, lot), (second, test) in pairwise(blocks)
