@@ -24,9 +24,10 @@ _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "bot
 def setting_table(kind: BlockKind) -> str:
     """Make the table of a block's settings; *ext* marks what goes beyond the plain language."""
     rows = (
-        (_name(row), row.allowed, _default(row), _MODES[row.applies], row.meaning) for row in PARAMETERS[kind].values()
+        (_name(row), row.allowed, _default(row), _MODES[row.applies], row.meaning, f"`WITH {row.name} {row.example}`")
+        for row in PARAMETERS[kind].values()
     )
-    return _table(("Setting", "Value", "Default", "Mode", "Meaning"), rows)
+    return _table(("Setting", "Value", "Default", "Mode", "Meaning", "Example"), rows)
 
 
 def placeholder_table() -> str:

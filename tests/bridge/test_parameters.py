@@ -1,11 +1,16 @@
 """Every setting of the language reaches the model with its type, and its documented default is the model's."""
 
+import re
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import (
     ClientEvent,
     Method,
@@ -209,3 +214,48 @@ def test_every_row_is_documented(row: Parameter) -> None:
 
 def test_every_setting_of_the_specified_language_exists() -> None:
     assert PLAIN - {name for block in PARAMETERS.values() for name in block} == set()
+
+
+COMPANIONS = {
+    "USERNAME": ("PASSWORD",),
+    "PASSWORD": ("USERNAME",),
+    "OAUTH2_TOKEN_URL": ("OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
+    "OAUTH2_CLIENT_ID": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_SECRET"),
+    "OAUTH2_CLIENT_SECRET": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID"),
+    "OAUTH2_SCOPE": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
+    "OAUTH2_AUDIENCE": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
+    "CLIENT_KEY_FILE": ("CLIENT_CERT_FILE",),
+    "CORS_ORIGINS": ("ENABLE_CORS",),
+    "SERVER_USERNAME": ("SERVER_PASSWORD",),
+    "SERVER_PASSWORD": ("SERVER_USERNAME",),
+    "SERVER_TOKEN_HEADER": ("SERVER_TOKEN",),
+    "RESPONSE_CONTENT_TYPE": ("PAYLOAD",),
+    "SIGNATURE_HEADER": ("SIGNATURE_SECRET",),
+    "SIGNATURE_SCHEME": ("SIGNATURE_SECRET",),
+}
+"""Settings without which another one has no effect."""
+EXAMPLES = [(kind, row) for kind, rows in PARAMETERS.items() for row in rows.values()]
+
+
+@pytest.mark.parametrize(("kind", "row"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
+def test_the_example_of_each_setting_loads(
+    kind: BlockKind, row: Parameter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CASES / "files")  # where the PEM files of the examples are
+    for name in re.findall(r'GET SECRET "([^"]+)"', " ".join(one.example for _, one in EXAMPLES)):
+        (tmp_path / name).write_text("s3cret-s3cret")
+    written = {name: PARAMETERS[kind][name].example for name in (row.name, *COMPANIONS.get(row.name, ()))}
+    client = row.applies is not Applies.SERVER and row.name != "ENABLE_SERVER"
+    config = {"BASE_ADDRESS": '"https://h"'} if client else {}
+    config["ENABLE_CLIENT" if client else "ENABLE_SERVER"] = '"true"'
+    event = CLIENT_EVENT | {"SOURCE_TOPIC": '"plant/+/alert"'} if client else SERVER_EVENT
+    lines = {BlockKind.CONFIG: config, BlockKind.ROUTE_CONFIG: {}, BlockKind.EVENT: event}
+    lines[kind] = lines[kind] | written
+    text = "DEFINE ROUTE R WITH TYPE REST_API\n"
+    for block, settings in lines.items():
+        text += f"ADD {block}{' E' if block is BlockKind.EVENT else ''}\n"
+        text += "".join(f"WITH {name} {value}\n" for name, value in settings.items())
+    loaded = load([Source("example.lot", text)], Environment({}, tmp_path))
+    assert [fault.message for fault in loaded.faults if not row.name.startswith("IGNORE")] == []
+    assert not loaded.has_errors, text
+    assert "\n" not in row.example
