@@ -1,8 +1,9 @@
-"""The form of every time that the bridge publishes, logs or fills in; and how often a line is logged. Any thread."""
+"""The form of each time that is published or logged, waits between tries, how often a line is logged. Any thread."""
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 
@@ -10,6 +11,32 @@ def rfc3339(timestamp: float) -> str:
     """Write Unix seconds as RFC 3339 in UTC, rounded to milliseconds: `2026-01-31T12:00:00.123Z`."""
     seconds, milliseconds = divmod(round(timestamp * 1000), 1000)
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{milliseconds:03d}Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before what failed is tried or started again: `first` seconds, then twice as long each time.
+
+    Args:
+        first: Seconds before the first repetition; before the second one, where the first is `at_once`.
+        longest: The most seconds.
+        at_once: The first repetition is at once.
+        steady: What ran for so many seconds has recovered: its next failure is the first one again.
+    """
+
+    first: float = 1.0
+    longest: float = 30.0
+    at_once: bool = False
+    steady: float = 60.0
+
+    def delay(self, failures: int) -> float:
+        """Return the seconds before the next try after so many failures in a row, one at least."""
+        doubled = failures - 1 - self.at_once
+        return 0.0 if doubled < 0 else min(self.longest, self.first * 2.0 ** min(doubled, 16))
+
+    def count(self, failures: int, ran: float) -> int:
+        """Return the failures in a row, with one more of what ran for so many seconds before."""
+        return 1 if ran >= self.steady else failures + 1
 
 
 class LineLimit:

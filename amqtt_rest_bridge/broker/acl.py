@@ -19,12 +19,12 @@ from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import Listening
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
-_FIRST_DELAY: Final = 0.5  # before an ACL that failed is asked again, doubled each time
-_LONGEST_DELAY: Final = 30.0
+_BACKOFF: Final = Backoff(first=0.5)  # before an ACL that failed is asked again
 _QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
 
 # The ACL may answer for one publisher slowly, or never: what it has not answered by then waits in a queue of that
@@ -52,7 +52,7 @@ class Undecided(Struct, gc=False, eq=False):
     listenings: tuple[Listening, ...]
     keys: tuple[str | None, ...]
     hops: int = 0
-    delay: float | None = None  # seconds before the ACL is asked once more; None before the first time
+    failures: int = 0  # of the ACL, asked about this message
 
 
 class AclQueue:
@@ -179,9 +179,8 @@ class AclQueue:
         Decision: others overtake it, ORDERED or not, since an ACL may fail for one publisher alone.
         """
         self._report(undecided, "acl_failed", "did not say", "it is asked again", error)
-        delay = _FIRST_DELAY if undecided.delay is None else undecided.delay
-        asyncio.get_running_loop().call_later(delay, self.add, undecided)
-        undecided.delay = min(_LONGEST_DELAY, delay * 2)
+        undecided.failures += 1
+        asyncio.get_running_loop().call_later(_BACKOFF.delay(undecided.failures), self.add, undecided)
 
     def _report(self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None) -> None:
         """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""

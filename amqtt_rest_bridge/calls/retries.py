@@ -9,9 +9,9 @@ from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict
 from amqtt_rest_bridge.calls.results import header
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Method, Route
+from amqtt_rest_bridge.times import Backoff
 
-FIRST_DELAY: Final = 0.5  # seconds
-LONGEST_DELAY: Final = 30.0  # seconds
+_BACKOFF: Final = Backoff(first=0.5)
 # Decision: a server that asks for more than an hour is asked again after an hour.
 LONGEST_RETRY_AFTER: Final = 3600.0  # seconds
 
@@ -80,8 +80,7 @@ def backoff(attempt: int, random: Callable[[], float]) -> float:
 
     `random` returns a number from 0 to 1; the jitter is up to a quarter of the delay.
     """
-    base = FIRST_DELAY * 2.0 ** min(attempt - 1, 16)
-    return min(LONGEST_DELAY, base * (1 + random() / 4))
+    return min(_BACKOFF.longest, _BACKOFF.delay(attempt) * (1 + random() / 4))
 
 
 def retry_after(response: HttpResponse, now: float) -> float | None:

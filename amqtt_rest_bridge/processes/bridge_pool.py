@@ -31,12 +31,11 @@ from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.slices import Slices
+from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
-FIRST_DELAY: Final = 1.0  # before the second restart in a row; the first is at once
-LONGEST_DELAY: Final = 30.0
-_STEADY_SECONDS: Final = 60.0  # a bridge that lived this long is restarted at once
+BACKOFF: Final = Backoff(at_once=True)
 _MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 
 
@@ -95,7 +94,8 @@ class BridgePool:
         self._exclusive: set[int] = set()
         self._routes = b""
         self._loop = loop
-        self._delays = [0.0] * count
+        self._failures = [0] * count  # in a row, of each
+        self._since = [0.0] * count
         self._sharing = 1  # workers of a group
         self._stopping = False
         self._asked: list[FromAdmin] | None = []  # before `attach`; then None
@@ -132,7 +132,6 @@ class BridgePool:
 
     def _start_now(self, index: int, deadline: float) -> None:
         """Start a process, again while it dies before it has read what it gets; raises `DiedError` at the deadline."""
-        delay = 0.0
         while True:
             bridge = self._make(index)
             self._bridges[index : index + 1] = [bridge]
@@ -141,26 +140,26 @@ class BridgePool:
                     bridge.serve_admin_now(self._admin)
                 bridge.configure_now(self._routes, self._ports_of(index))
             except (BrokenPipeError, ConnectionResetError):
-                delay = self._bury(bridge, delay, deadline, DiedError())
+                self._bury(bridge, deadline, DiedError())
             else:
                 return
 
     def _await_now(self, index: int, deadline: float) -> None:
         """Wait until a process serves, and start it again while it dies."""
-        delay = 0.0
         while True:
             bridge = self._bridges[index]
             try:
                 bridge.await_ready(deadline)
             except DiedError as error:
-                delay = self._bury(bridge, delay, deadline, error)
+                self._bury(bridge, deadline, error)
                 self._start_now(index, deadline)
             else:
                 return
 
-    def _bury(self, bridge: BridgeProcess, delay: float, deadline: float, error: DiedError) -> float:
-        """Close a process that died, wait for `delay`, and return the next one; raises the error at the deadline."""
+    def _bury(self, bridge: BridgeProcess, deadline: float, error: DiedError) -> None:
+        """Close a process that died, and wait until it may be started again; raises the error at the deadline."""
         bridge.close()
+        delay = self._delay(bridge)
         if time.monotonic() + delay >= deadline:
             raise error
         log.warning(
@@ -168,7 +167,6 @@ class BridgePool:
             bridge.index, bridge.pid, f"in {delay:.0f} s" if delay else "at once",
         )  # fmt: skip
         time.sleep(delay)
-        return min(LONGEST_DELAY, delay * 2 or FIRST_DELAY)
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""
@@ -283,6 +281,7 @@ class BridgePool:
         return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
 
     def _make(self, index: int) -> BridgeProcess:
+        self._since[index] = time.monotonic()
         return BridgeProcess(
             index, self._loop, self._spawn, self._settings.workers,
             self._server, self._became_ready, self._died, self._oversee,
@@ -333,10 +332,10 @@ class BridgePool:
         self._loop.call_later(delay, self._restart, bridge)
 
     def _delay(self, bridge: BridgeProcess) -> float:
-        """Return how long to wait before this bridge is started again; longer from time to time."""
-        delay = self._delays[bridge.index]
-        self._delays[bridge.index] = min(LONGEST_DELAY, delay * 2 or FIRST_DELAY)
-        return delay
+        """Return how long to wait before a bridge that has ended, or could not start, is started again."""
+        ran = time.monotonic() - self._since[bridge.index]
+        failures = self._failures[bridge.index] = BACKOFF.count(self._failures[bridge.index], ran)
+        return BACKOFF.delay(failures)
 
     def _restart(self, old: BridgeProcess) -> None:
         if self._stopping:
@@ -354,15 +353,9 @@ class BridgePool:
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out
             bridge.disconnect()
-            delay = self._delay(old) or self._delay(old)
+            delay = self._delay(old)
             log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
             self._loop.call_later(delay, self._restart, bridge)
-            return
-        self._loop.call_later(_STEADY_SECONDS, self._forgive, bridge)
-
-    def _forgive(self, bridge: BridgeProcess) -> None:
-        if bridge in self._bridges:
-            self._delays[bridge.index] = 0.0
 
 
 def _was_sent(call: Call) -> bool:

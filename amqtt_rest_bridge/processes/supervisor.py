@@ -15,12 +15,11 @@ from types import FrameType
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import reason
+from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
-FIRST_SECONDS: Final = 0.1  # before a task is started again; doubled each time ...
-LONGEST_SECONDS: Final = 30.0  # ... up to here
-STEADY_SECONDS: Final = 60.0  # a task that ran this long has recovered
+BACKOFF: Final = Backoff(first=0.1)
 MOST_FAILURES: Final = 8  # in a row; then the bridge is said to be broken
 SHUTDOWN_SECONDS: Final = 10.0  # from a signal; then the process ends at once
 
@@ -72,14 +71,14 @@ class Supervisor:
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             started = loop.time()
-            steady = loop.call_later(STEADY_SECONDS, self._recover, name)
+            steady = loop.call_later(BACKOFF.steady, self._recover, name)
             error = await _failure_of(work)
             steady.cancel()
             if once and error is None:
                 self._recover(name)
                 return
-            failures = 1 if loop.time() - started >= STEADY_SECONDS else failures + 1
-            delay = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 16))
+            failures = BACKOFF.count(failures, loop.time() - started)
+            delay = BACKOFF.delay(failures)
             log.error("the task %s ended; it is started again in %.1f s", name, delay, exc_info=error)
             if failures == MOST_FAILURES:
                 self._give_up(name, error)

@@ -1,17 +1,18 @@
 """A client id at the broker, connected again whenever its connection ends. The event loop only."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.values import Address, BrokerError, Received, Session
 
 log = logging.getLogger(__name__)
 
-_FIRST_DELAY: Final = 1.0  # seconds before the first try; doubled each time ...
-_LONGEST_DELAY: Final = 30.0  # ... up to here
+_BACKOFF: Final = Backoff()  # before the broker is connected to again
 
 
 class Client:
@@ -86,14 +87,13 @@ class Client:
             await self._reconnect()
 
     async def _reconnect(self) -> None:
-        delay = _FIRST_DELAY
-        while True:
-            await asyncio.sleep(delay)
+        for tries in itertools.count(1):
+            await asyncio.sleep(_BACKOFF.delay(tries))
             try:
                 await self.open()
             except BrokerError as error:
                 self._why = str(error)
-                delay = min(_LONGEST_DELAY, 2 * delay)
+                delay = _BACKOFF.delay(tries + 1)
                 log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
             else:
                 log.info("%s is connected again", self.client_id)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from amqtt_rest_bridge.times import Backoff
 from template_api.errors import StartError
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,7 @@ BUSY = "busy"
 _BACKLOG = 1024
 _START_SECONDS = 300  # without a word; indexing 100,000 templates takes a tenth of it
 _STOP_SECONDS = 8  # the child gives its requests 5
-_PAUSES = (0, 1, 2, 4, 8, 16, 30)  # seconds before each start again
-_STEADY_SECONDS = 60  # a child that ran for so long starts again with the shortest pause
+_BACKOFF = Backoff(at_once=True)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -136,11 +136,10 @@ class Supervisor:
             status = self._process.wait() if self._process is not None else None
             if self._stopping.is_set():
                 return
-            failures = 0 if time.monotonic() - began > _STEADY_SECONDS else failures
+            failures = _BACKOFF.count(failures, time.monotonic() - began)
             log.error("the template API's process ended with status %s and is started again", status)
-            if self._stopping.wait(_PAUSES[min(failures, len(_PAUSES) - 1)]):
+            if self._stopping.wait(_BACKOFF.delay(failures)):
                 return
-            failures += 1
             try:
                 self._close_link()
                 self._spawn()

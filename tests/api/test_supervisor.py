@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.times import Backoff
 from template_api.config import Settings
 from template_api.errors import StartError
 from template_api.library import listed_templates
@@ -82,7 +83,7 @@ def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket, monke
 def test_a_child_is_started_again_until_it_can(
     listening: socket.socket, tmp_path: Path, failed_again: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_PAUSES", (0,))
+    monkeypatch.setattr(supervisor_module, "_BACKOFF", Backoff(0.0))
     folder = tmp_path / "database"
     folder.mkdir()
     supervisor = Supervisor(listening, environment(f"sqlite:///{folder}/library.db"))
@@ -103,7 +104,7 @@ def test_a_child_is_started_again_until_it_can(
 def test_a_stop_during_the_pause_before_a_start_ends_at_once(
     listening: socket.socket, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_PAUSES", (3600,))
+    monkeypatch.setattr(supervisor_module, "_BACKOFF", Backoff(3600.0, 3600.0))
     ended = Started("is started again")
     supervisor_module.log.addHandler(ended)
     supervisor = Supervisor(listening, environment(sqlite_url))

@@ -8,6 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.processes import route_service
 from amqtt_rest_bridge.processes.bridge_process import spawn_process
+from amqtt_rest_bridge.times import Backoff
 
 _RETRY_SECONDS = 0.02
 
@@ -18,8 +19,8 @@ class Spawning:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._fails = False
         monkeypatch.setattr(route_service, "spawn_process", self._spawn)
-        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_pool.FIRST_DELAY", _RETRY_SECONDS)
-        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_pool.LONGEST_DELAY", _RETRY_SECONDS)
+        backoff = Backoff(_RETRY_SECONDS, _RETRY_SECONDS, at_once=True)
+        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_pool.BACKOFF", backoff)
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from amqtt_rest_bridge.model import (
     OverloadPolicy,
     RouteConfig,
 )
+from amqtt_rest_bridge.times import Backoff
 from tests.bridge.dispatch_support import Rig, route
 
 LOSSLESS = RouteConfig(10, OverloadPolicy.LOSSLESS)
@@ -92,7 +93,7 @@ def test_the_acl_is_asked_for_the_user_that_published_not_for_a_later_one(rig: R
 def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
     rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._FIRST_DELAY", 0.0)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._BACKOFF", Backoff(0.0))
     answers: list[bool | Exception] = [ZeroDivisionError(), ZeroDivisionError(), True, ZeroDivisionError(), False]
 
     async def answer(_session: Session, _topic: str) -> bool:

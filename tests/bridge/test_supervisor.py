@@ -16,6 +16,7 @@ from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.routing.status import StatusReporter
+from amqtt_rest_bridge.times import Backoff
 from tests.bridge.host import hosting
 from tests.bridge.launcher_support import Workplace
 from tests.bridge.recorder import recording
@@ -24,7 +25,7 @@ from tests.waiting import eventually
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.FIRST_SECONDS", 0.0001)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001))
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +83,7 @@ def test_a_task_that_keeps_failing_breaks_the_bridge_and_is_tried_on(caplog: pyt
 
 
 def test_a_broken_bridge_that_runs_on_has_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.STEADY_SECONDS", 0.2)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001, steady=0.2))
 
     async def main() -> None:
         told: asyncio.Queue[str | None] = asyncio.Queue()
@@ -186,11 +187,12 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
     place.add_plugin("""
     from amqtt_rest_bridge.broker.publisher import Publisher
     from amqtt_rest_bridge.processes import supervisor as tasks
+    from amqtt_rest_bridge.times import Backoff
 
     async def fails(publisher):
         raise RuntimeError("no more paper")
 
-    tasks.FIRST_SECONDS, Publisher.run = 0.001, fails
+    tasks.BACKOFF, Publisher.run = Backoff(0.001), fails
 """)
     owner = "amqtt_rest_bridge.processes.route_service"
     with place.serving(constants={f"{owner}.GRACE_SECONDS": 0.1, f"{owner}._PUBLISH_SECONDS": 0.1}) as running:

@@ -10,6 +10,7 @@ import pytest
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.processes.supervisor import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.connection import MqttConnection
@@ -102,7 +103,7 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker has forgotten the session and uses the packet id for another message."""
-    monkeypatch.setattr("amqtt_rest_bridge.worker.client._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("amqtt_rest_bridge.worker.client._BACKOFF", Backoff(0.01))
     sent: list[bytes] = []
     was_taken = threading.Event()
 

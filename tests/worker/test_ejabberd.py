@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.worker import connection
 from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.connection import MqttConnection
@@ -195,7 +196,7 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         return [found for one in hosts for found in resolve(one, *more, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr("amqtt_rest_bridge.worker.client._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("amqtt_rest_bridge.worker.client._BACKOFF", Backoff(0.01))
 
     async def subscribe(connection: MqttConnection) -> None:
         await connection.subscribe([Subscription("killed", 7)])
