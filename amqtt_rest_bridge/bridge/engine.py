@@ -1,7 +1,7 @@
 """The bridge process's engine: frames in, calls and requests run, results out. Independent of the process around it.
 
 The link's readers do what the broker says, one at a time. Routes' workers, the ports' threads and the timers only
-meet them in the outbox and in `Inbound`.
+meet them at the link and in `Broker`.
 """
 
 import logging
@@ -14,15 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.bridge.answers import Answers
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort, Queued, ShuttingDownError, Wake
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
-from amqtt_rest_bridge.bridge.inbound import Inbound
-from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server
+from amqtt_rest_bridge.bridge.server.broker import Broker
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.errors import BridgeError
@@ -35,7 +32,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantLive,
     WantRecords,
 )
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, Runnable
 from amqtt_rest_bridge.link.frames import (
     Calls,
     Confirmed,
@@ -53,8 +50,7 @@ from amqtt_rest_bridge.link.frames import (
     ToBridge,
     UseRoutes,
 )
-from amqtt_rest_bridge.link.readers import LinkReaders, Runnable
-from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Publication, RestApiConfig, Route
+from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
@@ -64,7 +60,6 @@ _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer 
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _STOP_LOOK_SECONDS: Final = 0.01
-_STOPPING: Final = "the bridge is shutting down"
 
 
 class AdminPort(Protocol):
@@ -101,7 +96,7 @@ class Makers(Protocol):
         """Return the sender for the requests of a route."""
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
+        self, sock: socket.socket, routes: tuple[Route, ...], broker: Broker, settings: BridgeSettings
     ) -> Server:
         """Start what serves a port."""
 
@@ -117,10 +112,9 @@ class Engine:
         self._link = link
         self._makers = makers
         self._on_routes = on_routes
-        self._outbox = Outbox(link)
         self._timers = Timers()
         self._threads = ThreadBudget()
-        self._inbound = Inbound()
+        self._broker = Broker(link)
         self._runners: dict[int, RouteRunner] = {}  # by event number
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
@@ -128,21 +122,12 @@ class Engine:
         self._parsing = threading.Lock()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
         self._workers = 1  # ... which so many share
-        self._ports = Ports(partial(makers.server, broker=self), self._timers, link.send)
-        self._answers = Answers()
+        self._ports = Ports(partial(makers.server, broker=self._broker), self._timers, link.send)
         self._watch = PortWatch(link.send)
-        self.records: BridgeRecords | None = None  # from the first routes on, where there is an admin port
         self._admin_socket: socket.socket | None = None
         self._admin: AdminPort | None = None  # where the admin port is this process's
-        self._confirms = False
         self._ending = False
-        self._stopping = False
         self._idle: list[Runnable] = []  # with calls that no thread runs yet
-        # Of `BrokerPort`, what other parts do alone.
-        self.latest = self._inbound.latest
-        self.expect = self._inbound.expect
-        self.answered = self._answers.count
-        self.unmatched = self._answers.unmatched
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
@@ -166,16 +151,16 @@ class Engine:
             case Calls(calls):
                 self._run_calls(calls)
             case CreditReturn(credits):
-                self._outbox.credit(credits)
+                self._link.credit(credits)
             case Confirmed(numbers, refused):
-                self._outbox.confirm(numbers, published=True)
-                self._outbox.confirm(refused, published=False)
+                self._link.confirm(numbers, published=True)
+                self._link.confirm(refused, published=False)
             case Replies(messages):
                 for message in messages:
-                    self._inbound.seen(message.topic, message.payload)
+                    self._broker.seen(message.topic, message.payload)
             case Latest(messages):
                 for message in messages:
-                    self._inbound.changed(message.topic, message.payload)
+                    self._broker.changed(message.topic, message.payload)
             case _:
                 self._handle_control(frame)
 
@@ -190,7 +175,7 @@ class Engine:
                 self._share_rates(workers)
             case Stop(grace):
                 self._ending = True  # and the ports' loops with it
-                self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._inbound.dismiss)
+                self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._broker.dismiss)
                 threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
             case Ping():
                 self._watch.ping({} if self._ending else self._ports.servers)
@@ -201,24 +186,10 @@ class Engine:
 
     def _handle_admin(self, frame: WantRecords | WantLive | NumbersPart | LastRecords | LiveRecords) -> None:
         if isinstance(frame, WantRecords | WantLive):
-            if self.records is not None:
-                self.records.handle(frame)
+            if self._broker.records is not None:
+                self._broker.records.handle(frame)
         elif self._admin is not None:
             self._admin.take(frame)
-
-    # What server mode asks (`BrokerPort`), from any thread.
-
-    def publish(self, publication: Publication) -> bool:
-        """Send a publication to the broker if there is room; see `BrokerPort.publish`."""
-        if self._stopping:
-            raise ShuttingDownError(_STOPPING)
-        return not self._confirms and self._outbox.publish(publication)
-
-    def enqueue(self, publication: Publication, wake: Wake) -> Queued:
-        """Send a publication once there is room; see `BrokerPort.enqueue`."""
-        if self._stopping:
-            raise ShuttingDownError(_STOPPING)
-        return self._outbox.enqueue(publication, wake, confirmed=self._confirms)
 
     # What the broker says, on the reader whose turn it is.
 
@@ -247,7 +218,7 @@ class Engine:
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
         self._record(routes, settings)
-        self._confirms = settings.confirms
+        self._broker.confirms = settings.confirms
         runners: dict[int, RouteRunner] = {}
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)
@@ -259,20 +230,21 @@ class Engine:
         for runner in gone:
             runner.retire()
         self._retired.extend(gone)
-        self._inbound.watch(read_filters(numbered.route for numbered in routes))
+        self._broker.watch(read_filters(numbered.route for numbered in routes))
         self._ports.serve(routes_by_port((numbered.route for numbered in routes), ports), settings)
         self._on_routes()
         self._link.send(Ready())
 
     def _record(self, routes: tuple[NumberedRoute, ...], settings: BridgeSettings) -> None:
-        if settings.recorded and self.records is None:
-            self._answers.recorded = True
+        if settings.recorded and self._broker.records is None:
+            self._broker.answers.recorded = True
             after, send, sock = self._timers.after, self._link.send, self._admin_socket
-            self.records = BridgeRecords(settings.runs, after, send, None if sock is None else self._handle_admin)
+            records = BridgeRecords(settings.runs, after, send, None if sock is None else self._handle_admin)
+            self._broker.records = records
             if sock is not None:
-                self._admin = self._makers.admin(sock, settings, self.records, after, send)
-        if self.records is not None:
-            self.records.keep([numbered.route.name for numbered in routes])
+                self._admin = self._makers.admin(sock, settings, records, after, send)
+        if self._broker.records is not None:
+            self._broker.records.keep([numbered.route.name for numbered in routes])
         if self._admin is not None:
             self._admin.use_routes([numbered.route for numbered in routes])
 
@@ -280,10 +252,10 @@ class Engine:
         name, pace = numbered.route.name, self._pace_of(numbered.route)
         sender = self._makers.sender(numbered.route.config, settings)
         context = RouteContext(
-            self._outbox, self._timers, self._threads, self._calls, self._calls_lock, pace,
+            self._link, self._timers, self._threads, self._calls, self._calls_lock, pace,
             lambda: self._by_route.get(name), self._parsing,
         )  # fmt: skip
-        return RouteRunner(numbered, settings, sender, context, self.records)
+        return RouteRunner(numbered, settings, sender, context, self._broker.records)
 
     def _pace_of(self, route: Route) -> Pace | None:
         """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
@@ -307,9 +279,9 @@ class Engine:
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
-        report = self._answers.take()
+        report = self._broker.answers.take()
         if report.routes or report.unmatched_totals:
-            self._outbox.send(report)
+            self._link.send_in_order(report)
         for _ in range(len(self._retired)):  # while the reader may put more in
             runner = self._retired.popleft()
             if runner.idle:
@@ -329,19 +301,19 @@ class Engine:
         for runner in runners:
             runner.stop()
         self._ports.stop(deadline)
-        self._stopping = True
+        self._broker.closing = True
         if self._admin is not None:
             self._admin.stop(0.0)
-        while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._outbox.waiting):
+        while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._link.is_behind):
             threading.Event().wait(_STOP_LOOK_SECONDS)
-        self._outbox.send(self._answers.take())
-        self._outbox.send(Stopped())
+        self._link.send_in_order(self._broker.answers.take())
+        self._link.send_in_order(Stopped())
 
     def _close(self) -> None:
-        self._stopping = True
-        self._outbox.close()
+        self._broker.closing = True
+        self._link.release_workers()
         self._timers.close()
-        self._inbound.dismiss()
+        self._broker.dismiss()
         self._ports.close()
         if self._admin is not None:
             self._admin.stop(0.0)

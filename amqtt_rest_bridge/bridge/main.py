@@ -13,11 +13,11 @@ import socket
 import sys
 from collections.abc import Iterable
 
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.senders import Sender, sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.refusals import port_closed
+from amqtt_rest_bridge.bridge.server.broker import Broker
+from amqtt_rest_bridge.bridge.server.request import port_closed
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import TlsContexts
@@ -56,7 +56,7 @@ class Network:
         return sender_of(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
+        self, sock: socket.socket, routes: tuple[Route, ...], broker: Broker, settings: BridgeSettings
     ) -> "Port":
         """Serve routes on a listening socket."""
         return Port(sock, routes, broker, settings, self._turns, self._guesses)
@@ -76,7 +76,7 @@ class Port(HttpServer):
         self,
         sock: socket.socket,
         routes: tuple[Route, ...],
-        broker: BrokerPort,
+        broker: Broker,
         settings: BridgeSettings,
         turns: ReplyTurns,
         guesses: Guesses,

@@ -4,17 +4,17 @@ The code of a running bridge builds requests, results and answers; here is only 
 server and of the broker. Main thread.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
-from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.server.broker import Broker, TopicPayload, Wake
 from amqtt_rest_bridge.calls.call import OpenCall, Verdict
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Request, Response
+from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
 
 REQUEST_ID = "00000000-0000-4000-8000-000000000000"
@@ -62,6 +62,7 @@ def try_request(
 ) -> RequestTrial:
     """Answer one request; `latest` is the payload of read events, `reply` the message that comes on a REPLY_TOPIC."""
     broker = _Broker(latest, reply)
+    broker.answers = answers = _Answers()
     passed = [0.0]
     application = RouteApplication(
         routes, broker, max_body_bytes=MAX_BYTES, clock=lambda: now, monotonic=lambda: passed[0]
@@ -73,64 +74,52 @@ def try_request(
             answer = outcome
             break
         passed[0] += outcome
-    return RequestTrial(answer, broker.served, tuple(broker.published))
+    return RequestTrial(answer, answers.served, tuple(broker.link.published))
 
 
-@dataclass(slots=True)
-class _Reply:
-    payload: bytes | None = None
-    dismissed: bool = False
+class _Link:
+    """A link with room for everything; what is published brings the reply that comes on a REPLY_TOPIC."""
 
-
-@dataclass(slots=True)
-class _Sent:
-    sent: bool = True
-    outcome: bool = True
-
-    def withdraw(self) -> bool:
-        return False
-
-
-@dataclass(slots=True)
-class _Broker:
-    """A broker with room for everything; fulfils `BrokerPort`."""
-
-    _latest: bytes | None
-    _reply: bytes | None
-    published: list[Publication] = field(default_factory=list)
-    served: ServedEvent | None = None
-    _expected: list[_Reply] = field(default_factory=list)
-    records = None
+    def __init__(self, on_published: Callable[[], None]) -> None:
+        self.published: list[Publication] = []
+        self._on_published = on_published
 
     def publish(self, publication: Publication) -> bool:
         self.published.append(publication)
-        for reply in self._expected:
-            reply.payload = self._reply
+        self._on_published()
         return True
 
-    def enqueue(self, publication: Publication, wake: Wake) -> _Sent:
-        self.publish(publication)
-        wake()
-        return _Sent()
+    def enqueue(self, publication: Publication, wake: Wake, *, confirmed: bool) -> Entry:  # noqa: ARG002  # as all are
+        entry = Entry(publication, 0)
+        entry.sent = entry.outcome = self.publish(publication)
+        return entry
+
+    def withdraw(self, entry: Entry) -> bool:  # noqa: ARG002  # none waits
+        return False
+
+
+class _Broker(Broker):
+    """A broker with one message for all that wait, and the event whose answer was counted."""
+
+    def __init__(self, latest: bytes | None, reply: bytes | None) -> None:
+        self.link = _Link(self._answer)
+        super().__init__(self.link)
+        self._message = None if latest is None else TopicPayload(latest)
+        self._reply = reply
 
     def latest(self, topic_filter: str) -> TopicPayload | None:  # noqa: ARG002  # there is one
-        return None if self._latest is None else TopicPayload(self._latest)
+        return self._message
 
-    @contextmanager
-    def expect(self, topic: str, wake: Wake) -> Iterator[_Reply]:  # noqa: ARG002  # the reply comes at once
-        self._expected.append(reply := _Reply())
-        yield reply
+    def _answer(self) -> None:
+        for topic in [*self.awaited]:
+            if self._reply is not None:
+                self.seen(topic, self._reply)
 
-    def answered(
-        self,
-        served: ServedEvent,
-        request_id: str,  # noqa: ARG002
-        status: str,  # noqa: ARG002
-        code: str | None,  # noqa: ARG002
-        message: str | None,  # noqa: ARG002
-        seconds: float,  # noqa: ARG002
-    ) -> None:
+
+class _Answers(Answers):
+    """Which event took the request."""
+
+    served: ServedEvent | None = None
+
+    def count(self, served: ServedEvent, *_: object) -> None:
         self.served = served
-
-    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
-        """Count nothing."""

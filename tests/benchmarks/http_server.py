@@ -21,13 +21,11 @@ from typing import Any
 import falcon
 import waitress
 
-from amqtt_rest_bridge.bridge.broker_port import Queued, ServedEvent, Wake
-from amqtt_rest_bridge.bridge.inbound import AwaitedReply
-from amqtt_rest_bridge.bridge.payloads import TopicPayload
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.server.broker import AwaitedReply, Broker, TopicPayload, Wake
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.http_server import HttpServer, Limits, TlsFiles
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd, Entry
 from amqtt_rest_bridge.link.frames import Publish
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
@@ -41,28 +39,24 @@ WRK = """wrk.method = "POST"; wrk.body = string.rep("x", 100); wrk.headers["Cont
 LATEST = TopicPayload(b'"' + b"x" * 36_000 + b'"')
 
 
-class Engine:
-    """Fulfils `BrokerPort`: every publication goes to another process, which throws it away; a reply takes a second."""
+class Beside(Broker):
+    """Every publication goes to another process, which throws it away; a reply takes a second."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         subprocess.Popen(["/bin/cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
-        self._link = BridgeEnd(ours)
+        self._end = BridgeEnd(ours)
         self._timers = Timers()
-
-    sent = outcome = True  # what is queued, at once
-    records = None
+        super().__init__(self._end)
 
     def publish(self, publication: Publication) -> bool:
-        self._link.send(Publish([publication]))
+        self._end.send(Publish([publication]))
         return True
 
-    def enqueue(self, publication: Publication, wake: Wake) -> Queued:
-        self.publish(publication)
-        return self
-
-    def withdraw(self) -> bool:
-        return False
+    def enqueue(self, publication: Publication, wake: Wake) -> Entry:
+        entry = Entry(publication, 0)
+        entry.sent = entry.outcome = self.publish(publication)
+        return entry
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         return LATEST
@@ -72,14 +66,6 @@ class Engine:
         reply = AwaitedReply(wake)
         self._timers.after(1.0, lambda: reply.arrive(b"reply"))
         yield reply
-
-    def answered(
-        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
-    ) -> None:
-        """Count nothing."""
-
-    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
-        """Count nothing."""
 
 
 def serve(kind: str, port: int, *files: str) -> None:
@@ -102,7 +88,7 @@ def serve(kind: str, port: int, *files: str) -> None:
     )
     routes = [Route("Hooks", RestApiConfig(enable_server=True), server_events=events)]
     tls = TlsFiles(*files) if files else None
-    server = HttpServer(sock, RouteApplication(routes, Engine()), tls=tls, limits=Limits(connections=5000))
+    server = HttpServer(sock, RouteApplication(routes, Beside()), tls=tls, limits=Limits(connections=5000))
     server.start()
     threading.Event().wait()
 

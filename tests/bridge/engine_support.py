@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TypeVar
 
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
 from amqtt_rest_bridge.bridge.ports import Server
+from amqtt_rest_bridge.bridge.server.broker import Broker
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
@@ -59,7 +59,7 @@ class Network:
         return self
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], broker: BrokerPort, settings: BridgeSettings
+        self, sock: socket.socket, routes: tuple[Route, ...], broker: Broker, settings: BridgeSettings
     ) -> Server:
         self.served.append(routes[0].config.server_port)
         return self

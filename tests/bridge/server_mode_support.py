@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from amqtt_rest_bridge.bridge.broker_port import ServedEvent, Wake
-from amqtt_rest_bridge.bridge.payloads import TopicPayload
+from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.server.broker import AwaitedReply, Broker, TopicPayload, Wake
 from amqtt_rest_bridge.http_server import Pending, Request, Response
 from amqtt_rest_bridge.http_server.guesses import Guesses
+from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
@@ -21,54 +22,59 @@ REQUEST_ID = "0f9a2e4c-0000-4000-8000-000000000001"
 NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z
 
 
-class FakeReply:
+class FakeReply(AwaitedReply):
     """A place among the waiting; the test gives the reply."""
 
-    dismissed = False
-
     def __init__(self, topic: str, wake: Wake) -> None:
+        super().__init__(wake)
         self.topic = topic
-        self.payload: bytes | None = None
-        self.wake = wake
-
-    def arrive(self, payload: bytes) -> None:
-        self.payload = payload
-        self.wake()
 
 
-class FakeQueued:
+class FakeQueued(Entry):
     """A publication that waits for room until the test makes some."""
 
-    def __init__(self, broker: "FakeBroker", publication: Publication, wake: Wake) -> None:
-        self.sent = False
-        self.outcome: bool | None = None
+    def __init__(self, publication: Publication, wake: Wake) -> None:
+        super().__init__(publication, 1)
         self.publication = publication
-        self.wake = wake
-        self._broker = broker
-
-    def withdraw(self) -> bool:
-        if self in self._broker.queued:
-            self._broker.queued.remove(self)
-            return True
-        return False
+        self.wake: Wake = wake
 
 
-class FakeBroker:
-    """Fulfils `BrokerPort`: keeps what was published in `published` and every step in `log`.
+class FakeAnswers(Answers):
+    """Keeps what was counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[tuple[str, str | None]] = []
+        self.lines: list[str] = []
+
+    def count(
+        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
+    ) -> None:
+        assert seconds >= 0
+        self.counted.append((served.route, code))
+        self.lines.append(f"answered {served.request} with {status}")
+
+    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
+        self.lines.append(f"port {port}: {method} {path} led to no endpoint: {status}")
+
+
+class FakeBroker(Broker):
+    """Keeps what was published in `published` and every step in `log`.
 
     Each publication takes one of `outcomes`: false when there is no room, an exception that is raised. A reply is what
     `on_wait` returns for its topic; where that is None, `waiting` has the place of the request that waits.
     """
 
-    records: BridgeRecords | None = None
+    answers: FakeAnswers
 
     def __init__(self) -> None:
+        self.records: BridgeRecords | None = None
+        self.answers = FakeAnswers()
         self.published: list[Publication] = []
-        self.counted: list[tuple[str, str | None]] = []
-        self.lines: list[str] = []
+        self.counted, self.lines = self.answers.counted, self.answers.lines
         self.log: list[str] = []
         self.payloads: dict[str, bytes] = {}
-        self._latest: dict[str, TopicPayload] = {}
+        self._seen: dict[str, TopicPayload] = {}
         self.outcomes: deque[bool | Exception] = deque()
         self.queued: list[FakeQueued] = []
         self.waiting: queue.SimpleQueue[FakeReply] = queue.SimpleQueue()
@@ -96,13 +102,19 @@ class FakeBroker:
             reply.arrive(payload)
 
     def enqueue(self, publication: Publication, wake: Wake) -> FakeQueued:
-        queued = FakeQueued(self, publication, wake)
+        queued = FakeQueued(publication, wake)
         queued.sent = self.publish(publication)
         if queued.sent:
             queued.outcome = True
         else:
             self.queued.append(queued)
         return queued
+
+    def withdraw(self, queued: Entry) -> bool:
+        if isinstance(queued, FakeQueued) and queued in self.queued:
+            self.queued.remove(queued)
+            return True
+        return False
 
     def make_room(self) -> None:
         """Publish what is queued, as the engine does when credits come."""
@@ -115,9 +127,9 @@ class FakeBroker:
         payload = self.payloads.get(topic_filter)
         if payload is None:
             return None
-        if topic_filter not in self._latest or self._latest[topic_filter].payload is not payload:
-            self._latest[topic_filter] = TopicPayload(payload)
-        return self._latest[topic_filter]
+        if topic_filter not in self._seen or self._seen[topic_filter].payload is not payload:
+            self._seen[topic_filter] = TopicPayload(payload)
+        return self._seen[topic_filter]
 
     @contextmanager
     def expect(self, topic: str, wake: Wake) -> Iterator[FakeReply]:
@@ -128,16 +140,6 @@ class FakeBroker:
             yield reply
         finally:
             self.log.append(f"done {topic}")
-
-    def answered(
-        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
-    ) -> None:
-        assert seconds >= 0
-        self.counted.append((served.route, code))
-        self.lines.append(f"answered {served.request} with {status}")
-
-    def unmatched(self, port: int, method: str, path: str, status: str) -> None:
-        self.lines.append(f"port {port}: {method} {path} led to no endpoint: {status}")
 
 
 def topic(text: str) -> PlaceholderText:

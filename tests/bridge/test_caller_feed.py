@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge import payloads
+from amqtt_rest_bridge.bridge.server import broker as payloads
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.bridge.host import SECONDS, Host, hosting
 from tests.waiting import eventually

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amqtt_rest_bridge.bridge.broker_port import Wake
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.server.broker import Wake
 from amqtt_rest_bridge.http_server import Limits, Request, Response
 from tests.bridge.http_server_support import Raw, error_code_of, get, hook_route, post, served
 from tests.bridge.server_mode_support import FakeBroker, event, route

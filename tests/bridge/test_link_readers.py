@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, LockTurn, Runnable, SocketTurn, Turn
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import Ping, ToBridge
-from amqtt_rest_bridge.link.readers import LinkReaders, LockTurn, Runnable, SocketTurn, Turn
 
 SECONDS = 10.0
 

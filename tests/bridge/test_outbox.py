@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Ready, Results, ToBroker, Waiting
@@ -44,11 +43,11 @@ class Peer:
 
 
 @pytest.fixture
-def linked() -> Iterator[tuple[Outbox, Peer]]:
+def linked() -> Iterator[tuple[BridgeEnd, Peer]]:
     ours, theirs = socket.socketpair()
     broker, bridge = BrokerEnd(ours), BridgeEnd(theirs)
     peer = Peer(broker)
-    yield Outbox(bridge), peer
+    yield bridge, peer
     bridge.close()
     peer.join()
     broker.close()
@@ -58,7 +57,7 @@ def result(number: int, payload: bytes | None = None) -> CallResult:
     return CallResult(number, 200, None, "", 0.0, 0.1, None if payload is None else Publication("t", payload))
 
 
-def test_a_hurried_result_leaves_at_once_with_those_before_it(linked: tuple[Outbox, Peer]) -> None:
+def test_a_hurried_result_leaves_at_once_with_those_before_it(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     outbox.done(result(1), at_once=False)
     assert peer.frames() == []
@@ -66,7 +65,7 @@ def test_a_hurried_result_leaves_at_once_with_those_before_it(linked: tuple[Outb
     assert peer.frames() == [Results([result(1), result(2)])]
 
 
-def test_a_worker_waits_while_many_bytes_of_results_have_not_left(linked: tuple[Outbox, Peer]) -> None:
+def test_a_worker_waits_while_many_bytes_of_results_have_not_left(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     large = b"x" * (4 << 20)
     ended: list[int] = []
@@ -83,11 +82,11 @@ def test_a_worker_waits_while_many_bytes_of_results_have_not_left(linked: tuple[
     outbox.done(result(100), at_once=True)  # nothing to publish: it needs no room
     outbox.credit(257)
     eventually(lambda: len(ended) == 6)
-    outbox.close()
+    outbox.release_workers()
     worker.join()
 
 
-def test_waiting_results_leave_on_flush(linked: tuple[Outbox, Peer]) -> None:
+def test_waiting_results_leave_on_flush(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     outbox.done(result(1), at_once=False)
     outbox.flush()
@@ -97,7 +96,7 @@ def test_waiting_results_leave_on_flush(linked: tuple[Outbox, Peer]) -> None:
 
 
 def test_publications_stop_when_the_credits_are_spent_and_go_on_when_they_come_back(
-    linked: tuple[Outbox, Peer],
+    linked: tuple[BridgeEnd, Peer],
 ) -> None:
     outbox, peer = linked
     item = Publication("t", b"x")
@@ -113,18 +112,18 @@ def test_publications_stop_when_the_credits_are_spent_and_go_on_when_they_come_b
     assert peer.frames() == [Publish([item])]
 
 
-def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[Outbox, Peer]) -> None:
+def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
     assert not outbox.publish(Publication("t", b"refused"))
     withdrawn = outbox.enqueue(Publication("t", b"withdrawn"), lambda: None, confirmed=False)
-    assert (withdrawn.withdraw(), withdrawn.withdraw()) == (True, False)
+    assert (outbox.withdraw(withdrawn), outbox.withdraw(withdrawn)) == (True, False)
     peer.frames()
     outbox.credit(10 * INITIAL_CREDITS)
     assert peer.frames() == []
 
 
-def test_results_without_a_publication_need_no_credit(linked: tuple[Outbox, Peer]) -> None:
+def test_results_without_a_publication_need_no_credit(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
     peer.frames()
@@ -135,19 +134,19 @@ def test_results_without_a_publication_need_no_credit(linked: tuple[Outbox, Peer
     assert peer.frames() == [Results([result(2, b"y")])]
 
 
-def test_other_frames_follow_what_is_ready(linked: tuple[Outbox, Peer]) -> None:
+def test_other_frames_follow_what_is_ready(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     outbox.done(result(1), at_once=False)
-    outbox.send(Ready())
+    outbox.send_in_order(Ready())
     assert peer.frames() == [Results([result(1)]), Ready()]
 
 
-def test_what_is_said_of_a_call_leaves_after_the_results_before_it(linked: tuple[Outbox, Peer]) -> None:
+def test_what_is_said_of_a_call_leaves_after_the_results_before_it(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))
     peer.frames()
     outbox.done(result(1, b"x"), at_once=True)
-    outbox.send(Waiting(2, 1))  # the next call of an ORDERED event
+    outbox.send_in_order(Waiting(2, 1))  # the next call of an ORDERED event
     assert peer.frames() == []
     outbox.credit(INITIAL_CREDITS)
     assert peer.frames() == [Results([result(1, b"x")]), Waiting(2, 1)]

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.answers import Answers
-from amqtt_rest_bridge.bridge.broker_port import ServedEvent
+from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from tests.bridge.admin_support import admin_of

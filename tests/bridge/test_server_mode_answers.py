@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError
+from amqtt_rest_bridge.bridge.server.request import RefusedError
 from amqtt_rest_bridge.bridge.server.signatures import TOLERANCE_SECONDS, verifier_of
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.model import Signature, SignatureScheme

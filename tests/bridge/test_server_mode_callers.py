@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError
+from amqtt_rest_bridge.bridge.server.request import RefusedError
 from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.model import Signature
 from tests.bridge.server_mode_support import Port, error_code, event, port, route

@@ -5,10 +5,9 @@ import uuid
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server import endpoints
+from amqtt_rest_bridge.bridge.server import request as endpoints
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable
-from amqtt_rest_bridge.bridge.server.refusals import RefusedError
+from amqtt_rest_bridge.bridge.server.request import EndpointTable, RefusedError
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.bridge.http_server_support import get, post, served
 from tests.bridge.server_mode_support import REQUEST_ID, FakeBroker, Port, error_code, event, payload, port, route

@@ -1,14 +1,15 @@
 """Answers that come from topics: read events, and request and reply."""
 
 import json
+import socket
 
 import pytest
 
-from amqtt_rest_bridge.bridge.inbound import Inbound
-from amqtt_rest_bridge.bridge.payloads import content_type_of, entity_tag_of, is_not_modified
+from amqtt_rest_bridge.bridge.server.broker import Broker, content_type_of, entity_tag_of, is_not_modified
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.http_server import Pending, Response
 from amqtt_rest_bridge.http_server.refusals import overloaded
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from tests.bridge.server_mode_support import REQUEST_ID, Port, error_code, event, payload, port
 
 
@@ -149,7 +150,8 @@ def test_a_request_that_may_not_wait_publishes_nothing() -> None:
 
 
 def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
-    inbound, woken = Inbound(), []
+    with socket.socket() as sock:
+        inbound, woken = Broker(BridgeEnd(sock)), []
     with inbound.expect("t", lambda: woken.append(1)) as reply:
         inbound.seen("t", b"first")
         inbound.seen("t", b"second")
@@ -158,7 +160,8 @@ def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
 
 
 def test_a_request_that_waits_when_the_bridge_closes_is_dismissed() -> None:
-    inbound = Inbound()
+    with socket.socket() as sock:
+        inbound = Broker(BridgeEnd(sock))
     with inbound.expect("t", lambda: None) as reply:
         inbound.dismiss()
         inbound.seen("t", b"late")

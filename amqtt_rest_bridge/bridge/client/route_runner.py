@@ -21,7 +21,6 @@ from typing import Final
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
-from amqtt_rest_bridge.bridge.outbox import Outbox
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.calls import results
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
@@ -29,6 +28,7 @@ from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
@@ -52,7 +52,7 @@ class RouteContext:
     and the interpreter lock lets one thread at a time parse anyway. `calls` are those of all routes, used under `lock`.
     """
 
-    outbox: Outbox
+    link: BridgeEnd
     timers: Timers
     threads: ThreadBudget
     calls: OpenCalls
@@ -90,7 +90,7 @@ class RouteRunner:
         self._retry_log = _RetryLog()
         self._sender = sender
         self._context = context
-        self._outbox = context.outbox
+        self._link = context.link
         self._pace = context.pace
         means = Means(time.time, random.random, settings.runs, None if records is None else partial(_record, records))
         self._events = {
@@ -98,7 +98,7 @@ class RouteRunner:
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
         }
         self._pool: WorkerPool[OpenCall] = WorkerPool(
-            f"route-{route.name}", self._run, settings.workers, context.timers, context.outbox.flush, context.threads
+            f"route-{route.name}", self._run, settings.workers, context.timers, context.link.flush, context.threads
         )
         self._pools = [self._pool]
         self._checks: WorkerPool[OpenCall] | None = None
@@ -106,7 +106,7 @@ class RouteRunner:
             # One thread, so that calls begin to wait for their turn in order of arrival; and of its own: what is
             # skipped leaves at once, though all workers wait for a slow server.
             self._checks = WorkerPool(
-                f"check-{route.name}", self._check, 1, context.timers, context.outbox.flush, context.threads
+                f"check-{route.name}", self._check, 1, context.timers, context.link.flush, context.threads
             )
             self._pools.append(self._checks)
         self._stopping = False
@@ -235,7 +235,7 @@ class RouteRunner:
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
         result = CallResult(call.id, verdict.status, code, message, waited, call.took, verdict.publication)
-        self._outbox.done(result, at_once=at_once)
+        self._link.done(result, at_once=at_once)
         self._leave(call)
 
     def _retry(self, call: OpenCall, failure: CallError, seconds: float) -> None:
@@ -243,7 +243,7 @@ class RouteRunner:
             return
         self._retry_log.write(call, failure, seconds)
         if self._is_lossless:
-            self._outbox.send(TryFailed(call.id, failure.code.value, failure.message))
+            self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message))
         self._begin_wait(call)
         self._context.timers.after(seconds, partial(self._resume, call))
 
@@ -282,14 +282,14 @@ class RouteRunner:
     def _begin_wait(self, call: OpenCall, *, for_try: bool = True) -> None:
         with self._context.lock:
             is_complete = self._context.calls.wait(call)
-        self._outbox.send(Waiting(call.id, 1, for_try, let_go=not is_complete))
+        self._link.send_in_order(Waiting(call.id, 1, for_try, let_go=not is_complete))
 
     def _end_wait(self, call: OpenCall, start: Callable[[OpenCall], None]) -> None:
         """Report that a call is due and start it; without its payload `start` follows once that has come."""
         call.start = start
         with self._context.lock:
             goes_on = self._context.calls.resume(call)
-        self._outbox.send(Waiting(call.id, -1))
+        self._link.send_in_order(Waiting(call.id, -1))
         if goes_on:
             start(call)
 
@@ -301,7 +301,7 @@ class RouteRunner:
             return
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
-            self._outbox.send(Returned(call.id))
+            self._link.send_in_order(Returned(call.id))
             self._leave(call)
             return
         with self._lock:

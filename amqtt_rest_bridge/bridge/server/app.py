@@ -1,6 +1,6 @@
 """The application of one port: finds the endpoint of a request, admits its caller, has its event answered and counts.
 
-Nothing here does I/O; the engine comes in as a `BrokerPort`, clocks as parameters. Runs on the port's thread.
+Nothing here does I/O; the broker comes in as a `Broker`, clocks as parameters. Runs on the port's thread.
 
 Why not Falcon, on which the template API is built: WSGI cannot leave an answer pending, so each that waits would hold
 a thread or be asked for twice, and of Falcon one sink for all paths was used. A request takes 51 us CPU without both,
@@ -14,11 +14,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ServedEvent, Wake
+from amqtt_rest_bridge.bridge.server.answers import ServedEvent
+from amqtt_rest_bridge.bridge.server.broker import Broker, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
-from amqtt_rest_bridge.bridge.server.endpoints import EndpointTable, Methods, path_of
-from amqtt_rest_bridge.bridge.server.refusals import IgnoredError, RefusedError, WrongCredentialError, error
-from amqtt_rest_bridge.bridge.server.request import EventRequest, readable
+from amqtt_rest_bridge.bridge.server.request import (
+    EndpointTable,
+    EventRequest,
+    IgnoredError,
+    Methods,
+    RefusedError,
+    WrongCredentialError,
+    error,
+    path_of,
+    readable,
+)
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns, Steps, responder_for
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
@@ -42,7 +51,7 @@ class RouteApplication:
 
     Args:
         routes: in any order; one without ENABLE_SERVER adds nothing.
-        broker: the engine.
+        broker: where requests are published, and their answers counted.
         max_body_bytes: larger bodies and filled payloads are answered with 413.
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
@@ -57,7 +66,7 @@ class RouteApplication:
     def __init__(
         self,
         routes: Sequence[Route],
-        broker: BrokerPort,
+        broker: Broker,
         *,
         max_body_bytes: int = 262_144,
         clock: Callable[[], float] = time.time,
@@ -67,7 +76,7 @@ class RouteApplication:
         port: int = 0,
     ) -> None:
         turns, guesses = turns or ReplyTurns(), guesses or Guesses(monotonic)
-        self._broker = broker
+        self._answers = broker.answers
         self._port = port
         self._clock = clock
         self._monotonic = monotonic
@@ -85,7 +94,7 @@ class RouteApplication:
             return self._answer(request, wake)
         except RefusedError as failure:  # by no endpoint
             path, status = readable(path_of(request.target)), failure.refusal.status
-            self._broker.unmatched(self._port, request.method, path, status)
+            self._answers.unmatched(self._port, request.method, path, status)
             if self._records is not None:
                 refusal = failure.refusal
                 shown = refusal.code, refusal.message, refusal.hint
@@ -135,7 +144,7 @@ class _Endpoint:
         self,
         route: Route,
         event: ServerEvent,
-        broker: BrokerPort,
+        broker: Broker,
         turns: ReplyTurns,
         guesses: Guesses,
         port: int,
@@ -144,7 +153,7 @@ class _Endpoint:
         self.cors = cors_for(route.config)
         self._credentials = credentials_for(route.name, route.config)
         self._respond = responder_for(route, event, broker, turns, max_body_bytes)
-        self._broker = broker
+        self._answers = broker.answers
         self._guesses = guesses
         self._port = port
         self._records = broker.records
@@ -205,7 +214,7 @@ class _Endpoint:
 
     def _count(self, request: EventRequest, status: str, code: str | None, message: str | None) -> None:
         seconds = request.clock() - request.began
-        self._broker.answered(self._served, request.http.id, status, code, message, seconds)
+        self._answers.count(self._served, request.http.id, status, code, message, seconds)
 
     def _record(self, request: EventRequest, status: str, failure: Failure | None) -> None:
         if self._records is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.refusals import WrongCredentialError, error
+from amqtt_rest_bridge.bridge.server.request import WrongCredentialError, error
 from amqtt_rest_bridge.catalogue import ORIGIN_NOT_ALLOWED, UNAUTHORIZED
 from amqtt_rest_bridge.http_server import Headers
 from amqtt_rest_bridge.model import RestApiConfig

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
 
-from amqtt_rest_bridge.bridge.broker_port import BrokerPort, ShuttingDownError
-from amqtt_rest_bridge.bridge.payloads import TopicPayload, is_not_modified
-from amqtt_rest_bridge.bridge.server.refusals import (
+from amqtt_rest_bridge.bridge.server.broker import Broker, ShuttingDownError, TopicPayload, is_not_modified
+from amqtt_rest_bridge.bridge.server.request import (
+    EventRequest,
     IgnoredError,
     RefusedError,
     broker_unavailable,
@@ -24,7 +24,6 @@ from amqtt_rest_bridge.bridge.server.refusals import (
     overloaded,
     too_large,
 )
-from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
@@ -89,7 +88,7 @@ class ReplyTurns:
 
 
 def responder_for(
-    route: Route, event: ServerEvent, broker: BrokerPort, turns: ReplyTurns, max_body_bytes: int
+    route: Route, event: ServerEvent, broker: Broker, turns: ReplyTurns, max_body_bytes: int
 ) -> Respond:
     """Return what answers an event's requests; it raises `RefusedError`."""
     read_body = _body_reader(event, max_body_bytes)
@@ -128,7 +127,7 @@ def _body_reader(event: ServerEvent, limit: int) -> _ReadBody:
     return read_signed
 
 
-def _reading(topic_filter: str, broker: BrokerPort, read_body: _ReadBody) -> Respond:
+def _reading(topic_filter: str, broker: Broker, read_body: _ReadBody) -> Respond:
     """Return what answers with the latest payload of a topic."""
 
     def respond(request: EventRequest) -> Response:
@@ -151,7 +150,7 @@ class _Publishing:
         self,
         event: ServerEvent,
         topic: PlaceholderText,
-        broker: BrokerPort,
+        broker: Broker,
         read_body: _ReadBody,
         max_body_bytes: int,
     ) -> None:
@@ -227,7 +226,7 @@ class _Publishing:
         try:
             yield from request.until(lambda: queued.sent, HOLD_SECONDS)
         finally:
-            was_withdrawn = queued.withdraw()  # also when the waiting is cancelled
+            was_withdrawn = self.broker.withdraw(queued)  # also when the waiting is cancelled
         if was_withdrawn:
             raise overloaded()
         yield from request.until(lambda: queued.outcome is not None, CONFIRM_SECONDS)

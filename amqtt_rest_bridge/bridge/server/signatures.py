@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.refusals import WrongCredentialError, error
+from amqtt_rest_bridge.bridge.server.request import WrongCredentialError, error
 from amqtt_rest_bridge.catalogue import INVALID_SCHEME, INVALID_SIGNATURE, SIGNED_TOO_LONG_AGO
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 

@@ -9,11 +9,11 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.bridge.broker_port import ServedEvent
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
 from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.link.admin_frames import BUCKETS
@@ -41,6 +41,15 @@ _MOST_TIMES: Final = 200  # of a route in one report
 _LONGEST_METHOD: Final = 16
 _LONGEST_PATH: Final = 1000
 _QUERY: Final = re.compile("[?#]|%3[fF]|%23")  # callers put credentials there, and encode it by mistake
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedEvent:
+    """The server event that a request led to; `request` is its METHOD and ENDPOINT as the log shows them."""
+
+    route: str
+    event: str
+    request: str
+
 
 _Kind = tuple[ServedEvent, str, str | None]
 """What answers are counted by: event, status line, and the code of an error."""
@@ -79,7 +88,10 @@ class Answers:
     def count(
         self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
     ) -> None:
-        """Count one answer; see `BrokerPort.answered`."""
+        """Count an answer: its status line, for an error the code with its message (else None), and its duration.
+
+        Called once for every request that led to an event.
+        """
         kind = served, status, code
         with self._lock:
             self._counts[kind] = self._counts.pop(kind, 0) + 1
@@ -101,7 +113,7 @@ class Answers:
                 times.seconds += seconds
 
     def unmatched(self, port: int, method: str, path: str, status: str) -> None:
-        """Count one request that led to no endpoint; see `BrokerPort.unmatched`."""
+        """Count a request that led to no endpoint: the port that it came to, its path and its answer's status line."""
         with self._lock:
             self._unmatched_totals[port] = self._unmatched_totals.get(port, 0) + 1
             paths = self._unmatched.setdefault(port, Frequent(UNMATCHED_PATHS))
