@@ -1,7 +1,7 @@
 """The catalogue of answers: one row a code, what it means, its HTTP status, and what to do next.
 
 Failures of calls, error answers of server mode and of the admin port, log lines, pages and commands take their texts
-from here; the tables of the reference are made of it (`python -m tests.bridge.readme_tables`). A row's `anchor` is its
+from here; the tables of the reference are made of it (`python -m tests.documents.tables`). A row's `anchor` is its
 place in the reference, and the code as messages name it: `timeout` of a failure, `401 unauthorized` of an answer. A
 code that has several causes has a variant of its row for each, with the hint that fits; the message, which holds the
 facts, is written where they are known. Pure, next to the bottom: any thread may use it.

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 
 def main(binaries: Path, conf: Path) -> None:

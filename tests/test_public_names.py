@@ -13,7 +13,7 @@ import pytest
 import amqtt_rest_bridge
 import template_api
 from amqtt_rest_bridge import ConfigurationError, RouteFilesError, Severity, load_routes
-from tests.pages import ROOT, blocks, page
+from tests.support.documents import ROOT, blocks, page
 
 PACKAGES = ("amqtt_rest_bridge", "template_api")
 ROUTE = "DEFINE ROUTE R WITH TYPE REST_API\n    ADD REST_API_CONFIG WITH ENABLE_SERVER "

@@ -1,6 +1,6 @@
 # ruff: noqa
 # mypy: ignore-errors
-"""The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.bridge.generated_parser`."""
+"""The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.language.generated_parser`."""
 
 from tatsu.parsing import Parser, tatsumasu
 

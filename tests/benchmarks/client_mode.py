@@ -21,7 +21,7 @@ from typing import Any
 from amqtt_rest_bridge.model import BridgeSettings
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 FLOOR: dict[str, Any] = {"tests.benchmarks.floor.CopyPlugin": {}}
 RUNS = 3

@@ -30,7 +30,7 @@ from amqtt_rest_bridge.link.frames import Publish
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 SECONDS = 4
 ROUNDS = 3

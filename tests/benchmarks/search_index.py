@@ -26,7 +26,7 @@ from urllib.parse import quote
 from template_api.library import import_templates
 from tests.benchmarks.ranking import Texts
 from tests.benchmarks.template_api import lines, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 STARTS, SEARCHES, CHANGED = 5, 400, 1000
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from template_api.ranking import Document
-from tests.api.indexed import indexed
+from tests.template_api.ranking.indexed import indexed
 
 
 def factory(documents: Sequence[Mapping[str, str]]) -> Callable[[str, int], list[str]]:

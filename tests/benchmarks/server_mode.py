@@ -17,12 +17,12 @@ from typing import Any
 
 from tests.benchmarks import rig
 from tests.benchmarks.client_mode import counting, load, result
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 RUNS = 3
 SECONDS = 5
 FEEDER: dict[str, Any] = {"tests.benchmarks.floor.FeedPlugin": {}}
-CERTIFICATES = Path(__file__).parent.parent / "bridge" / "certificates"
+CERTIFICATES = Path(__file__).parent.parent / "support" / "certificates"
 
 
 def route(port: int) -> str:

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 PER_SECOND = 100
 QUIET_SECONDS = 45.0  # the longest wait between two tries is 30 s

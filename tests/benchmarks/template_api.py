@@ -27,7 +27,7 @@ from template_api.app import create_app
 from template_api.library import TemplateLibrary, import_templates, set_status
 from template_api.records import Status
 from tests.benchmarks.ranking import Texts, resident
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 CONNECTIONS, SECONDS = 8, 2
 DRAFT = 3

@@ -33,8 +33,8 @@ from amqtt_rest_bridge.model import (
     ServerEvent,
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
-from tests.bridge.engine_support import BUSY, FINE, SECONDS, Rig, route
-from tests.bridge.gate import Gate
+from tests.bridge.engine_rig import BUSY, FINE, SECONDS, Rig, route
+from tests.support.gate import Gate
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 
 from amqtt_rest_bridge.bridge import engine
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
-from tests.bridge.host import hosting
-from tests.bridge.http_target import Seen
-from tests.bridge.recorder import Recorder, recording
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import Recorder, recording
+from tests.support.http_target import Seen
 
 
 def route(target: Recorder, name: str) -> str:

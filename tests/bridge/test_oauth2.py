@@ -13,9 +13,9 @@ from amqtt_rest_bridge.bridge.client.senders import TokenSource, sender_of
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
-from tests.bridge.host import hosting
-from tests.bridge.http_target import AUTHORITY, ConnectProxy, Seen, Target, answering, reply, server_tls
-from tests.bridge.recorder import Answer, Recorder, recording
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import Answer, Recorder, recording
+from tests.support.http_target import AUTHORITY, ConnectProxy, Seen, Target, answering, reply, server_tls
 
 SECRET = "cl1ent-s3cret"
 

@@ -13,7 +13,7 @@ from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Ready, Results, ToBroker, Waiting
 from amqtt_rest_bridge.model import Publication
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 class Peer:

@@ -11,11 +11,11 @@ import pytest
 
 from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.timers import Timers
-from tests.bridge.gate import Gate
-from tests.bridge.host import Client, Host, hosting
-from tests.bridge.http_target import Peer, Seen, Target, reply
-from tests.bridge.recorder import Recorder, recording
-from tests.waiting import eventually
+from tests.support.embedded_broker import Client, Host, hosting
+from tests.support.gate import Gate
+from tests.support.http_recorder import Recorder, recording
+from tests.support.http_target import Peer, Seen, Target, reply
+from tests.support.waiting import eventually
 
 ROUTE = """
     DEFINE ROUTE R WITH TYPE REST_API

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 _LIBRARIES = next((found.parents[1] for found in Path("/usr/lib").glob("*/ejabberd-*/ebin")), None)
 PROGRAM = _LIBRARIES and shutil.which("erl") and shutil.which("epmd") and shutil.which("ejabberdctl", path="/usr/sbin")

@@ -17,7 +17,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 _FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin"
 PROGRAM = os.environ.get("MOSQUITTO") or shutil.which("mosquitto", path=_FOLDERS)

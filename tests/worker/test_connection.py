@@ -17,7 +17,7 @@ from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
 from amqtt_rest_bridge.worker.values import Address, Received, Session
-from tests.bridge.http_target import Peer, Script, Target
+from tests.support.http_target import Peer, Script, Target
 
 CONNACK = bytes.fromhex("2003 0000 00")
 SESSION = Session("plant-0", 3600, 100)

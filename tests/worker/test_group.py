@@ -10,9 +10,9 @@ from zlib import crc32
 
 import pytest
 
-from tests import forked
-from tests.bridge.http_target import Peer, Target, echo, reply
-from tests.waiting import eventually
+from tests.support import forked
+from tests.support.http_target import Peer, Target, echo, reply
+from tests.support.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
 from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 

@@ -11,8 +11,8 @@ from amqtt_rest_bridge.__main__ import main as rest_bridge
 from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.values import Address, Session, Subscription
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.bridge.broker_process import BrokerProcess
-from tests.pages import ROOT, blocks, page, section
+from tests.support.broker_process import BrokerProcess
+from tests.support.documents import ROOT, blocks, page, section
 from tests.worker.mosquitto import Mosquitto
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.bridge.http_target import Peer, Target, reply
-from tests.waiting import eventually
+from tests.support.http_target import Peer, Target, reply
+from tests.support.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
 from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 

@@ -11,10 +11,10 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.worker.settings import WorkerSettings, check_worker_settings
-from tests import forked
-from tests.bridge.host import plain_broker
-from tests.bridge.http_target import AUTHORITY, CERTIFICATES, Peer, Target, echo
-from tests.bridge.launcher_support import taken_port
+from tests.support import forked
+from tests.support.commands import taken_port
+from tests.support.embedded_broker import plain_broker
+from tests.support.http_target import AUTHORITY, CERTIFICATES, Peer, Target, echo
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import LOSSLESS, Group, client_route
 

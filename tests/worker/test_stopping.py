@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.bridge.http_target import Target, echo
-from tests.waiting import eventually
+from tests.support.http_target import Target, echo
+from tests.support.waiting import eventually
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import Group, client_route
 

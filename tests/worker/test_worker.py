@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.http_target import Peer, Target, answering, echo, reply
-from tests.waiting import eventually
+from tests.support.http_target import Peer, Target, answering, echo, reply
+from tests.support.waiting import eventually
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import LOSSLESS, Group, client_route
 

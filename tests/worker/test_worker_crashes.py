@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import crashing
-from tests.bridge.recorder import Recorder, recording
-from tests.waiting import eventually
+from tests.support import crashing
+from tests.support.http_recorder import Recorder, recording
+from tests.support.waiting import eventually
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import LOSSLESS, Group, client_route
 

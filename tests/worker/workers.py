@@ -6,9 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests import crashing
-from tests.bridge.launcher_support import Running
-from tests.forked import REST_BRIDGE, Forked
+from tests.support import crashing
+from tests.support.commands import Running
+from tests.support.forked import REST_BRIDGE, Forked
 from tests.worker.mosquitto import Mosquitto
 
 

@@ -1,0 +1,437 @@
+"""The admin port of a running broker: metrics, readiness, the last calls, the live stream; in threads and processes."""
+
+import html
+import json
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+import amqtt_rest_bridge
+from amqtt_rest_bridge.catalogue import FAILURES
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from tests.support.admin_client import TOKEN, Admin, admin_of, client_route, server_route
+from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.http_recorder import Recorder, recording
+from tests.support.http_target import Seen
+from tests.support.waiting import eventually
+
+PACKAGE: Final = Path(amqtt_rest_bridge.__file__).parent
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+@pytest.fixture(params=[pytest.param(0, id="thread"), pytest.param(1, id="process"), pytest.param(2, id="processes")])
+def running(request: pytest.FixtureRequest, target: Recorder) -> Iterator[Host]:
+    with hosting(client_route(target.url) + server_route(), admin_port=0, processes=request.param) as host:
+        yield host
+
+
+@pytest.fixture
+def running_when(target: Recorder) -> Iterator[Host]:
+    with hosting(client_route(target.url, event="WITH WHEN '{value.json.level} >= 3'"), admin_port=0) as host:
+        yield host
+
+
+def post(host: Host, path: str, body: bytes = b"{}") -> int:
+    request = Request(f"http://127.0.0.1:{host.http_port}{path}", data=body, method="POST")
+    with urlopen(request) as response:
+        return int(response.status)
+
+
+def test_calls_and_requests_are_counted_by_route_event_and_outcome(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#")
+    target.answer = lambda seen: (400 if seen.path.endswith("bad") else 200, b"{}")
+    for _ in range(20):
+        client.publish("orders/7", b"{}")
+    client.publish("orders/bad", b"{}")
+    client.messages(21)
+    assert post(running, "/hook") == 200
+    labels = {"route": "Orders", "event": "Send"}
+    assert admin.value("rest_bridge_calls_total", outcome="succeeded", **labels) == 20
+    assert admin.value("rest_bridge_calls_total", outcome="http_status", **labels) == 1
+    assert admin.value("rest_bridge_call_seconds_count", **labels) == 21
+    assert admin.value("rest_bridge_call_seconds_bucket", le="+Inf", **labels) == 21
+    seconds = admin.value("rest_bridge_call_seconds_sum", **labels)
+    assert seconds is not None and 0 < seconds < 20
+    admin.await_value(1, "rest_bridge_requests_total", route="Intake", event="Received", status="200")
+    assert admin.value("rest_bridge_in_flight", route="Orders") == 0
+    assert admin.value("rest_bridge_queued", route="Orders") == 0
+    assert admin.value("rest_bridge_health", route="Orders") == 1
+    assert admin.value("rest_bridge_reload_errors") == 0
+    assert admin.value("rest_bridge_restarts_total") == 0
+    assert admin.value("rest_bridge_ready") == 1
+
+
+def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#")
+    target.answer = lambda seen: (404 if seen.path.endswith("/59") else 200, b"{}")
+    for number in range(60):
+        client.publish(f"orders/{number}", b"a payload")
+        client.message()
+    calls = admin.calls("Orders")
+    assert [call["topic"] for call in calls] == [f"orders/{number}" for number in range(59, 9, -1)]
+    newest = calls[0]
+    assert newest.pop("ms") > 0
+    assert newest.pop("waited_ms") >= 0
+    assert newest.pop("time").endswith("Z")
+    assert str(uuid.UUID(newest["id"])) == newest.pop("id")
+    assert newest == {
+        "kind": "call", "route": "Orders", "event": "Send", "topic": "orders/59", "method": "POST",
+        "url": f"{target.url}/new/59", "status": 404, "code": "http_status", "tries": 1,
+        "message": "the server answered 404 Not Found", "hint": "Check BASE_ADDRESS and ENDPOINT.",
+    }  # fmt: skip
+    assert (calls[1]["status"], calls[1]["code"]) == (200, None)
+    assert b"a payload" not in admin.get("/api/routes/Orders/calls").body
+
+
+def test_requests_of_server_mode_are_among_the_last_calls(running: Host) -> None:
+    admin = admin_of(running)
+    assert post(running, "/hook?token=secret") == 200
+    (call,) = admin.calls("Intake")
+    assert (call["kind"], call["method"], call["url"], call["topic"]) == ("request", "POST", "/hook", "received")
+    assert (call["status"], call["code"], call["event"]) == (200, None, "Received")
+
+
+def test_the_live_stream_has_every_message_and_request_matched_or_not(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#", "received")
+    with admin.live() as events:
+        events.begin(running.client())
+        client.publish("orders/1", b"1")
+        client.message()
+        client.publish("without/route", b"1")
+        records = [events.record() for _ in range(3)]  # of two processes, each in its order
+        assert {(one["kind"], one["topic"], one["route"], one["status"]) for one in records} == {
+            ("call", "orders/1", "Orders", 200),
+            ("message", "done/1", None, None),
+            ("message", "without/route", None, None),
+        }
+        with pytest.raises(HTTPError, match="404") as refused:
+            post(running, "/nowhere")
+        refused.value.close()
+        unmatched = events.record()
+        assert (unmatched["kind"], unmatched["route"], unmatched["url"]) == ("request", None, "/nowhere")
+        assert (unmatched["status"], unmatched["code"]) == (404, "not_found")
+
+
+def test_the_live_stream_can_be_narrowed_to_a_route_and_a_topic_filter(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#")
+    with admin.live("?route=Orders&topic=orders/%2B") as events:
+        events.begin(running.client(), "orders/probe")
+        client.publish("other/1", b"1")
+        client.publish("orders/2", b"1")
+        assert events.record()["topic"] == "orders/2"
+    answer = admin.get("/api/live?topic=a/%23/b")
+    assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
+
+
+def test_the_routes_are_those_of_the_status_topics(running: Host) -> None:
+    routes = admin_of(running).get("/api/routes").json["routes"]
+    assert [(route["name"], route["health"]) for route in routes] == [("Intake", "Green"), ("Orders", "Green")]
+    assert {"connection", "errors", "messages", "last_error", "latency_ms", "uptime_s"} <= set(routes[0])
+
+
+def test_healthz_and_readyz_answer_200_while_all_is_well(running: Host) -> None:
+    admin = admin_of(running)
+    assert (admin.get("/healthz").status, admin.get("/healthz").body) == (200, b"ok\n")
+    ready = admin.get("/readyz")
+    assert (ready.status, ready.json) == (200, {"ready": True, "reasons": []})
+
+
+def test_counts_survive_the_bridge_process_and_what_it_held_counts_as_lost(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0, processes=1) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/1", b"1")
+        client.message()
+
+        def answer(_: Seen) -> tuple[int, bytes]:
+            os.kill(host.plugin.service.processes[0].pid, signal.SIGKILL)
+            return 200, b""
+
+        target.answer = answer
+        client.publish("orders/2", b"2")
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        admin.await_value(1, "rest_bridge_restarts_total")
+        labels = {"route": "Orders", "event": "Send"}
+        assert admin.value("rest_bridge_calls_total", outcome="succeeded", **labels) == 1
+        assert admin.value("rest_bridge_calls_total", outcome="bridge_restarted", **labels) == 1
+        (call,) = admin.calls("Orders")
+        assert (call["topic"], call["code"]) == ("orders/2", "bridge_restarted")
+
+
+def test_failures_from_before_a_bridge_process_was_replaced_are_on_the_page_of_their_route(target: Recorder) -> None:
+    target.answer = lambda _: (400, b"no")
+    with hosting(client_route(target.url), admin_port=0, processes=1) as host:
+        admin, client, service = admin_of(host), host.client("done/#"), host.plugin.service
+        for number in range(3):
+            client.publish(f"orders/{number}", b"1")
+            client.message()
+        assert admin.get("/routes/Orders").text.count("<details>") == 3
+        kill(service.processes[0])
+        eventually(lambda: service.processes[0].ready)
+        page = admin.get("/routes/Orders")
+        assert (page.status, page.text.count("<details>")) == (200, 3)
+        assert "http_status" in page.text
+        assert page.text.count(html.escape(FAILURES["http_status"].hint)) == 3, "what to do next is lost"
+        assert "None." not in page.text
+
+
+def kill(process: BridgeProcess) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: not process.ready)
+
+
+def test_a_process_that_is_away_makes_the_bridge_unready_and_says_so(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0, processes=2) as host:
+        admin, service = admin_of(host), host.plugin.service
+        kill(service.processes[1])  # the first restart is at once, the next one waits for a second
+        eventually(lambda: service.processes[1].ready)
+        kill(service.processes[1])
+        ready = admin.get("/readyz")
+        assert (ready.status, ready.json["ready"]) == (503, False)
+        assert ready.json["reasons"] == ["bridge process 1 is away and being started again"]
+        eventually(lambda: admin.get("/readyz").status == 200)
+
+
+def test_a_reload_that_fails_is_in_readyz_and_the_metric_until_one_succeeds(target: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(client_route(target.url))
+    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        admin = admin_of(host)
+        path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
+        admin.await_value(2, "rest_bridge_reload_errors")
+        ready = admin.get("/readyz")
+        assert ready.status == 503
+        assert ready.json["reasons"][0].startswith("the last reload failed, the routes before it are in use: ")
+        path.write_text(client_route(target.url))
+        admin.await_value(0, "rest_bridge_reload_errors")
+        assert admin.get("/readyz").status == 200
+    finally:
+        host.stop()
+
+
+def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: Path) -> None:
+    lossless = client_route(
+        target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY "2"'
+    )
+    target.answer = lambda _: (503, b"")
+    with hosting(lossless, admin_port=0, spool=str(tmp_path / "spool.db")) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        for _ in range(3):
+            client.publish("orders/1", b"1")
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
+        admin.await_value(1, "rest_bridge_refused_total", route="Orders", event="Send")
+        assert admin.value("rest_bridge_spool_messages", route="Orders") == 2
+        eventually(lambda: (admin.value("rest_bridge_retries_total", route="Orders") or 0) >= 2)
+        (refused,) = admin.calls("Orders")
+        assert (refused["kind"], refused["code"], refused["url"]) == ("refused", "overloaded", None)
+
+
+def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(running_when: Host) -> None:
+    admin, client = admin_of(running_when), running_when.client("done/#")
+    client.publish("orders/1", b'{"level": 1}')
+    client.publish("orders/2", b'{"level": 3}')
+    assert client.message()[0] == "done/2"
+    labels = {"route": "Orders", "event": "Send"}
+    admin.await_value(1, "rest_bridge_calls_total", outcome="skipped", **labels)
+    admin.await_value(1, "rest_bridge_calls_total", outcome="succeeded", **labels)
+    assert admin.value("rest_bridge_call_seconds_count", **labels) == 1
+    assert admin.value("rest_bridge_call_seconds_bucket", le="+Inf", **labels) == 1
+    calls = {call["topic"]: call for call in admin.calls("Orders")}
+    assert (calls["orders/1"]["kind"], calls["orders/1"]["url"], calls["orders/1"]["code"]) == ("skipped", None, None)
+    assert calls["orders/2"]["kind"] == "call"
+    assert "skipped" in admin.get("/routes/Orders").text
+
+
+def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "KEY").write_text("hush-hush-1")
+    route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}&x={topic.2}")
+    with hosting(route, admin_port=0, secrets_dir=str(tmp_path)) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/" + "x" * 3000, b"1")
+        client.message()
+        assert "hush-hush-1" in target.request().path
+        (call,) = admin.calls("Orders")
+        assert call["url"].startswith(f"{target.url}/new?key=***&x=xxx")
+        assert len(call["url"]) <= 1000
+        assert len(call["topic"]) <= 200
+
+
+def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(client_route(target.url, name="Old"))
+    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/1", b"1")
+        client.message()
+        path.write_text(client_route(target.url, name="New"))
+        eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
+        assert admin.value("rest_bridge_queued", route="Old") is None
+        assert admin.get("/api/routes/Old/calls").status == 404
+        client.publish("orders/1", b"1")
+        client.message()
+        admin.await_value(1, "rest_bridge_calls_total", route="New", event="Send", outcome="succeeded")
+    finally:
+        host.stop()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_those_that_follow_see_what_comes_after_a_reload(target: Recorder, tmp_path: Path, processes: int) -> None:
+    path = tmp_path / "routes.lot"
+    path.write_text(client_route(target.url))
+    host = Host(configuration(path, admin_port=0, processes=processes, reload_seconds=0.05))
+    try:
+        client, admin = host.client(), admin_of(host)
+        with admin.live("?route=New") as new, admin.live() as events:
+            events.begin(client)
+            path.write_text(client_route(target.url) + client_route(target.url, name="New"))
+            eventually(lambda: admin.get("/api/routes/New/calls").status == 200)
+            for number in range(4):  # of two bridge processes each gets some
+                client.publish(f"orders/{number}", b"1")
+                assert new.record()["topic"] == f"orders/{number}"
+    finally:
+        host.stop()
+
+
+OBSERVING: Final = frozenset(
+    str(path)
+    for path in PACKAGE.rglob("*.py")
+    if path.parent.name in ("admin", "records") or path.name == "admin_answers.py"
+)
+"""The modules whose functions are for the admin port alone."""
+
+
+@pytest.mark.parametrize("port", [pytest.param(None, id="off"), pytest.param(0, id="on")])
+def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: Recorder, port: int | None) -> None:
+    called: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in OBSERVING:
+            called[f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}"] += 1
+
+    async def profile(wanted: Callable[..., None] | None) -> None:
+        sys.setprofile(wanted)
+
+    threading.setprofile(note)  # of the bridge's threads; the broker's loop runs already where it is set
+    try:
+        with hosting(client_route(target.url) + server_route(), admin_port=port) as host:
+            host.wait(profile(note))
+            client = host.client("done/#")
+            for _ in range(10):
+                client.publish("orders/7", b"{}")
+                client.publish("other/topic", b"{}")
+                client.message()
+                assert post(host, "/hook") == 200
+            host.wait(profile(None))
+            assert host.plugin.admin_port is None if port is None else host.plugin.admin_port
+    finally:
+        threading.setprofile(None)
+    if port is None:
+        assert called == {}
+    else:
+        assert (called["broker_records.py:ended"], called["bridge_records.py:_add"]) == (10, 20)
+
+
+@pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])
+def test_sixteen_of_a_kind_may_follow_and_one_more_is_refused_while_pages_still_load(
+    target: Recorder, path: str, other: str
+) -> None:
+    with hosting(client_route(target.url), admin_port=0) as host:
+        admin = admin_of(host)
+        with ExitStack() as stack:
+            for _ in range(16):
+                stack.enter_context(admin.live(path=path))
+            refused = admin.get(path)
+            assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
+            assert refused.headers["Retry-After"] == "5"
+            assert refused.json["error"]["message"] == "Too many follow already"
+            assert "close the status pages in another browser" in refused.json["error"]["hint"]
+            assert admin.get(path, method="HEAD").status == 200
+            with admin.live(path=other), admin.live("?route=Orders", path=other):
+                assert [admin.get(page).status for page in ("/", "/routes/Orders", "/metrics")] == [200] * 3
+        eventually(lambda: _can_follow(admin, path))
+
+
+def _can_follow(admin: Admin, path: str) -> bool:
+    try:
+        with admin.live(path=path):
+            return True
+    except AssertionError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"admin_host": "0.0.0.0"}, "set admin_token", id="open without a token"),
+        pytest.param({"admin_host": "::"}, "set admin_token", id="open without a token, IPv6"),
+        pytest.param({"admin_token": "short"}, "16 or more visible ASCII", id="a short token"),
+        pytest.param({"admin_port": 65_536}, "allowed is 0 to 65535", id="no port"),
+    ],
+)
+def test_settings_that_cannot_be_used_stop_the_start(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception) as raised, hosting(server_route(), **{"admin_port": 0, **settings}):
+        pass
+    assert isinstance(raised.value.__cause__, ConfigurationError)
+    assert message in str(raised.value.__cause__)
+
+
+def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password() -> None:
+    with hosting(server_route(), admin_port=0, admin_host="0.0.0.0", admin_token=TOKEN) as host:
+        admin = admin_of(host)
+        assert admin.get("/healthz").status == 200
+        for path in ("/", "/metrics", "/readyz", "/api/routes", "/api/live", "/style.css"):
+            refused = admin.get(path)
+            assert (refused.status, refused.json["error"]["code"]) == (401, "unauthorized")
+            assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+        assert admin.get("/metrics", Authorization=f"Bearer {TOKEN}x").status == 401
+        assert admin.get("/metrics", Authorization="Bearer é".encode().decode("latin-1")).status == 401
+        assert admin.get("/metrics", Authorization=f"Bearer {TOKEN}", Host="any.example").status == 200
+        basic = "Basic YW55Om" + "EtdG9rZW4tb2YtMjQtY2hhcmFjdGVycw=="
+        assert admin.get("/metrics", Authorization=basic).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::2]", "@", ""])
+def test_other_names_for_this_machine_are_refused_so_that_no_page_can_rebind_its_own(host: str) -> None:
+    with hosting(server_route(), admin_port=0) as running:
+        admin = admin_of(running)
+        assert admin.get("/metrics", Host=host).status in (400, 421)
+        assert admin.get("/metrics", Host=f"localhost:{admin.port}").status == 200
+
+
+def test_pages_of_other_sites_may_not_ask_but_links_may_lead_here() -> None:
+    with hosting(server_route(), admin_port=0) as running:
+        admin = admin_of(running)
+        assert admin.get("/api/live", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
+        assert admin.get("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status == 403  # in a frame
+        visit = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+        assert admin.get("/", **visit).status == 200
+        assert admin.get("/metrics", Sec_Fetch_Site="same-origin").status == 200
+
+
+def test_only_questions_are_answered() -> None:
+    with hosting(server_route(), admin_port=0) as running:
+        admin = admin_of(running)
+        refused = admin.get("/metrics", method="POST")
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+        assert admin.get("/nowhere").status == 404
+        assert admin.get("/api/nowhere").status == 404
+        assert admin.get("/metrics", method="HEAD").body == b""

@@ -1,0 +1,109 @@
+"""/readyz of a running broker: 503 with each reason while something is wrong, 200 when it has passed."""
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.admin_client import Admin, admin_of, client_route, server_route
+from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.http_recorder import recording
+from tests.support.http_target import CERTIFICATES
+from tests.support.waiting import eventually
+
+
+def reasons(admin: Admin) -> list[str]:
+    """Return what keeps the bridge from being ready; the status page shows the same."""
+    answer = admin.get("/readyz")
+    assert answer.status == (503 if answer.json["reasons"] else 200)
+    assert answer.json["ready"] is (answer.status == 200)
+    found = answer.json["reasons"]
+    assert isinstance(found, list)
+    return found
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Refuse every write of this process beyond the first bytes of a file, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def tidy(host: Host) -> None:
+    """Do what the plugin does every second with its spool."""
+    lossless: Any = host.plugin._lossless
+    lossless._spool.checkpoint()
+    lossless._spool.settle()
+
+
+def test_a_spool_that_refuses_makes_its_routes_red_and_the_bridge_unready_until_it_keeps_again(tmp_path: Path) -> None:
+    with recording() as target:
+        lossless = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
+        with hosting(lossless, admin_port=0, processes=1, spool=str(tmp_path / "spool.db")) as host:
+            admin, client = admin_of(host), host.client("done/#")
+            assert reasons(admin) == []
+            assert admin.value("rest_bridge_spool_refusing") == 0
+            with full_disk():
+                client.publish("orders/1", b"1" * 10_000)
+                assert b"could not be written to the spool" in client.message()[1]
+                (reason,) = reasons(admin)
+                assert reason.startswith("the spool refuses messages, ")
+                assert reason in admin.get("/").text
+                assert admin.value("rest_bridge_ready") == 0
+            host.wait(tidy(host))  # the disk has room again, and the spool knows it
+            assert reasons(admin) == [reason]
+            assert admin.value("rest_bridge_spool_refusing") == 1
+            assert admin.value("rest_bridge_health", route="Orders") == 2
+            (status,) = admin.get("/api/routes").json["routes"]
+            assert (status["health"], status["last_error"]["message"]) == ("Red", reason)
+            client.publish("orders/2", b"2")
+            assert client.message() == ("done/2", b"2")
+            assert reasons(admin) == []
+            assert admin.value("rest_bridge_spool_refusing") == 0
+            assert admin.value("rest_bridge_health", route="Orders") == 1
+
+
+def test_a_port_that_is_not_served_is_a_reason_until_it_is_served(tmp_path: Path) -> None:
+    path, away = tmp_path / "server.pem", tmp_path / "away.pem"
+    path.write_bytes((CERTIFICATES / "server.pem").read_bytes())
+    files: dict[str, Any] = {"server_certfile": str(path), "server_keyfile": str(path)}
+    with hosting(server_route(), admin_port=0, processes=1, **files) as host:
+        admin, (bridge,) = admin_of(host), host.bridges
+        assert reasons(admin) == []
+        path.rename(away)
+        os.kill(bridge.pid, signal.SIGKILL)
+        eventually(lambda: not bridge.ready)
+        eventually(lambda: any(f"SERVER_PORT 0 is not served: server_certfile {path}" in one for one in reasons(admin)))
+        assert admin.get("/healthz").status == 200
+        away.rename(path)
+        eventually(lambda: reasons(admin) == [])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_route_files_with_errors_are_a_reason_that_names_the_place_as_text(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(server_route())
+    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        admin = admin_of(host)
+        hostile = '    ADD REST_API_CONFIG WITH "<img src=x onerror=alert(1)>" "1"\n'
+        path.write_text("".join(f"DEFINE ROUTE R{number} WITH TYPE REST_API\n{hostile}" for number in range(count)))
+        eventually(lambda: reasons(admin) != [])
+        (reason,) = reasons(admin)
+        assert reason.startswith(f"the last reload failed, the routes before it are in use: {path}:2:")
+        page = admin.get("/").text
+        assert '<h2 id="trouble">Not ready</h2>' in page
+        assert "<img" not in page
+        path.write_text(server_route())
+        eventually(lambda: reasons(admin) == [])
+    finally:
+        host.stop()

@@ -1,0 +1,479 @@
+"""The status page in a real browser: live, by keyboard, without JavaScript, narrow, light and dark, and under attack.
+
+AXE_CORE names the file axe.min.js of axe-core (npm), by which `.ci/run` has the accessibility checked.
+"""
+
+import html
+import http.client
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.admin import pages
+from amqtt_rest_bridge.admin.records import MOST_FOLLOWERS
+from tests.support.admin_client import admin_of, client_route, server_route
+from tests.support.browser import Page
+from tests.support.embedded_broker import Client, Host, configuration, hosting
+from tests.support.http_ports import Raw, post
+from tests.support.http_recorder import recording
+from tests.support.http_target import Peer, Seen, Target
+from tests.support.waiting import eventually
+
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>document.title='hacked'</script>"
+LIVE = "document.querySelector('[data-live]').innerText === 'live'"
+CALLS = "document.querySelector('[data-calls]').innerText"
+FAILING = """DEFINE ROUTE Alarms WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:9" WITH ENABLE_CLIENT "true" WITH RETRIES "0"
+        WITH USERNAME "bob" WITH PASSWORD "hush-hush-1"
+    ADD EVENT Send WITH SOURCE_TOPIC "alarms/#" WITH METHOD "GET" WITH ENDPOINT "/a"
+        WITH HEADERS ADD "X-Api-Key" "hush-hush-2" ADD "X-Text" "hush-hush-1 again"
+"""
+
+
+def answer(seen: Seen) -> tuple[int, bytes]:
+    return (404 if seen.path.endswith("/bad") else 200), b"{}"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with recording() as target:
+        target.answer = answer
+        routes = client_route(target.url) + server_route() + FAILING
+        with hosting(routes, admin_port=0) as running:
+            client = running.client("done/#")
+            for topic in ("orders/1", "orders/bad"):
+                client.publish(topic, b"{}")
+                client.message()
+            client.publish("alarms/" + HOSTILE.replace("#", ""), b"{}")
+            eventually(lambda: bool(admin_of(running).calls("Alarms")))
+            yield running
+
+
+def url(host: Host, path: str = "/") -> str:
+    return f"http://127.0.0.1:{admin_of(host).port}{path}"
+
+
+def called(client: Client, name: str) -> bool:
+    client.publish(f"orders/{name}", b"{}")
+    client.message()
+    return True
+
+
+@pytest.mark.chromium
+def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page) -> None:
+    page.open(url(host))
+    page.evaluate("window.mark = 'not reloaded'")
+    page.wait(LIVE)
+    cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
+    before = int(page.evaluate(cell))
+    client = host.client("done/#")
+    for _ in range(5):
+        client.publish("orders/1", b"{}")
+        client.message()
+    page.wait(f"{cell} === '{before + 5}'")
+    assert page.evaluate("window.mark") == "not reloaded"
+
+
+def follow(host: Host) -> http.client.HTTPResponse:
+    """Follow the changes, as soon as there is room for one more."""
+    found: list[http.client.HTTPResponse] = []
+
+    def is_live() -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", admin_of(host).port, timeout=20)
+        connection.request("GET", "/api/changes")
+        found.append(connection.getresponse())
+        if found[-1].status != 200:
+            found.pop().close()
+            connection.close()
+        return bool(found)
+
+    eventually(is_live)
+    return found[0]
+
+
+@contextmanager
+def following(host: Host, count: int) -> Iterator[None]:
+    """Follow the changes as other browsers do."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(follow(host))
+        yield
+
+
+@pytest.mark.chromium
+def test_a_page_beyond_the_limit_says_that_it_is_not_live_and_becomes_it_when_another_one_is_not_seen(
+    host: Host, page: Page
+) -> None:
+    page.open("data:,")  # the test before may have left it at a page that is live
+    with following(host, MOST_FOLLOWERS):
+        page.open(url(host))
+        page.wait("document.querySelector('[data-live]').innerText === 'not live, trying again'")
+    page.wait(LIVE)
+    page.hide()
+    with following(host, MOST_FOLLOWERS):  # a tab that is not seen holds no connection
+        pass
+
+
+NO_SHARED_WORKER = """
+    delete window.SharedWorker;
+    window.streams = 0;
+    window.EventSource = class extends EventSource { constructor(path) { super(path); window.streams += 1; } };
+"""
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("count", [7, pytest.param(20, marks=pytest.mark.long)])
+def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_for_more(
+    host: Host, browser: Page, count: int
+) -> None:
+    browser.open("data:,")  # the test before may have left it at a page that is live
+    with browser.elsewhere() as first:
+        tabs = [first, *(first.another() for _ in range(count - 1))]
+        for number, tab in enumerate(tabs):
+            tab.open(url(host, ("/", "/routes/Orders", "/routes/Alarms")[number % 3]))
+        assert all(tab.evaluate("!document.hidden") for tab in tabs)
+        for tab in tabs:
+            tab.wait(LIVE)
+        with following(host, MOST_FOLLOWERS - 1):  # all that there is room for but one
+            client = host.client("done/#")
+            follows = f"{CALLS}.includes('orders/follows')"
+            for tab in tabs[1::3]:  # that the pages follow takes a moment to reach the bridge
+                eventually(lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)))  # type: ignore[misc]
+            called(client, "tabs")
+            status = {one["name"]: one for one in admin_of(host).get("/api/routes").json["routes"]}["Orders"]
+            cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
+            for tab in tabs[0::3]:
+                tab.wait(f"{cell} === '{status['messages']['succeeded']}'")
+            for tab in tabs[1::3]:
+                tab.wait(f"{CALLS}.split('orders/tabs').length === 2")
+            later = first.another()
+            later.open(url(host, "/routes/Intake"))
+            later.wait(LIVE)
+        assert first.errors == []
+
+
+@pytest.mark.chromium
+def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_go(
+    host: Host, page: Page
+) -> None:
+    page.open(url(host, "/routes/Orders"))
+    page.wait(LIVE)
+    client, other = host.client("done/#"), page.another()
+    eventually(lambda: called(client, "probe") and bool(page.evaluate(f"{CALLS}.includes('orders/probe')")))
+    for number in range(40):
+        if number % 10 == 5:
+            other.open(url(host, ("/routes/Alarms", "/", "/routes/Intake", "/routes/Alarms")[number // 10]))
+        called(client, f"n{number}.")
+    page.wait(f"{CALLS}.includes('orders/n39.')")
+    other.close()
+    shown = re.findall(r"Send\torders/n(\d+)\.", page.evaluate(CALLS))
+    assert shown == [str(number) for number in reversed(range(40))]
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
+    browser: Page, shared: bool
+) -> None:
+    with (
+        recording() as target,
+        hosting(client_route(target.url), admin_port=0, processes=1) as running,
+        browser.elsewhere() as page,
+    ):
+        if not shared:
+            page.before_scripts(NO_SHARED_WORKER)
+        page.before_scripts(
+            "document.addEventListener('DOMContentLoaded', () => { window.told = []; new MutationObserver(() => "
+            "told.push(document.querySelector('[data-live]').innerText)).observe("
+            "document.querySelector('[data-live]'), {childList: true}) })"
+        )
+        page.open(url(running, "/routes/Orders"))
+        client = running.client("done/#")
+        eventually(lambda: called(client, "before") and bool(page.evaluate(f"{CALLS}.includes('orders/before')")))
+        os.kill(running.plugin.service.processes[0].pid, signal.SIGKILL)
+        page.wait("told.join().endsWith('connection lost, trying again,live')")
+        eventually(lambda: called(client, "after") and bool(page.evaluate(f"{CALLS}.includes('orders/after')")))
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("path", ["/", "/routes/Orders"])
+def test_a_browser_without_shared_workers_has_one_stream_for_each_page(host: Host, browser: Page, path: str) -> None:
+    with browser.elsewhere() as page:
+        page.before_scripts(NO_SHARED_WORKER)
+        page.open(url(host, path))
+        page.wait(LIVE)
+        assert page.evaluate("[typeof SharedWorker, streams]") == ["undefined", 1]
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+def test_what_is_not_ready_and_which_routes_there_are_changes_live(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.1)
+    path = tmp_path / "a.lot"
+    path.write_text(server_route("Kept") + client_route("http://127.0.0.1:9", name="Gone"))
+    running = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        page.open(url(running))
+        names = "[...document.querySelectorAll('[data-route]')].map((row) => row.dataset.route).join()"
+        assert (page.evaluate(names), page.evaluate("document.querySelector('[data-trouble]').hidden")) == (
+            "Gone,Kept",
+            True,
+        )
+        path.write_text(f"DEFINE ROUTE Broken WITH TYPE REST_API\n    ADD {HOSTILE}\n")
+        page.wait("!document.querySelector('[data-trouble]').hidden")
+        assert page.text("[data-trouble] li").startswith("the last reload failed, the routes before it are in use: ")
+        path.write_text(server_route("Kept"))
+        page.wait(f"document.querySelector('[data-trouble]')?.hidden && {names} === 'Kept'")
+        path.write_text(server_route("Kept") + FAILING)
+        page.wait(f"{names} === 'Alarms,Kept'")
+        assert page.evaluate("document.images.length") == 0
+    finally:
+        running.stop()
+
+
+@pytest.mark.chromium
+def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.1)
+    guarded = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
+    with hosting(guarded, admin_port=0) as host:
+        page.open(url(host))
+        assert page.evaluate("document.querySelector('[data-unmatched]').hidden")
+        with Raw(host.http_port) as raw:
+            assert raw.ask(post("/hook")).status == 401
+            assert raw.ask(post("/<b>hok?token=hush")).status == 404
+        page.wait("!document.querySelector('[data-unmatched]').hidden")
+        cells = "[...document.querySelectorAll('[data-unmatched] td')].slice(0, 4).map((cell) => cell.innerText)"
+        assert page.evaluate(f"{cells}.join('|')") == f"1|POST /<b>hok|{host.http_port}|404"
+        reason = "document.querySelector('[data-route=Intake] [data-cell=reason]').innerText"
+        page.wait(f"{reason}.startsWith('callers refused: 1 of the last 1 requests')")
+        assert page.text("[data-route=Intake] .health") == "Yellow"
+        page.size(360, 640)
+        assert page.fits()
+
+
+@pytest.mark.chromium
+def test_calls_and_failures_of_a_route_appear_as_they_end_and_a_failure_tells_its_hint(host: Host, page: Page) -> None:
+    page.open(url(host, "/routes/Orders"))
+    page.wait(LIVE)
+    client, calls = host.client("done/#"), "document.querySelectorAll('[data-calls] tr').length"
+    newest = "document.querySelector('[data-calls] tr').innerText"
+    before = json.dumps(page.evaluate(newest))
+
+    def shown() -> bool:  # that the page follows takes a moment to reach the bridge
+        client.publish("orders/bad", b"{}")
+        client.message()
+        return bool(page.evaluate(f"{newest} !== {before} && {newest}.includes('404 http_status')"))
+
+    eventually(shown)
+    page.evaluate("document.querySelector('[data-failures] summary').click()")
+    assert "Check BASE_ADDRESS and ENDPOINT." in page.text("[data-failures] details")
+    assert page.evaluate(f"{calls} <= 50")
+
+
+@pytest.mark.chromium
+def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, page: Page) -> None:
+    page.open(url(host))
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to content"
+    for _ in range(20):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.innerText") == "Alarms":
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.press("Enter")
+    page.wait("document.title.startsWith('Alarms') && document.readyState === 'complete'")
+    for _ in range(20):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.tagName") == "SUMMARY":
+            break
+    page.press("Enter")
+    page.wait("document.querySelector('[data-failures] details').open")
+    assert "connection_failed" in page.text("[data-failures] details")
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/graph"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Page, path: str, scheme: str) -> None:
+    page.size(360, 640)
+    page.colours(scheme)
+    page.open(url(host, path))
+    assert page.fits()
+    if path == "/":  # the error below each route too
+        assert page.evaluate("[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth)")
+        assert page.evaluate("document.querySelector('[data-route=Alarms] [data-cell=error]').checkVisibility()")
+    paper, ink = page.evaluate("['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])")
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
+    assert (brightness[0] > brightness[1]) is (scheme == "light")
+
+
+@pytest.mark.chromium
+def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(host: Host, page: Page) -> None:
+    page.open(url(host, "/routes/Alarms"))
+    shown = page.text("[data-failures] summary")
+    assert HOSTILE.replace("#", "")[:40] in shown
+    page.wait(LIVE)
+    client = host.client()
+
+    def appeared() -> bool:
+        client.publish("alarms/live" + HOSTILE, b"{}")
+        return "alarms/live" in page.text("[data-failures] summary")
+
+    eventually(appeared)
+    assert "<img src=x" in page.text("[data-failures] summary")
+    assert page.evaluate("document.images.length") == 0
+    assert page.evaluate("document.title").startswith("Alarms")
+
+
+@pytest.mark.chromium
+def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> None:
+    def hostile(peer: Peer) -> None:
+        while peer.request():
+            phrase = HOSTILE.encode()
+            peer.send(b"HTTP/1.1 499 " + phrase + b"\r\nX-Error: " + phrase + b"\r\nContent-Length: 0\r\n\r\n")
+
+    with Target(hostile) as target, hosting(client_route(f"http://127.0.0.1:{target.port}"), admin_port=0) as running:
+        client = running.client("done/#")
+        client.publish("orders/rendered", b"{}")
+        client.message()
+        page.open(url(running, "/routes/Orders"))
+        page.wait(LIVE)
+
+        def shown() -> bool:
+            client.publish("orders/live", b"{}")
+            client.message()
+            return "orders/live" in page.text("[data-failures]")
+
+        eventually(shown)
+        for entry in ("first", "last"):
+            text = page.evaluate(f"document.querySelector('[data-failures]').{entry}ElementChild.textContent")
+            assert "the server answered 499" in text
+        page.open(url(running))
+        assert page.text("[data-route=Orders] [data-cell=error]").startswith("http_status: the server answered 499")
+        assert page.evaluate("document.images.length") == 0
+
+
+@pytest.mark.chromium
+def test_a_hostile_path_of_a_request_is_text_in_the_last_calls(page: Page) -> None:
+    route = server_route().replace('"/hook"', '"/hook/{name}"').replace('"received"', '"received/{path.name}"')
+    with hosting(route, admin_port=0) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", running.http_port, timeout=10)
+        connection.request("POST", "/hook/<img%20src=x%20onerror=alert(1)>'\"&", b"{}")
+        assert connection.getresponse().status == 200
+        connection.close()
+        page.open(url(running, "/routes/Intake"))
+        assert "/hook/<img%20src=x%20onerror=alert(1)>'\"&" in page.text("[data-calls]")
+        assert "received/<img src=x onerror=alert(1)>'\"&" in page.text("[data-calls]")
+        assert page.evaluate("document.images.length") == 0
+
+
+@pytest.mark.chromium
+def test_whatever_the_live_stream_holds_is_put_in_as_text(host: Host, page: Page) -> None:
+    fields = ("time", "kind", "event", "topic", "method", "url", "status", "code", "message", "hint", "tries", "ms")
+    page.open(url(host, "/routes/Orders"))
+    page.evaluate(f"showCall({json.dumps(dict.fromkeys(fields, HOSTILE))})")
+    assert HOSTILE in page.evaluate("document.querySelector('[data-failures] details').textContent")
+    assert HOSTILE in page.evaluate("document.querySelector('[data-calls] tr').textContent")
+    page.open(url(host))
+    page.evaluate(f"update(rows.get('Orders'), {json.dumps({'error': HOSTILE, 'health': HOSTILE, 'label': HOSTILE})})")
+    assert page.text("[data-route=Orders] [data-cell=error]") == HOSTILE
+    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("document.images.length") == 0
+    assert page.evaluate("document.title").startswith("Routes")
+
+
+@pytest.mark.chromium
+def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
+    with browser.elsewhere() as page:
+        page.size(1280, 800)
+        page.disable_scripts()
+        page.open(url(host))
+        assert page.text("[data-summary]").startswith("3 routes: ")
+        assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
+        assert "Without JavaScript" in page.text("noscript")
+        page.open(url(host, "/routes/Orders"))
+        assert "404 http_status" in page.text("[data-calls]")
+        assert page.evaluate("document.querySelectorAll('[data-failures] details').length") >= 1
+
+
+@pytest.mark.chromium
+@pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/graph"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
+    page.colours(scheme)
+    page.open(url(host, path))
+    page.evaluate("showReasons(['the spool cannot be written']); tell('connection lost, trying again')")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+    page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+    found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+
+
+@pytest.mark.chromium
+@pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
+def test_an_accessibility_check_finds_nothing_without_routes_and_without_calls(page: Page, tmp_path: Path) -> None:
+    for routes, path in (("", "/"), ("", "/graph"), (server_route(), "/routes/Intake")):
+        (tmp_path / "a.lot").write_text(routes)
+        running = Host(configuration(tmp_path, admin_port=0))
+        try:
+            page.open(url(running, path))
+            page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+            assert page.evaluate("axe.run().then((result) => result.violations.map((one) => one.id))") == []
+        finally:
+            running.stop()
+
+
+def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/routes/Alarms").text)
+    assert "hush-hush" not in text
+    assert 'WITH PASSWORD "***"' in text
+    assert 'ADD "X-Api-Key" "***"' in text
+    assert 'ADD "X-Text" "*** again"' in text
+    raw = admin_of(host).get("/routes/Alarms").text
+    assert "<img" not in raw
+    assert raw.count("<script") == 1
+
+
+def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
+    admin = admin_of(host)
+    for path in ("/", "/routes/Orders", "/graph", "/style.css", "/script.js", "/live.js"):
+        found = admin.get(path)
+        assert found.status == 200
+        policy = found.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "worker-src 'self'; " in policy
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert (found.headers["X-Frame-Options"], found.headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
+        assert not re.search(r"""(?:src|href|url\()=?["']?(?:https?:)?//""", found.text)
+
+
+def test_the_graph_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/graph").text)
+    for name in ("orders/+", "Orders", "http://127.0.0.1:9", "POST :0/hook", "Intake", "received"):
+        assert f"<title>{name}</title>" in text
+    assert text.count('class="edge"') == 6
+
+
+@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_out(count: int) -> None:
+    routes = "".join(server_route(f"R{number}").replace("/hook", f"/hook{number}") for number in range(count))
+    with hosting(routes, admin_port=0, processes=1) as running:
+        admin = admin_of(running)
+        assert admin.get("/").text.count("<tbody data-route=") == count
+        assert [admin.get(f"/routes/R{number}").status for number in range(10)] == [200] * 10
+        assert len(admin.get("/api/routes").json["routes"]) == count
+        assert sum(name == "rest_bridge_queued" for name, _ in admin.samples()) == count
+        assert f"{count - 200} more routes are not drawn" in admin.get("/graph").text

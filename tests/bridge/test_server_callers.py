@@ -1,0 +1,268 @@
+"""Who may call: Basic credentials, signatures, origins."""
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.bridge.server.request import RefusedError
+from amqtt_rest_bridge.bridge.server.signatures import verifier_of
+from amqtt_rest_bridge.model import Signature
+from tests.support.server_mode import Port, error_code, event, port, route
+
+
+def basic(text: str, charset: str = "utf-8") -> str:
+    return "Basic " + base64.b64encode(text.encode(charset)).decode()
+
+
+SERVER_ONLY = {"username": "bob", "password": "pä:ss"}
+ANY_ROUTE = {"server_username": "bob", "server_password": "pä:ss"}
+
+
+@pytest.mark.parametrize("settings", [pytest.param(SERVER_ONLY, id="USERNAME"), pytest.param(ANY_ROUTE, id="SERVER_")])
+def test_the_right_name_and_password_open_the_endpoint(settings: dict[str, Any]) -> None:
+    hooks = port(event(), **settings)
+    assert hooks.ask("POST", "/hook", "1", Authorization=basic("bob:pä:ss")).status_code == 200
+    assert (
+        hooks.ask("POST", "/hook", "2", Authorization=basic("bob:pä:ss").replace("Basic", "bAsIc")).status_code == 200
+    )
+    assert [body for _, body in hooks.published] == [b"1", b"2"]
+
+
+def test_everything_else_gets_one_and_the_same_answer() -> None:
+    hooks = port(event(), **SERVER_ONLY)
+    wrong = [
+        {},
+        {"Authorization": basic("bob:wrong")},
+        {"Authorization": basic("eve:pä:ss")},
+        {"Authorization": basic("bob:pä:ss", "latin-1")},
+        {"Authorization": basic("bob:pä:ss").replace("Basic", "Bearer")},
+        {"Authorization": "Basic"},
+        {"Authorization": "Basic !!!"},
+        {"Authorization": "Basic é"},
+        {"Authorization": basic("bob:pä:ss") + "x"},
+        {"Authorization": ""},
+    ]
+    results = [hooks.ask("POST", "/hook", "1", **headers) for headers in wrong]
+    answers = {(result.status_code, result.content, tuple(result.headers.items())) for result in results}
+    assert len(answers) == 1
+    assert results[0].status_code == 401
+    assert error_code(results[0]) == "unauthorized"
+    assert results[0].headers["www-authenticate"] == 'Basic realm="Hooks", charset="UTF-8"'
+    assert hooks.published == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="none set"),
+        pytest.param({**SERVER_ONLY, "enable_client": True}, id="USERNAME belongs to client mode"),
+    ],
+)
+def test_without_credentials_of_its_own_a_route_asks_for_none(settings: dict[str, Any]) -> None:
+    hooks = port(event(), **settings)
+    assert hooks.ask("POST", "/hook", "1").status_code == 200
+    assert hooks.ask("POST", "/hook", "2", Authorization=basic("any:one")).status_code == 200
+
+
+def test_server_username_counts_beside_client_mode_and_before_username() -> None:
+    hooks = port(event(), enable_client=True, username="out", password="going", **ANY_ROUTE)
+    assert hooks.ask("POST", "/hook", "1", Authorization=basic("out:going")).status_code == 401
+    assert hooks.ask("POST", "/hook", "1", Authorization=basic("bob:pä:ss")).status_code == 200
+
+
+@pytest.mark.parametrize("settings", [{"username": "bob"}, {"server_username": "bob"}])
+def test_half_a_pair_of_credentials_does_not_open_a_route(settings: dict[str, str]) -> None:
+    hooks = port(event(), **settings)
+    assert hooks.ask("POST", "/hook", "1").status_code == 401
+    assert hooks.ask("POST", "/hook", "1", Authorization=basic("bob:")).status_code == 200
+
+
+def test_routes_on_one_port_ask_for_different_credentials() -> None:
+    both = Port(route(event(), name="A", **SERVER_ONLY), route(event(endpoint="/open", name="B"), name="B"))
+    assert both.ask("POST", "/hook", "1").status_code == 401
+    assert both.ask("POST", "/open", "1").status_code == 200
+
+
+GITHUB = Signature("It's a Secret to Everybody")
+GITHUB_SHA256 = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+
+
+def test_the_vector_that_github_publishes_is_accepted() -> None:
+    hooks = port(event(signature=GITHUB))
+    result = hooks.ask("POST", "/hook", "Hello, World!", X_Hub_Signature_256=f"sha256={GITHUB_SHA256}")
+    assert result.status_code == 200
+    assert hooks.published == [("hook/received", b"Hello, World!")]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(GITHUB_SHA256, id="hexadecimal"),
+        pytest.param(f"sha256={GITHUB_SHA256.upper()}", id="capitals"),
+        pytest.param(f" SHA256={GITHUB_SHA256} ", id="prefix in capitals, spaces around"),
+        pytest.param(base64.b64encode(bytes.fromhex(GITHUB_SHA256)).decode(), id="base64"),
+        pytest.param("sha256=" + base64.b64encode(bytes.fromhex(GITHUB_SHA256)).decode(), id="base64 with prefix"),
+    ],
+)
+def test_a_signature_is_read_in_every_form(header: str) -> None:
+    verifier_of(GITHUB)({"x-hub-signature-256": header}, b"Hello, World!", 0.0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(None, id="missing"),
+        pytest.param("", id="empty"),
+        pytest.param("sha256=", id="prefix alone"),
+        pytest.param("sha1=" + GITHUB_SHA256, id="another prefix"),
+        pytest.param("f" * 64, id="another digest"),
+        pytest.param("z" * 64, id="not hexadecimal"),
+        pytest.param(GITHUB_SHA256[:-1], id="cut off"),
+        pytest.param("é" * 64, id="beyond ASCII"),
+    ],
+)
+def test_any_other_signature_is_refused(header: str | None) -> None:
+    with pytest.raises(RefusedError) as caught:
+        headers = {} if header is None else {"x-hub-signature-256": header}
+        verifier_of(GITHUB)(headers, b"Hello, World!", 0.0)
+    assert caught.value.refusal.code == "invalid_signature"
+
+
+def test_a_wrong_signature_is_answered_with_401_and_publishes_nothing() -> None:
+    hooks = port(event(signature=GITHUB))
+    result = hooks.ask("POST", "/hook", "Hello, World?", X_Hub_Signature_256=f"sha256={GITHUB_SHA256}")
+    assert (result.status_code, error_code(result)) == (401, "invalid_signature")
+    assert "www-authenticate" in result.headers
+    assert hooks.published == []
+
+
+def test_a_read_event_with_a_signature_refuses_callers_without_it() -> None:
+    last = port(event("GET", destination=None, source="in", signature=Signature("key")))
+    last.broker.payloads["in"] = b"21.5"
+    good = hmac.digest(b"key", b"", hashlib.sha256).hex()
+    assert error_code(last.ask("GET", "/hook")) == "invalid_signature"
+    assert last.ask("GET", "/hook", X_Hub_Signature_256=good).content == b"21.5"
+
+
+def test_the_signature_is_over_the_raw_body_in_the_header_that_the_route_names() -> None:
+    hooks = port(event("GET", signature=Signature("key", "X-Shop-Hmac")))
+    good = base64.b64encode(hmac.digest(b"key", b"", hashlib.sha256)).decode()
+    assert hooks.ask("GET", "/hook?a=1", X_Shop_Hmac=good).status_code == 200
+    assert hooks.ask("GET", "/hook?a=1", X_Hub_Signature_256=good).status_code == 401
+
+
+PAGE = "https://app.example.net"
+OTHER = "https://evil.example.org"
+LISTED = {"enable_cors": True, "cors_origins": (PAGE, " HTTPS://Second.example.net/ ")}
+
+
+def test_without_enable_cors_no_cors_header_is_sent_and_origins_are_not_looked_at() -> None:
+    hooks = port(event(), cors_origins=(PAGE,))
+    results = [
+        hooks.ask("POST", "/hook", "1", Origin=OTHER),
+        hooks.ask("OPTIONS", "/hook", Origin=PAGE, Access_Control_Request_Method="POST"),
+    ]
+    assert [result.status_code for result in results] == [200, 204]
+    for result in results:
+        assert not [name for name in result.headers if name.startswith("access-control") or name == "vary"]
+
+
+@pytest.mark.parametrize("origin", [PAGE, "https://second.example.net"])
+def test_a_listed_origin_may_read_the_answer(origin: str) -> None:
+    result = port(event(), **LISTED).ask("POST", "/hook", "1", Origin=origin)
+    assert result.status_code == 200
+    assert result.headers["access-control-allow-origin"] == origin
+    assert result.headers["vary"] == "Origin"
+    assert "X-Request-ID" in result.headers["access-control-expose-headers"]
+    assert "access-control-allow-credentials" not in result.headers
+
+
+@pytest.mark.parametrize(
+    "origin", [OTHER, "http://app.example.net", f"{PAGE}:8443", f"{PAGE}.evil.org", "null", f"{PAGE}, {OTHER}"]
+)
+def test_any_other_origin_is_refused_and_publishes_nothing(origin: str) -> None:
+    hooks = port(event(), **LISTED)
+    result = hooks.ask("POST", "/hook", "1", Origin=origin)
+    assert (result.status_code, error_code(result)) == (403, "origin_not_allowed")
+    assert "access-control-allow-origin" not in result.headers
+    assert result.headers["vary"] == "Origin"
+    assert hooks.published == []
+
+
+def test_a_request_without_origin_is_served_and_says_that_it_varies() -> None:
+    result = port(event(), **LISTED).ask("POST", "/hook", "1")
+    assert result.status_code == 200
+    assert result.headers["vary"] == "Origin"
+    assert "access-control-allow-origin" not in result.headers
+
+
+@pytest.mark.parametrize("origins", [("*",), (PAGE, "*")])
+def test_a_star_allows_every_origin(origins: tuple[str, ...]) -> None:
+    result = port(event(), enable_cors=True, cors_origins=origins).ask("POST", "/hook", "1", Origin="null")
+    assert result.status_code == 200
+    assert result.headers["access-control-allow-origin"] == "*"
+
+
+def test_a_preflight_tells_methods_and_headers_and_needs_no_credentials() -> None:
+    hooks = port(event(), event("PUT", name="Put"), **LISTED, **SERVER_ONLY)
+    result = hooks.ask(
+        "OPTIONS",
+        "/hook",
+        Origin=PAGE,
+        Access_Control_Request_Method="PUT",
+        Access_Control_Request_Headers="authorization, content-type",
+    )
+    assert (result.status_code, result.content) == (204, b"")
+    assert result.headers["access-control-allow-origin"] == PAGE
+    assert result.headers["access-control-allow-methods"] == "OPTIONS, POST, PUT"
+    assert result.headers["access-control-allow-headers"] == "authorization, content-type"
+    assert result.headers["access-control-max-age"] == "600"
+    assert "Origin" in result.headers["vary"]
+    assert hooks.published == []
+
+
+def test_a_preflight_of_another_origin_is_refused() -> None:
+    result = port(event(), **LISTED).ask("OPTIONS", "/hook", Origin=OTHER, Access_Control_Request_Method="POST")
+    assert (result.status_code, error_code(result)) == (403, "origin_not_allowed")
+
+
+def test_a_preflight_for_a_method_that_is_not_there_allows_nothing() -> None:
+    result = port(event(), **LISTED).ask("OPTIONS", "/hook", Origin=PAGE, Access_Control_Request_Method="PUT")
+    assert result.status_code == 204
+    assert "access-control-allow-origin" not in result.headers
+
+
+def test_headers_that_are_none_are_not_given_back() -> None:
+    result = port(event(), **LISTED).ask(
+        "OPTIONS",
+        "/hook",
+        Origin=PAGE,
+        Access_Control_Request_Method="POST",
+        Access_Control_Request_Headers="x\x01, (y)",
+    )
+    assert result.status_code == 204
+    assert "access-control-allow-headers" not in result.headers
+
+
+def test_routes_on_one_port_and_path_differ_in_their_origins() -> None:
+    both = Port(
+        route(event(), name="A", **LISTED),
+        route(event("PUT", name="B"), name="B"),
+    )
+    asks = {"Origin": PAGE}
+    assert "access-control-allow-origin" in both.ask("POST", "/hook", "1", **asks).headers
+    assert "access-control-allow-origin" not in both.ask("PUT", "/hook", "1", **asks).headers
+    preflight = both.ask("OPTIONS", "/hook", Access_Control_Request_Method="PUT", **asks)
+    assert "access-control-allow-origin" not in preflight.headers
+
+
+def test_pages_of_listed_origins_can_read_errors_too() -> None:
+    hooks = port(event(signature=GITHUB), **LISTED, **SERVER_ONLY)
+    unauthorized = hooks.ask("POST", "/hook", "1", Origin=PAGE)
+    unsigned = hooks.ask("POST", "/hook", "1", Origin=PAGE, Authorization=basic("bob:pä:ss"))
+    for result, code in ((unauthorized, "unauthorized"), (unsigned, "invalid_signature")):
+        assert error_code(result) == code
+        assert result.headers["access-control-allow-origin"] == PAGE

@@ -1,0 +1,66 @@
+"""Clients subscribe while amqtt goes through the subscriptions: that breaks no connection and costs no message."""
+
+import asyncio
+import threading
+from typing import Any
+
+from amqtt.contexts import Action
+from amqtt.plugins.base import BaseTopicPlugin
+
+from tests.benchmarks.mqtt_wire import Wire
+from tests.support.commands import SERVER_ROUTE
+from tests.support.embedded_broker import hosting
+
+LARGE = bytes(4_000_000)  # more than sockets take
+
+
+class Asking(BaseTopicPlugin):
+    """An ACL that takes its time for what a subscriber is sent."""
+
+    asked = threading.Event()
+    may = threading.Event()
+
+    async def topic_filtering(
+        self, *, session: Any = None, topic: str | None = None, action: Action | None = None
+    ) -> bool:
+        if action is Action.RECEIVE and topic == "news" and not self.asked.is_set():
+            self.asked.set()
+            await asyncio.to_thread(self.may.wait, 30)
+        return True
+
+
+def test_a_client_that_gets_retained_messages_stays_connected_when_others_subscribe() -> None:
+    with hosting(SERVER_ROUTE) as host:
+        for number in range(3):
+            host.wait(host.broker.retain_message(None, f"kept/{number}", LARGE))
+        watching = host.client("kept/#")
+        watching.messages(3)
+        # amqtt sends a client that connects what is retained for any filter that is in use.
+        newcomer = Wire(host.mqtt_port, "newcomer", timeout=10)
+        host.client("other")
+        for _ in range(3):
+            newcomer.expect(0x30)
+        newcomer.subscribe("own")
+        newcomer.close()
+
+
+def test_a_message_reaches_all_its_subscribers_when_others_come_and_go_meanwhile() -> None:
+    with hosting(SERVER_ROUTE, {f"{__name__}.Asking": {}}) as host:
+        subscribers = {name: Wire(host.mqtt_port, name, timeout=10) for name in ("leaving", "other", "last")}
+        for subscriber in subscribers.values():
+            subscriber.subscribe("news")
+        subscribers["last"].subscribe("+")
+        publisher = host.client()
+        publisher.publish("news", b"x")
+        assert Asking.asked.wait(30)
+        host.client("other/filter")
+        subscribers["leaving"].send(b"\xa2\x08\x00\x02\x00\x04news")  # UNSUBSCRIBE
+        subscribers["leaving"].expect(0xB0)
+        Asking.may.set()
+        assert subscribers["other"].messages() == [("news", b"x")]
+        received: list[tuple[str, bytes]] = []
+        while len(received) < 2:  # by both filters
+            received += subscribers["last"].messages()
+        assert received == [("news", b"x")] * 2
+        for subscriber in subscribers.values():
+            subscriber.close()

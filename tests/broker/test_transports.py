@@ -1,0 +1,112 @@
+"""Connections of MQTT clients that come, go, stay or say nothing keep neither descriptors nor the broker's end."""
+
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet
+from tests.support.commands import BRIDGE, SERVER_ROUTE, Workplace
+from tests.support.embedded_broker import SECONDS, hosting
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no MQTT"),
+        pytest.param(connect_packet("c")[:5], id="a part of a CONNECT"),
+        pytest.param(publish_packet("t", b"x"), id="a PUBLISH before the CONNECT"),
+    ],
+)
+def test_a_connection_that_amqtt_is_done_with_is_closed(sent: bytes) -> None:
+    with hosting(SERVER_ROUTE) as host, socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS) as peer:
+        peer.sendall(sent)
+        peer.shutdown(socket.SHUT_WR)
+        assert peer.recv(100) == b""
+
+
+def test_a_connection_whose_connect_is_refused_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "passwords").touch()
+    plugins = {
+        "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": False},
+        "amqtt.plugins.authentication.FileAuthPlugin": {"password_file": str(tmp_path / "passwords")},
+    }
+    with (
+        hosting(SERVER_ROUTE, plugins) as host,
+        socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS) as peer,
+    ):
+        peer.sendall(connect_packet("c", login=("stranger", "wrong")))
+        assert peer.recv(4) == b"\x20\x02\x00\x05"
+        assert peer.recv(100) == b""
+
+
+def test_a_broker_in_a_loop_of_its_own_ends_with_silent_and_deaf_clients() -> None:
+    with hosting(SERVER_ROUTE) as host:
+        silent = socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS)
+        deaf = Wire(host.mqtt_port, "deaf")
+        deaf.subscribe("large")
+        publisher = host.client()
+        for _ in range(20):
+            publisher.publish("large", bytes(1_000_000), qos=0)
+    silent.close()
+    deaf.sock.close()
+
+
+def come_and_go(port: int) -> list[socket.socket]:
+    Wire(port, "polite").close()
+    Wire(port, "rude").sock.close()
+    for data in (b"", b"garbage"):
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            peer.sendall(data)
+    with socket.create_connection(("127.0.0.1", port)) as peer:  # goes within its CONNECT, with a reset
+        peer.sendall(connect_packet("c")[:12])
+        Wire(port, "meanwhile").close()  # so that the broker has read these
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    Wire(port, "later").close()
+    return []
+
+
+def stay(port: int) -> list[socket.socket]:
+    return [Wire(port, "stays").sock]
+
+
+def say_nothing(port: int) -> list[socket.socket]:
+    return [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+
+
+def read_nothing(port: int) -> list[socket.socket]:
+    deaf, publisher = Wire(port, "deaf"), Wire(port, "publisher")
+    deaf.subscribe("large")
+    for _ in range(20):
+        publisher.send(publish_packet("large", bytes(1_000_000)))
+    publisher.send(publish_packet("last", b"", 1))
+    publisher.expect(0x40)
+    return [deaf.sock, publisher.sock]
+
+
+@pytest.mark.parametrize("bridged", [pytest.param(True, id="bridge"), pytest.param(False, id="no bridge")])
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("clients", [come_and_go, stay, say_nothing, read_nothing])
+def test_sigterm_ends_a_broker_whatever_its_clients_do(
+    tmp_path: Path, clients: Callable[[int], list[socket.socket]], loop: str, bridged: bool
+) -> None:
+    place = Workplace(tmp_path)
+    if not bridged:
+        place.configure((BRIDGE, ""))
+    if loop == "asyncio":
+        place.write("uvloop.py", "raise ImportError('not here')")
+    with place.serving() as running:
+        connected = clients(running.port)
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    assert any(line.endswith("Broker closed") for line in running.lines)
+    if bridged or clients is read_nothing:
+        assert "Traceback" not in "".join(running.lines)
+    unread = [line for line in running.lines if "message(s) are dropped" in line]
+    assert len(unread) == (clients is read_nothing)
+    for sock in connected:
+        sock.close()

@@ -1,0 +1,252 @@
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.language import grammar
+from tests.support.route_text import BASIC, write_secrets
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(*arguments: str) -> int:
+    return main(["check", *arguments])
+
+
+def test_good_files_give_0_and_a_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC)
+    assert check("a.lot") == 0
+    assert capsys.readouterr().out == "1 usable route, no faults\n"
+
+
+def test_files_without_faults_load_nothing_that_only_faults_or_other_commands_need(folder: Path) -> None:
+    (folder / "a.lot").write_text(BASIC + """WITH WHEN '{value.json.a} > 1' WITH BODY '{"b": {value.json.b}}'""")
+    (folder / "b.lot").write_text(BASIC.replace("ROUTE R", "ROUTE S"))
+    program = (
+        "import sys\nothers = set(sys.modules)  # what a measurement of coverage loads\n"
+        "import amqtt_rest_bridge.__main__ as command, tatsu\n"
+        "tatsu.compile = tatsu.tool.compile = None  # the parser is part of the package\n"
+        "assert command.main(['check', 'a.lot', 'b.lot']) == 0\n"
+        "print(*sorted(set(sys.modules) - others))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    loaded = set(run.stdout.splitlines()[-1].split())
+    needless = {"amqtt", "asyncio", "falcon", "jinja2", "jsonschema", "multiprocessing", "paho", "prometheus_client"}
+    needless |= {"rapidfuzz", "requests", "rich", "sqlite3", "sqlmodel", "ssl", "urllib3", "waitress", "yaml"}
+    assert loaded & needless == set()
+    ours = {name.split(".")[1] for name in loaded if name.startswith("amqtt_rest_bridge.")}
+    floors = {"catalogue", "errors", "files", "masking", "model", "placeholders", "secret_search", "sizes", "times"}
+    floors |= {"topics"}
+    assert ours - floors == {"__main__", "cli", "language"}
+
+
+def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
+    text = BASIC.replace("POST", "GET").replace("ROUTE R", "ROUTE S")
+    (folder / "b.lot").write_text(f"DEFINE MODEL X\n{text}WITH BODY '{{}}'")
+    assert check(".") == 1
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out.splitlines() == [
+        "a.lot:7:14: error: unknown setting METOD",
+        "hint: did you mean METHOD?",
+        "b.lot:1:1: notice: DEFINE MODEL X is skipped: only routes are read here",
+        "b.lot:10:11: warning: a GET with a BODY: many servers refuse or ignore it",
+        "hint: write POST, or leave BODY out",
+        "1 usable route, 1 error, 1 warning, 1 notice",
+    ]
+
+
+def test_the_name_of_a_file_cannot_forge_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a\nb.lot:1:1: error: \x1b[31mforged.lot").write_text(BASIC.replace("METHOD", "METOD"))
+    assert check(".") == 1
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("a\\nb.lot:1:1: error: \\x1b[31mforged.lot:7:14: error: ")
+    assert not [line for line in others if "forged" in line]
+    assert check("x\ny") == 2
+    assert "cannot read x\\ny: " in capsys.readouterr().err
+
+
+def test_warnings_and_notices_give_0(folder: Path) -> None:
+    (folder / "a.lot").write_text("DEFINE MODEL X\n" + BASIC + "WITH PAYLOAD '{}'")
+    assert check("a.lot") == 0
+
+
+def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD") + "DEFINE X\n")
+    assert check("--json", "a.lot") == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "path": "a.lot",
+            "line": 7,
+            "column": 14,
+            "severity": "error",
+            "message": "unknown setting METOD",
+            "hint": "did you mean METHOD?",
+        },
+        {
+            "path": "a.lot",
+            "line": 9,
+            "column": 1,
+            "severity": "notice",
+            "message": "DEFINE X is skipped: only routes are read here",
+            "hint": None,
+        },
+    ]
+
+
+def test_json_of_a_good_file_is_an_empty_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC)
+    assert check("a.lot", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_path_that_cannot_be_read_gives_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC)
+    assert check("a.lot", "none.lot") == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    reason = f"cannot read none.lot: No such file or directory (working directory: {folder})"
+    assert output.err == f"rest-bridge check: {reason}\n"
+
+
+@pytest.mark.parametrize("text", ["", "// nothing\n", "DEFINE MODEL X\n"])
+def test_paths_without_a_route_are_warned_of(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(text)
+    (folder / "n.lotnb").write_text("")
+    assert check("a.lot", "n.lotnb") == 0
+    output = capsys.readouterr().out
+    assert "a.lot:1:1: warning: there is no route of type REST_API here\n" in output
+    assert "0 usable routes, 1 warning" in output
+
+
+def test_route_without_define_gives_1_where_there_is_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.removeprefix("DEFINE "))
+    assert check("a.lot") == 1
+    assert "a.lot:1:1: error: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
+    (folder / "b.lot").write_text(BASIC)
+    assert check(".") == 0
+    assert "a.lot:1:1: warning: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
+
+
+def test_version_of_a_tree_that_is_not_installed_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "amqtt-rest-bridge unknown\n"
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (main(["--version"]), capsys.readouterr().out) == (0, f"amqtt-rest-bridge {version('amqtt-rest-bridge')}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"], ["check", "--no-such", "x"], ["chek", "x"]])
+def test_wrong_usage_gives_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "Usage: rest-bridge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["serve", "try"])
+def test_the_list_of_commands_is_the_same_whichever_command_follows_help(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert (main(["--help", name]), capsys.readouterr().out) == (0, listed)
+
+
+def test_secrets_dir_and_environment_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_secrets(folder / "secrets")
+    (folder / "a.lot").write_text(BASIC.replace('"in"', 'GET ENV "CHECKED_TOPIC" + GET SECRET "api-key"'))
+    assert check("a.lot", "--secrets-dir", "secrets") == 1
+    monkeypatch.setenv("CHECKED_TOPIC", "x/")
+    assert check("a.lot", "--secrets-dir", "secrets") == 0
+    assert check("a.lot") == 1
+
+
+@pytest.mark.parametrize("command", [[], ["check"], ["try"], ["serve"], ["status"]])
+def test_help_is_worth_reading(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    wanted = ["exit status:", "examples:", f"rest-bridge {command[0]} "] if command else ["check", "try", "*.lot"]
+    assert all(word in text for word in wanted)
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_module_runs_as_a_program(folder: Path) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
+    program = [sys.executable, "-m", "amqtt_rest_bridge", "check", "a.lot"]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("a.lot:7:14: error: unknown setting METOD\n")
+
+
+def test_reader_that_has_seen_enough_is_not_a_fault(folder: Path) -> None:
+    (folder / "a.lot").write_text(BASIC + "WITH NOTHING '1'\n" * 500)
+    program = [sys.executable, "-m", "amqtt_rest_bridge", "check", "a.lot"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run(program, cwd=folder, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.lot").write_text("DEFINE MODEL X\n" * 150 + BASIC + "        WITH METOD 1\n" * 260)
+    assert check("a.lot") == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("hint: ")]
+    assert [line.split(" ")[1] for line in lines[:-2]] == ["error:"] * 200
+    assert lines[-2:] == ["... and 60 errors, 150 notices more", "0 usable routes, 260 errors, 150 notices"]
+    assert check("--json", "a.lot") == 1
+    output = capsys.readouterr()
+    assert len(json.loads(output.out)) == 200
+    assert output.err == "... and 60 errors, 150 notices more\n"
+
+
+@pytest.mark.parametrize("part", [pytest.param(0.1, id="a tenth"), pytest.param(1, id="all", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("        WITH METOD 1\n", id="unknown settings"),
+        pytest.param('        WITH METHOD "GET"\n', id="one setting again and again"),
+        pytest.param("        and so on\n", id="text"),
+        pytest.param("        ADD EVENTS\n", id="unknown blocks"),
+        pytest.param("        /* \n", id="comments that are never closed"),
+        pytest.param("DEFINE ROUTE R WITH TYPE REST_API\n", id="routes of one line"),
+    ],
+)
+def test_a_notebook_of_8_mb_with_one_faulty_line_repeated_is_read_in_part_only(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, part: float
+) -> None:
+    for most in ("MOST_UNREADABLE", "_MOST_STATEMENTS"):
+        monkeypatch.setattr(grammar, most, int(part * getattr(grammar, most)))
+    cells = [{"kind": 2, "language": "lot", "value": BASIC + line * int(part * 8_000_000 / len(line))}]
+    (folder / "a.lotnb").write_text(json.dumps(cells))
+    assert check("a.lotnb") == 1
+    first = "a.lotnb#1:1:1: error: too much of this text cannot be read: it is read up to line "
+    assert capsys.readouterr().out.startswith(first)
+
+
+def test_text_outside_of_definitions_with_comments_that_are_never_closed_is_skipped(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.lot").write_text("/* closed */ // a */ b\n" + "see /*\n" * 200_000 + BASIC)
+    assert check("a.lot") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a.lot:2:1: notice: text outside of a definition is skipped", "1 usable route, 1 notice"
+    ]  # fmt: skip

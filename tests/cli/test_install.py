@@ -1,0 +1,462 @@
+"""`rest-bridge install`: what it fetches, checks and writes, and what faulty or hostile libraries cost."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import responses
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.install import library
+from tests.support.http_target import Target, answering, reply
+from tests.support.route_text import BASIC
+from tests.support.served_api import serving
+from tests.support.terminal import Terminal
+
+CONF = Path(__file__).parents[2] / "conf"
+ADDRESS = "https://library.example"
+URL = f"{ADDRESS}/api/templates/one"
+
+
+def cell(text: str = BASIC) -> dict[str, Any]:
+    return {"kind": 2, "language": "lot", "value": text}
+
+
+def answer(**notebooks: list[Any]) -> dict[str, Any]:
+    listed = [{"filename": f"{name}.lotnb", "cells": cells} for name, cells in notebooks.items()]
+    return {"template": {"id": "1", "title": "One", "url": URL, "notebooks": listed}}
+
+
+def named(filename: str) -> dict[str, Any]:
+    return {"template": {"title": "One", "notebooks": [{"filename": filename, "cells": [cell()]}]}}
+
+
+def install(*arguments: str) -> int:
+    return main(["install", "one", "--from", ADDRESS, "--into", "routes", *arguments])
+
+
+def written(folder: Path) -> list[str]:
+    """Every file below the folder, hidden ones included."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def web() -> Iterator[responses.RequestsMock]:
+    with responses.RequestsMock() as mock:
+        yield mock
+
+
+def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(folder, "--library", str(CONF / "library")) as api:
+        source = ["--from", f"http://127.0.0.1:{api.port}/"]
+        assert main(["install", "alert-to-chat", *source]) == 0
+        output = capsys.readouterr()
+        assert (output.err, output.out.splitlines()) == (
+            "",
+            [
+                "conf/routes/slack.lotnb: route AlertToSlack",
+                "conf/routes/discord.lotnb: route AlertToDiscord",
+                "calls: discord.com, hooks.slack.com",
+                "reads the topics: alerts/+",
+                "writes the topics: alert-delivery/failed",
+                "written into conf/routes: 2 files",
+            ],
+        )
+        draft = next(path.parent.name for path in CONF.glob("library/*/template.yaml") if "draft" in path.read_text())
+        assert main(["install", draft, *source]) == 1
+        assert "No published template" in capsys.readouterr().err
+    for name in ("slack.lotnb", "discord.lotnb"):
+        original = json.loads((CONF / "library" / "alert-to-chat" / name).read_text())
+        assert json.loads((folder / "conf" / "routes" / name).read_text()) == original
+    assert written(folder / "conf") == ["routes/discord.lotnb", "routes/slack.lotnb"]
+    assert main(["check", "conf/routes"]) == 0
+
+
+def test_redirects_are_followed_within_the_library_and_from_http_to_https(
+    folder: Path, web: responses.RequestsMock
+) -> None:
+    web.add("GET", URL.replace("https", "http"), status=301, headers={"Location": URL})
+    web.add("GET", URL, status=308, headers={"Location": "/moved/one"})
+    web.add("GET", f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
+    assert main(["install", "one", "--from", "http://me:pass@library.example", "--into", "routes"]) == 0
+    assert written(folder) == ["routes/a.lotnb"]
+    assert {call.request.headers["Authorization"] for call in web.calls} == {"Basic bWU6cGFzcw=="}
+
+
+def test_an_overloaded_library_is_asked_again(folder: Path, web: responses.RequestsMock) -> None:
+    web.add("GET", URL, status=503, headers={"Retry-After": "0"})
+    web.add("GET", URL, json=answer(a=[cell()]))
+    assert install() == 0
+    assert written(folder) == ["routes/a.lotnb"]
+    assert web.calls[0].request.headers["User-Agent"].startswith("amqtt-rest-bridge/")
+
+
+def test_the_library_is_reached_through_the_proxy_of_the_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode()))) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert main(["install", "one", "--from", "http://library.example/v1", "--into", "routes"]) == 0
+    assert [seen.line for seen in proxy.requests] == ["GET http://library.example/v1/api/templates/one HTTP/1.1"]
+
+
+def test_a_library_that_never_answers_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(library, "TOTAL_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["install", "one", "--from", address]) == 1
+    assert "has not answered in" in capsys.readouterr().err
+
+
+DEEP = b'{"template": {"title": "x", "notebooks": [{"filename": "a.lotnb", "cells": [{"a": ' + b"[" * 100_000
+NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1b[31m", "hint": "List them."}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        pytest.param({"status": 404, "json": NOT_FOUND}, r"404: No template \x1b[31m", id="no such template"),
+        pytest.param({"status": 404, "body": "<h1>gone"}, "answers with status 404\n", id="another site"),
+        pytest.param({"status": 500, "json": {"error": "boom"}}, "answers with status 500\n", id="failing"),
+        pytest.param({"body": "<html>"}, "not a template: JSON is malformed", id="a page"),
+        pytest.param({"body": b"\xff\xfe{"}, "not a template", id="not text"),
+        pytest.param({"body": DEEP}, "not a template", id="nested without end"),
+        pytest.param({"json": []}, "not a template: Expected `object`", id="a list"),
+        pytest.param({"json": {"template": {"title": "x"}}}, "missing required field `notebooks`", id="no notebooks"),
+        pytest.param({"json": answer(a=[7])}, "Expected `object`, got `int`", id="cells that are numbers"),
+        pytest.param({"json": answer()}, "no route of type REST_API", id="no notebook"),
+        pytest.param({"json": answer(a=[{"kind": 1}])}, "no route of type REST_API", id="no route"),
+        pytest.param({"body": b" " * (library.MAX_BYTES + 1)}, "more than 16777216 bytes", id="without end"),
+        pytest.param({"body": requests.ConnectionError("no")}, "it cannot be reached", id="away"),
+        pytest.param({"body": requests.ReadTimeout("slow")}, "does not answer in time", id="slow"),
+        pytest.param({"body": requests.exceptions.SSLError("self-signed")}, "cannot be verified", id="certificate"),
+        pytest.param({"body": requests.exceptions.ProxyError("no")}, "the proxy does not work", id="proxy"),
+        pytest.param({"body": requests.exceptions.ChunkedEncodingError("cut")}, "the exchange with it", id="cut off"),
+        pytest.param({"status": 302, "headers": {"Location": URL}}, "redirects more than 5 times", id="in circles"),
+        *(
+            pytest.param({"status": 302, "headers": {"Location": place}}, f"to another address, {shown}\n", id=place)
+            for place, shown in {
+                "http://library.example/x": "http://library.example/x",
+                "http://127.0.0.1:9464/api/routes": "http://127.0.0.1:9464/api/routes",
+                "//169.254.169.254/latest": "https://169.254.169.254/latest",
+                "file:///etc/passwd": "file:///etc/passwd",
+                "https://library.example:22/": "https://library.example:22/",
+                "https://me:pass@elsewhere.example/": "elsewhere.example/",
+            }.items()
+        ),
+        pytest.param({"status": 302, "headers": {"Location": "https://[x"}}, "not an address", id="to no address"),
+        pytest.param({"status": 302, "headers": {"Location": "https://x:9x/"}}, "not an address", id="to no port"),
+    ],
+)
+def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
+    folder: Path,
+    web: responses.RequestsMock,
+    capsys: pytest.CaptureFixture[str],
+    reply: dict[str, Any],
+    said: str,
+) -> None:
+    web.add("GET", URL, **reply)
+    web.assert_all_requests_are_fired = False
+    web.add("GET", "http://library.example/x", json=answer(a=[cell()]))
+    assert install() == 1
+    output = capsys.readouterr()
+    assert said in output.err
+    assert "\nhint: " in output.err
+    assert "\x1b" not in output.err
+    assert (output.out, written(folder)) == ("", [])
+
+
+@pytest.mark.parametrize(
+    "filename",
+    [
+        "../a.lotnb", "/tmp/a.lotnb", "b/a.lotnb", "..", "", ".a.lotnb", "b\\a.lotnb", "C:a.lotnb", "a\n.lotnb",
+        "a\0.lotnb", "a\u202e.lotnb", " a.lotnb", "a.py", "a.lotnb/", f"{'a' * 250}.lotnb",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_that_of_a_notebook_is_refused(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], filename: str
+) -> None:
+    web.add("GET", URL, json=named(filename))
+    assert install("--force") == 1
+    assert capsys.readouterr().err.startswith("rest-bridge install: the notebook ")
+    assert list(folder.iterdir()) == []
+
+
+def test_two_notebooks_of_one_name_are_refused(folder: Path, web: responses.RequestsMock) -> None:
+    web.add("GET", URL, json=answer(a=[cell()], A=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
+    assert install() == 1
+    assert written(folder) == []
+
+
+def test_an_error_in_one_notebook_is_reported_with_its_place_and_nothing_is_written(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty = cell(BASIC.replace("ROUTE R", "ROUTE S").replace("METHOD", "METOD"))
+    web.add("GET", URL, json=answer(a=[cell()], b=[{"kind": 1}, faulty]))
+    assert install() == 1
+    assert capsys.readouterr().err.splitlines()[:2] == [
+        "routes/b.lotnb#2:7:14: error: unknown setting METOD",
+        "hint: did you mean METHOD?",
+    ]
+    assert written(folder) == []
+
+
+def test_a_route_that_the_folder_has_already_is_an_error(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "routes").mkdir()
+    (folder / "routes" / "z.lot").write_text(BASIC)
+    web.add("GET", URL, json=answer(a=[cell()]))
+    assert install() == 1
+    assert "routes/a.lotnb#1:1:1: error: there are two routes R" in capsys.readouterr().err
+    assert written(folder) == ["routes/z.lot"]
+
+
+def test_only_notebooks_with_routes_are_written_and_remarked_on(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator = [{"kind": 2, "language": "python", "value": "print()"}, cell("DEFINE MODEL X\n")]
+    web.add("GET", URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
+    assert install() == 0
+    assert written(folder) == ["routes/solution.lotnb"]
+    remarks = capsys.readouterr().err
+    assert "routes/solution.lotnb#2:1:1: notice: " in remarks
+    assert "simulator" not in remarks
+
+
+def test_variables_and_secrets_are_named_with_what_is_missing(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THERE", "value-of-a-variable")
+    (folder / "token").write_text("value-of-a-secret")
+    route = BASIC.replace('"http://api.example.com"', 'GET ENV "AWAY"')
+    route += '        WITH BODY "{env.THERE} {secret.token} {secret.lost}"\n'
+    web.add("GET", URL, json=answer(a=[cell(route)]))
+    assert install("--secrets-dir", ".") == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out.splitlines() == [
+        "routes/a.lotnb: route R",
+        "calls: {env.AWAY}",
+        "reads the topics: in",
+        "reads the variable AWAY: missing; set it in the environment of the broker (or of this command)",
+        "reads the variable THERE: present",
+        "reads the secret lost: missing; put that file there, or name another folder: secrets_dir (check and try: "
+        "--secrets-dir)",
+        "reads the secret token: present",
+        "The broker does not load these routes, or any other change, before what is missing is there.",
+        "written into routes: 1 file",
+    ]
+    assert written(folder / "routes") == ["a.lotnb"]
+
+
+def test_a_file_that_exists_is_kept_unless_force_is_given(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "routes").mkdir()
+    mine = folder / "routes" / "b.lotnb"
+    mine.write_text("[]")
+    web.add("GET", URL, json=answer(a=[cell()], b=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
+    assert install() == 1
+    assert "routes/b.lotnb exists\nhint: --force" in capsys.readouterr().err
+    assert (written(folder), mine.read_text()) == (["routes/b.lotnb"], "[]")
+    assert install("--force") == 0
+    assert written(folder) == ["routes/a.lotnb", "routes/b.lotnb"]
+    assert "ROUTE S" in mine.read_text()
+
+
+def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: responses.RequestsMock) -> None:
+    (folder / "routes").mkdir()
+    outside = folder / "outside"
+    outside.write_text("mine")
+    (folder / "routes" / "a.lotnb").symlink_to(outside)
+    web.add("GET", URL, json=answer(a=[cell()]))
+    assert install() == 1
+    assert install("--force") == 0
+    assert not (folder / "routes" / "a.lotnb").is_symlink()
+    assert outside.read_text() == "mine"
+
+
+def test_what_is_written_already_is_taken_back_when_a_later_file_cannot_be(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "routes" / "c.lotnb").mkdir(parents=True)  # no file can have this name
+    (folder / "routes" / "b.lotnb").write_text("[]")
+    texts = {name: [cell(BASIC.replace("ROUTE R", f"ROUTE {name}"))] for name in "abc"}
+    web.add("GET", URL, json=answer(**texts))
+    assert install("--force") == 2
+    assert "cannot write into routes: " in capsys.readouterr().err
+    assert written(folder) == ["routes/b.lotnb"]
+    assert (folder / "routes" / "b.lotnb").read_text() == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["install", slug] for slug in ("..", ".", "", "a/b", "../a", "a\\b", "a\nb")),
+        *(["install", "one", "--from", f"http://{rest}"] for rest in ("", "a?b", "a#b", "a:x", "a b", "a\nb")),
+        *(["install", "one", "--from", address] for address in ("library.example", "file:///etc", "ftp://a")),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_for_is_a_usage_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("rest-bridge install: ")
+    assert written(folder) == []
+
+
+def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: responses.RequestsMock) -> None:
+    (folder / "routes").write_text("")
+    web.add("GET", URL, json=answer(a=[cell()]))
+    assert install() == 2
+    assert written(folder) == ["routes"]
+
+
+def test_the_password_of_an_address_is_not_shown(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, status=404)
+    assert main(["install", "one", "--from", "https://user:hunter2@library.example"]) == 1
+    assert "hunter2" not in capsys.readouterr().err
+    assert web.calls[0].request.headers["Authorization"].startswith("Basic ")
+
+
+FULL = """\
+DEFINE ROUTE Full WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH ENABLE_CLIENT "true"
+        WITH ENABLE_SERVER "true"
+        WITH SERVER_PORT 8181
+        WITH BASE_ADDRESS "https://api.example.com:8443/v1"
+        WITH OAUTH2_TOKEN_URL "https://id.example.net/token"
+        WITH OAUTH2_CLIENT_ID "x"
+        WITH OAUTH2_CLIENT_SECRET GET SECRET "client"
+        WITH SERVER_TOKEN {token}
+    ADD EVENT Out
+        WITH SOURCE_TOPIC "in/+"
+        WITH DESTINATION_TOPIC "out/\x1b[31m/{{topic.2}}"
+        WITH ERROR_TOPIC "failed"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/x"
+        WITH HEADERS
+            ADD X-API-Key {key}
+    ADD EVENT In
+        WITH METHOD "POST"
+        WITH ENDPOINT "/in"
+        WITH DESTINATION_TOPIC "received/{{request_id}}"
+        WITH REPLY_TOPIC "replies/{{request_id}}"
+"""
+FROM_OUTSIDE = FULL.format(token='GET ENV "CALLERS"', key='"{value.json.key}"').replace("\x1b[31m", "x")
+SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"').replace("\x1b[31m", "x")
+
+
+def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_written(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, json=answer(a=[cell(FROM_OUTSIDE)]))
+    assert install() == 0
+    assert [line.partition("; ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "routes/a.lotnb: route Full",
+        "calls: api.example.com:8443, id.example.net",
+        "reads the topics: in/+, replies/{request_id}",
+        "writes the topics: failed, out/x/{topic.2}, received/{request_id}",
+        "listens on the ports: 8181",
+        "reads the variable CALLERS: missing",
+        "reads the secret client: missing",
+        "The broker does not load these routes, or any other change, before what is missing is there.",
+        "written into routes: 1 file",
+    ]
+
+
+def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, json=answer(a=[cell(SAMPLES)]))
+    assert install("--yes") == 1
+    places = (
+        "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:9), "
+        "the header X-API-Key of route Full (routes/a.lotnb#1:18:13)"
+    )
+    output = capsys.readouterr()
+    assert f"rest-bridge install: the template publishes {places}; nothing was written\n" in output.err
+    assert "hint: everybody can read them: --allow-sample-credentials" in output.err
+    assert (output.out, written(folder)) == ("", [])
+    assert install("--allow-sample-credentials") == 0
+    assert f"published with the template, to be changed: {places}\n" in capsys.readouterr().out
+    assert written(folder) == ["routes/a.lotnb"]
+
+
+def test_a_notebook_over_1_mib_is_refused(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add("GET", URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
+    assert install() == 1
+    assert "the notebook big.lotnb has 1048" in capsys.readouterr().err
+    assert written(folder) == []
+
+
+def test_of_notebooks_with_thousands_of_faults_200_are_listed(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty = [cell(BASIC + "        WITH METOD 1\n" * 30_000)]
+    web.add("GET", URL, json=answer(a=faulty, b=faulty, c=faulty))
+    assert install() == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("routes/a.lotnb#1:") for line in lines) == 200
+    assert sum(line.endswith(" errors more") for line in lines) == 1
+    assert written(folder) == []
+
+
+def test_an_unknown_slug_is_answered_with_the_nearest_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(folder, "--library", str(CONF / "library")) as api:
+        source = ["--from", f"http://127.0.0.1:{api.port}/"]
+        assert main(["install", "sensor-rest-facad", *source]) == 1
+        assert capsys.readouterr().err.endswith("\nhint: did you mean sensor-rest-facade?\n")
+        assert main(["install", "wether-on-request", *source]) == 1
+        assert "hint: did you mean weather-on-request" in capsys.readouterr().err
+        assert main(["install", "weather", *source]) == 1
+        assert capsys.readouterr().err.endswith("\nhint: the library finds weather-on-request\n")
+        assert main(["install", "xyzzy", *source]) == 1
+        assert "\nhint: GET /api/templates lists the published templates" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answered", "status", "files"),
+    [
+        pytest.param([], "y\n", 0, ["routes/a.lotnb"], id="yes"),
+        pytest.param([], "n\n", 1, [], id="no"),
+        pytest.param([], "\n", 1, [], id="return alone"),
+        pytest.param(["--yes"], None, 0, ["routes/a.lotnb"], id="not asked"),
+    ],
+)
+def test_on_a_terminal_it_asks_before_it_writes(
+    folder: Path, arguments: list[str], answered: str | None, status: int, files: list[str]
+) -> None:
+    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode()))) as target:
+        terminal = Terminal(
+            "install", "one", "--from", f"http://127.0.0.1:{target.port}", "--into", "routes", *arguments, cwd=folder
+        )
+        if answered is not None:
+            terminal.expect(r"reads the topics: in\r\nWrite into routes\? \[y/N\]: ")
+            assert written(folder) == []
+            terminal.type(answered)
+        assert terminal.end() == status
+    assert written(folder) == files
+    assert ("[y/N]" in terminal.text) == (answered is not None)

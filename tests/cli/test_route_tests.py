@@ -1,0 +1,360 @@
+"""`rest-bridge test`, `try --request` and `replay`: routes tried without a broker, and failures published again."""
+
+import json
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.replay import messages_of
+from amqtt_rest_bridge.model import Publication
+from tests.support.commands import SERVER_ROUTE
+from tests.support.documents import FENCED, page
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import recording
+
+LIBRARY = Path(__file__).parents[2] / "conf" / "library"
+ROUTE = """
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG
+            WITH BASE_ADDRESS "http://api.example.com" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true"
+        ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "POST" WITH ENDPOINT "/{topic.2}"
+            WITH BODY '{"key": "{secret.key}", "level": {value.json.level}, "from": "{env.SITE}"}'
+            WITH DESTINATION_TOPIC "out/{response.status}" WITH PAYLOAD '{response.json.id}'
+            WITH WHEN '{value.json.level} > 1' WITH ERROR_TOPIC "wrong"
+        ADD EVENT S WITH METHOD "POST" WITH ENDPOINT "/hook/{id}" WITH DESTINATION_TOPIC "hook/{path.id}"
+            WITH RESPONSE '{"got": {body.json.n}}' WITH RETAIN "true"
+        ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "ask"
+            WITH REPLY_TOPIC "reply/{request_id}"
+"""
+TESTS = """
+environment: {SITE: plant}
+secrets: {key: k3y-k3y}
+tests:
+  - name: a call
+    message: {topic: in/a, payload: {level: 2}}
+    response: {status: 201, body: {id: 7}}
+    sends:
+      - {method: POST, url: "http://api.example.com/a", body: {key: k3y-k3y, level: 2, from: plant}}
+    publishes: [{topic: out/201, payload: 7}]
+    skipped: false
+  - name: a message that is skipped
+    message: {topic: in/a, payload: {level: 1}}
+    sends: []
+    publishes: []
+    skipped: true
+  - name: a server that is gone
+    message: {topic: in/a, payload: {level: 2}}
+    response: {error: connection_failed}
+    publishes: [{topic: wrong, failure: connection_failed}]
+  - name: a request
+    request: {method: POST, path: "/hook/7?x=1", body: {n: 1.50}}
+    answers: {status: 200, headers: {Content-Type: application/json}, body: {got: 1.5}}
+    publishes: [{topic: hook/7, payload_base64: eyJuIjoxLjV9, retain: true}]
+  - name: a reply
+    request: {path: /ask, body: "?"}
+    reply: {answer: 42}
+    answers: {status: 200, body: {answer: 42}}
+  - name: no reply
+    request: {path: /ask, body: "?"}
+    answers: {status: 504}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "r.lot").write_text(ROUTE)
+    (tmp_path / "r.test.yaml").write_text(TESTS)
+    return tmp_path
+
+
+def test_tests_that_hold_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["test", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("6 passed, 0 failed\n")
+
+
+def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace("level: 2, from", "level: 3, from"))
+    assert main(["test", str(folder / "r.test.yaml"), "--junit", str(folder / "report.xml")]) == 1
+    output = capsys.readouterr().out
+    assert "FAIL" in output
+    assert "sends[0].body" in output
+    (line,) = (line for line in output.splitlines() if '"level": 3' in line)
+    assert line.split(" ! ")[1].strip() == '"level": 2,'
+    assert "k3y-k3y" not in output
+    assert "5 passed, 1 failed" in output
+    suite = ET.parse(folder / "report.xml").getroot()
+    assert suite.attrib == {"name": "rest-bridge test", "tests": "6", "failures": "1"}
+    failures = [case.attrib["name"] for case in suite if case.find("failure") is not None]
+    assert failures == ["a call"]
+
+
+def test_a_failure_shows_values_as_the_test_file_has_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace("retain: true", "retain: false"))
+    assert main(["test", str(folder)]) == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " ! " in line)
+    assert line.split() == ["false", "!", "true"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("skipped: false", "skipt: false", "skipt is not known here"),
+        ("publishes: []", "publishes: {}", "must be a list"),
+        ("tests:", "more: 5\ntests:", "r.test.yaml: more is not known here"),
+        ("tests:", "tests: 5\nmore:", "tests: must be a list, not a whole number"),
+        ("path: /ask, body", "path: /ask, boddy", "tests[4].request: boddy is not known here; did you mean body?"),
+        ("message: {topic: in/a, payload: {level: 1}}", "message: 5", "tests[1].message: must be a mapping"),
+        ("message: {topic: in/a, payload: {level: 1}}", "latest: 5", "tests[1]: needs either a message or a request"),
+        ("environment: {SITE: plant}", "environment: [SITE]", "environment: must be a mapping, not a list"),
+        ("tests:", "routes: 5\ntests:", "routes: must be text or a list, not a whole number"),
+        ("status: 201", "status: abc", "tests[0].response.status: must be a whole number, not text"),
+        ("status: 201", "headers: [a]", "tests[0].response.headers: must be a mapping, not a list"),
+        ("status: 201", 'body_base64: "?"', "tests[0].response.body_base64: Invalid base64"),
+        ("{error: connection_failed}", "{error: gone}", "tests[2].response.error: Invalid enum value 'gone'"),
+        ("skipped: false", "skipped: maybe", "tests[0].skipped: must be a boolean, not text"),
+        ("- name: a call", "- time: noon", "tests[0].time: Invalid RFC3339"),
+        ("secrets: {key", "secrets: {../key", "cannot be the name of a secret"),
+        ("- name: no reply", "- name: {{{", "is not YAML"),
+    ],
+)
+def test_what_a_test_file_does_not_have_is_wrong_usage(
+    folder: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, said: str
+) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace(before, after, 1))
+    assert main(["test", str(folder)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_dates_of_yaml_are_the_texts_that_json_has_for_them(folder: Path) -> None:
+    case = """
+  - name: a day
+    time: 2026-02-01T12:00:00Z
+    message: {topic: in/a, payload: {level: 2, day: 2026-01-31}}
+    response: {body: {id: 2026-01-31}}
+    publishes: [{topic: out/200, payload: 2026-01-31}]
+"""
+    (folder / "r.test.yaml").write_text(TESTS + case)
+    assert main(["test", str(folder)]) == 0
+
+
+def test_paths_without_tests_are_wrong_usage_and_routes_with_errors_fail(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", str(folder / "r.lot")]) == 2
+    assert main(["test", str(folder / "gone")]) == 2
+    (folder / "r.lot").write_text(ROUTE.replace("ENABLE_CLIENT", "ENABLE_CLEINT"))
+    capsys.readouterr()
+    assert main(["test", str(folder)]) == 1
+    assert "unknown setting ENABLE_CLEINT" in capsys.readouterr().out
+    (folder / "r.test.yaml").unlink()
+    assert main(["test", str(folder)]) == 2
+
+
+OTHER = """
+    DEFINE ROUTE Other WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://b.example.com" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true"
+            WITH SERVER_TOKEN GET SECRET "token" WITH AUTHORIZATION "Bearer " + GET SECRET "key"
+        ADD EVENT E WITH SOURCE_TOPIC "{env.PLACE|here}/+" WITH METHOD "GET" WITH ENDPOINT "/"
+        ADD EVENT S WITH METHOD "POST" WITH ENDPOINT "/other" WITH DESTINATION_TOPIC "other"
+"""
+
+
+def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "other.lot").write_text(OTHER)
+    assert main(["test", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("6 passed, 0 failed\n")
+    path = folder / "other.test.yaml"
+    path.write_text("tests: [{message: {topic: here/a}}, {request: {path: /other}}, {message: {topic: in/a}}]")
+    assert main(["test", str(path), "--junit", str(folder / "report.xml")]) == 1
+    lot, r = folder / "other.lot", folder / "r.lot"
+    assert capsys.readouterr().out.splitlines() == [
+        f"FAIL {path}: test 1",
+        f"  {lot}:4:31: error: the test file has no secret token",
+        f"  hint: write a value for the test into {path}, as in secrets: {{token: abc}}",
+        f"  {lot}:4:81: error: the test file has no secret key",
+        f"  hint: write a value for the test into {path}, as in secrets: {{key: abc}}",
+        f"FAIL {path}: test 2",
+        "  for the reasons above",
+        f"FAIL {path}: test 3",
+        f"  {r}:6:23: error: the environment variable SITE is not set",
+        f"  hint: write a value for the test into {path}, as in environment: {{SITE: abc}}",
+        f"  {r}:6:23: error: the test file has no secret key",
+        f"  hint: write a value for the test into {path}, as in secrets: {{key: abc}}",
+        "0 passed, 3 failed",
+    ]
+    texts = [failure.text or "" for failure in ET.parse(folder / "report.xml").getroot().iter("failure")]
+    assert [text.count("error: ") for text in texts] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("template", sorted(path.name for path in LIBRARY.iterdir() if path.is_dir()))
+def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["test", str(LIBRARY / template)]) == 0, capsys.readouterr().out
+
+
+def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = FENCED.findall(page("amqtt_rest_bridge/language/EXAMPLES.md"))
+    pairs = [
+        (lot, test)
+        for (first, lot), (second, test) in pairwise(blocks)
+        if (first, second) == ("lot", "yaml") and "tests:" in test
+    ]
+    assert len(pairs) >= 5
+    assert all(len(lot.splitlines()) <= 12 for lot, _ in pairs[:3]), "the three jobs of a newcomer are short"
+    together = tmp_path / "together"
+    together.mkdir()
+    for number, (lot, test) in enumerate(pairs):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (together / f"{number}.lot").write_text(lot)
+        (together / f"{number}.test.yaml").write_text(test)
+        (folder / "example.lot").write_text(lot)
+        (folder / "example.test.yaml").write_text(test)
+        assert main(["check", str(folder), "--secrets-dir", str(_secrets(folder))]) == 0, capsys.readouterr().out
+        assert main(["test", str(folder)]) == 0, capsys.readouterr().out
+    assert main(["test", str(together)]) == 0, capsys.readouterr().out
+
+
+def _secrets(folder: Path) -> Path:
+    secrets = folder / "secrets"
+    secrets.mkdir()
+    for name in ("client-secret", "slack-secret", "api-token"):
+        (secrets / name).write_text("s3cret-s3cret")
+    return secrets
+
+
+def test_try_shows_which_credential_a_caller_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.lot").write_text("""
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_TOKEN "t0ken-t0ken"
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "a"
+    """)
+    assert main(["try", str(tmp_path), "--request", "POST /x"]) == 1
+    assert 'WWW-Authenticate: Bearer realm="R"' in capsys.readouterr().out.splitlines()
+
+
+def test_try_shows_the_answer_to_a_request_and_what_it_publishes(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITE", "plant")
+    (folder / "key").write_text("k3y-k3y")
+    arguments = ["try", str(folder), "--secrets-dir", str(folder), "--request", "POST /hook/7?x=1"]
+    assert main([*arguments, "--header", "X-A: b", "--payload", '{"n": 5, "key": "k3y-k3y"}']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["# route R, event S: POST /hook/{id}", "200 OK"]
+    assert '{"got": 5}' in lines
+    assert lines[-2:] == ["# would be published on hook/7, retained:", '{"n": 5, "key": "***"}']
+    assert main([*arguments, "--payload", "no JSON"]) == 1
+    assert "# nothing would be published" in capsys.readouterr().out
+    for wrong in (["--request", "/hook"], ["--request", "POST hook"], ["--request", "POST /x", "--header", "X"], []):
+        assert main(["try", str(folder), "--secrets-dir", str(folder), *wrong]) == 2
+    assert main([*arguments, "--topic", "in/a"]) == 2
+
+
+FAILING = """
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out" WITH ERROR_TOPIC "failed" WITH FAILURE_PAYLOAD "true"
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"source_topic": topic} for topic in (5, None, ["in"], "$SYS/a", "in/#", "", "a\0", "a\ud800", "x" * 65_536)],
+        *[{"payload": payload} for payload in (5, None, ["a"], {"a": 1}, "\ud800")],
+        *[{"payload_encoding": encoding} for encoding in ("base64", "utf-16", ["utf-8"], None)],
+    ],
+)
+def test_what_is_not_a_message_is_counted_and_stops_nothing(wrong: dict[str, object]) -> None:
+    kept = {"source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
+    payloads = [json.dumps(one).encode() for one in ({**kept, **wrong}, kept)]
+    assert messages_of(payloads) == ([Publication("in", b"a")], 1)
+
+
+def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with recording() as target, hosting(FAILING.format(url=target.url)) as host:
+        target.answer = lambda _: (500, b"")
+        client = host.client("out", "failed")
+        sent = [("in/a", b"text \xc3\xbc"), ("in/b", b"\x00\xff"), ("in/a", b"")]
+        for topic, payload in sent:
+            client.publish(topic, payload)
+        failures = [payload for _, payload in client.messages(3)]
+        encodings = {one["source_topic"]: one["payload_encoding"] for one in map(json.loads, failures)}
+        assert encodings == {"in/a": "utf-8", "in/b": "base64"}
+        assert sorted(messages_of(failures)[0], key=str) == sorted([Publication(*one) for one in sent], key=str)
+        file = tmp_path / "failures.jsonl"
+        file.write_bytes(b"\n".join([*failures, b"", b'{"no": "failure"}', b"[" * 3000]))
+        target.answer = lambda seen: (200, seen.body)
+        address = f"mqtt://127.0.0.1:{host.mqtt_port}"
+        assert main(["replay", "--from", str(file), "--broker", address, "--rate", "100/s", "--yes"]) == 1
+        assert sorted(client.messages(3)) == sorted(("out", payload) for _, payload in sent)
+        output = capsys.readouterr().out
+        assert "2 on in/a" in output
+        assert "1 without a message" in output
+        assert "1 cannot be read: damaged or cut off, line 6\n" in output
+        assert output.endswith("published 3 message(s)\n")
+        # amqtt sends it to whatever connects, as another client subscribes to it
+        client.publish("failed", failures[1], retain=True)
+        client.publish("kept", failures[0], retain=True)
+        assert main(["replay", "--from", "kept", "--broker", address, "--seconds", "1", "--yes"]) == 0
+        output = capsys.readouterr().out
+        assert output.endswith("published 1 message(s)\n")
+        assert "without" not in output
+
+
+def test_replay_asks_before_it_publishes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "failures.jsonl"
+    failure = {"source_topic": "in/a", "payload": "x", "payload_encoding": "utf-8"}
+    file.write_text(json.dumps(failure))
+    asked: list[str] = []
+
+    def answer_no(text: str) -> bool:
+        asked.append(text)
+        return False
+
+    monkeypatch.setattr("typer.confirm", answer_no)
+    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9"]) == 1
+    assert asked == ["Publish 1 message(s) to mqtt://127.0.0.1:9?"]
+    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9", "--yes"]) == 1
+    assert "cannot connect" in capsys.readouterr().err
+    file.write_text(json.dumps({**failure, "source_topic": "$schedule/R/E"}))
+    assert main(["replay", "--from", str(file)]) == 0
+    assert main(["replay", "--from", "a/#/b"]) == 2
+    assert main(["replay", "--from", str(file), "--rate", "5"]) == 2
+
+
+def test_failures_hold_no_payload_unless_the_event_says_so() -> None:
+    with recording() as target, hosting(FAILING.format(url=target.url).replace("FAILURE_PAYLOAD", "RETAIN")) as host:
+        target.answer = lambda _: (500, b"")
+        client = host.client("failed")
+        client.publish("in/a", b"x")
+        assert "payload" not in json.loads(client.message()[1])
+
+
+def test_lines_of_a_file_that_are_cut_off_or_damaged_are_named_and_the_exit_status_is_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"error": {"code": "timeout"}, "source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
+    texts = [json.dumps(whole), json.dumps(whole | {"payload_encoding": "base64"})]
+    lines = [texts[0], texts[0][:30], "", '{"error": {}}', texts[1]]
+    file = tmp_path / "failures.jsonl"
+    file.write_text("\n".join(lines[1:]))
+    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "      2 cannot be read: damaged or cut off, line 1, 4",
+        "      1 without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule",
+    ]
+    file.write_text("\n".join(lines))
+    with hosting(SERVER_ROUTE) as host:
+        client = host.client("in")
+        assert main(["replay", "--from", str(file), "--broker", f"mqtt://127.0.0.1:{host.mqtt_port}", "--yes"]) == 1
+        assert client.message() == ("in", b"a")
+    assert capsys.readouterr().out.splitlines()[0] == "      1 on in"

@@ -1,0 +1,276 @@
+"""`rest-bridge status` against a real broker, printed once and on a terminal."""
+
+import contextlib
+import json
+import logging
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.broker.command_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
+from tests.cli.test_status_table import status
+from tests.support.commands import SERVER_ROUTE, taken_port
+from tests.support.embedded_broker import Host, configuration, hosting, plain_broker
+from tests.support.http_ports import Raw, post
+from tests.support.http_target import Target, silent
+from tests.support.terminal import Terminal
+
+SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _amqtt_speaks_again() -> Iterator[None]:
+    """Undo what the command does to the log of its own process."""
+    level = logging.getLogger("amqtt").level
+    yield
+    logging.getLogger("amqtt").setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    """Run a broker on which anything may be retained: with the bridge, its status topics are its own."""
+    with plain_broker() as running:
+        yield running
+
+
+@pytest.fixture
+def retained(host: Host) -> Iterator[dict[str, bytes]]:
+    """Retain what a test wants; all of it is taken back at the end."""
+    topics = {f"$SYS/broker/routes/{name}/status": json.dumps(status(name)).encode() for name in ("b", "a")}
+    topics["$SYS/broker/routes/broken/status"] = b"no json"
+    topics["$SYS/broker/uptime"] = b"3"
+    for topic, payload in topics.items():
+        host.wait(host.broker.retain_message(None, topic, payload))
+    yield topics
+    for topic in list(host.broker.retained_messages):
+        host.wait(host.broker.retain_message(None, topic, b""))
+
+
+def url(host: Host, credentials: str = "") -> str:
+    return f"mqtt://{credentials}127.0.0.1:{host.mqtt_port}"
+
+
+def test_retained_statuses_are_printed_once(
+    host: Host, retained: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--broker", url(host)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == ["ROUTE", "a", "b", "a:", "b:", "counters"]
+    assert not any(line.endswith(" ") for line in shown)
+
+
+def test_json_is_a_list_of_the_payloads(
+    host: Host, retained: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--broker", url(host), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [status("a"), status("b")]
+
+
+def test_routes_without_a_status_are_an_empty_list(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--broker", url(host), "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
+    assert main(["status", "--broker", url(host)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("no route has a status yet")
+    assert main(["status", "--broker", url(host), "--group", "plant"]) == 0
+    assert capsys.readouterr().err.startswith("no worker of this group has a status yet")
+
+
+def test_every_one_of_many_statuses_is_there(host: Host, retained: dict[str, bytes]) -> None:
+    for number in range(500):
+        topic = f"$SYS/broker/routes/r{number}/status"
+        host.wait(host.broker.retain_message(None, topic, json.dumps(status(f"r{number}")).encode()))
+    assert len(snapshot(parse_address(url(host))).statuses) == 502
+
+
+def test_a_reload_that_failed_is_shown_until_one_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(SERVER_ROUTE)
+    reporting = Host(configuration(path, status_seconds=60, reload_seconds=0.02))
+    try:
+        client = reporting.client("$SYS/broker/routes/reload")
+        path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
+        failure = json.loads(client.message()[1])
+        assert (failure["errors"] >= 1, failure["message"].startswith(f"{path}:")) == (True, True)
+        assert main(["status", "--broker", url(reporting)]) == 0
+        shown = capsys.readouterr().err
+        assert shown.startswith("reload failed ")
+        assert f"current routes: 2 errors in the route files, the first: {path}:1:1: error: route R has no" in shown
+        path.write_text(SERVER_ROUTE)
+        assert client.message() == ("$SYS/broker/routes/reload", b"")
+        assert main(["status", "--broker", url(reporting)]) == 0
+        assert capsys.readouterr().err == ""
+    finally:
+        reporting.stop()
+
+
+def test_seconds_are_how_long_it_listens(host: Host) -> None:
+    topic, payload = "$SYS/broker/routes/late/status", json.dumps(status("late")).encode()
+    stop = threading.Event()
+
+    def publish() -> None:
+        while not stop.wait(0.02):
+            host.wait(host.broker.internal_message_broadcast(topic, payload))
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        assert [one["name"] for one in snapshot(parse_address(url(host)), 0.5).statuses] == ["late"]
+    finally:
+        stop.set()
+        publishing.join()
+
+
+def test_status_that_the_plugin_publishes_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with hosting(SERVER_ROUTE, status_seconds=1) as reporting:
+        client = reporting.client("$SYS/broker/routes/+/status")
+        client.message()
+        assert main(["status", "--broker", url(reporting), "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["name"], one["type"], one["health"]) == ("Intake", "REST_API", "Green")
+
+
+def test_a_route_that_refuses_its_callers_says_so_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded = SERVER_ROUTE.replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "a-long-token"\n        WITH SERVER_PORT')
+    with hosting(guarded, status_seconds=0.1) as reporting, Raw(reporting.http_port) as raw:
+        assert raw.ask(post("/webhook", b"x", "Authorization: Bearer wrong")).status == 401
+        client = reporting.client("$SYS/broker/routes/Intake/status")
+        while json.loads(client.message()[1])["health"] != "Yellow":
+            pass
+        assert main(["status", "--broker", url(reporting)]) == 0
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert "Intake: callers refused: 1 of the last 1 requests, the last one with 401 unauthorized" in shown
+    assert shown[1].split()[:2] == ["Intake", "Yellow"]
+
+
+def test_it_ends_although_statuses_are_published_without_a_pause(capsys: pytest.CaptureFixture[str]) -> None:
+    with hosting(SERVER_ROUTE, status_seconds=0.01) as reporting:
+        reporting.client("$SYS/broker/routes/+/status").messages(3)
+        assert main(["status", "--broker", url(reporting), "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["Intake"]
+
+
+class _SeenEnoughError(Exception):
+    """The test has seen what it waited for."""
+
+
+def test_table_follows_changes_and_removals(host: Host, retained: dict[str, bytes]) -> None:
+    seen: list[list[str]] = []
+
+    def show(overview: Overview) -> None:
+        seen.append(sorted(one["name"] for one in overview.statuses))
+        topic = "$SYS/broker/routes/a/status"
+        if len(seen) == 1:
+            host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/new/status", b'{"name": "new"}'))
+        elif "new" in seen[-1] and "a" in seen[-1]:
+            host.wait(host.broker.internal_message_broadcast(topic, b""))
+        elif "new" in seen[-1]:
+            raise _SeenEnoughError
+
+    with pytest.raises(_SeenEnoughError):
+        follow(parse_address(url(host)), SECONDS, show)
+    assert seen[0] == ["a", "b"]
+    assert seen[-1] == ["b", "new"]
+
+
+def test_table_ends_after_its_seconds(host: Host, retained: dict[str, bytes]) -> None:
+    shown: list[int] = []
+    follow(parse_address(url(host)), 0.2, lambda overview: shown.append(len(overview.statuses)))
+    assert shown[-1] == 2
+
+
+def test_end_of_the_broker_ends_the_table() -> None:
+    with hosting(SERVER_ROUTE) as ending:
+        stops = threading.Thread(target=ending.stop)
+        address = parse_address(url(ending))
+        with pytest.raises(BrokerUnavailableError, match=f"^{address.shown} closed the connection$"):
+            follow(address, SECONDS, lambda _: stops.start() if stops.ident is None else None)
+        stops.join()
+        ending.stop = lambda: None  # type: ignore[method-assign]  # it has
+
+
+@contextlib.contextmanager
+def ignored(number: signal.Signals) -> Iterator[None]:
+    """Ignore a signal, also in the processes that are started meanwhile."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_terminal_shows_the_table_in_place_until_interrupted(
+    host: Host, retained: dict[str, bytes], number: signal.Signals
+) -> None:
+    terminal = Terminal("status", "--broker", url(host, "u:geheim@"))
+    terminal.expect(r"\x1b\[Hmqtt://127\.0\.0\.1:\d+  \d\d:\d\d:\d\d  2 routes: 2 Green  \(Ctrl-C ends\) *\r?\n")
+    terminal.expect(r"a +\x1b\[32mGreen *\x1b\[0m")
+    host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/a/status", b'{"name": "a", "health": "Red"}'))
+    terminal.expect(r"\x1b\[H.*2 routes: 1 Red, 1 Green")
+    terminal.expect(r"a +\x1b\[31mRed *\x1b\[0m")
+    terminal.process.send_signal(number)
+    assert terminal.end() == 130
+    assert "geheim" not in terminal.text
+    assert {"\x1b[?1049h", "\x1b[?25l"} <= set(re.findall(r"\x1b\[\?\d+[hl]", terminal.text.partition("mqtt://")[0]))
+    before, back, last = terminal.text.rpartition("\x1b[?1049l")
+    assert back
+    assert "\x1b[?25h" in terminal.text
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", last)
+    assert re.fullmatch(r"mqtt://.*\r\nROUTE .*\r\na .*\r\nb .*\r\nb: timeout .* ago\)\r\n", plain, re.DOTALL)
+    assert all(len(re.sub(r"\x1b\[[\d;?]*\w", "", line)) <= 90 for line in re.split(r"\r\n|\x1b\[H", before))
+
+
+def test_terminate_ends_the_table_where_interrupts_are_ignored(host: Host, retained: dict[str, bytes]) -> None:
+    with ignored(signal.SIGINT):  # as a shell starts the background jobs of a script
+        terminal = Terminal("status", "--broker", url(host))
+    terminal.expect(r"2 routes: 2 Green")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.end() == 130
+    assert terminal.text.count("\x1b[?1049h") == terminal.text.count("\x1b[?1049l") == 1
+
+
+def test_terminal_without_colours_has_none(host: Host, retained: dict[str, bytes]) -> None:
+    terminal = Terminal("status", "--broker", url(host), "--seconds", "0.1", NO_COLOR="1")
+    assert terminal.end() == 0
+    assert re.search(r"\na +Green ", terminal.text)
+    assert "\x1b[32m" not in terminal.text
+
+
+def test_terminal_is_given_back_when_the_broker_cannot_be_reached() -> None:
+    with taken_port() as port:
+        pass
+    terminal = Terminal("status", "--broker", f"mqtt://127.0.0.1:{port}")
+    assert terminal.end() == 1
+    assert terminal.text.endswith("connection refused; is the broker running?\r\n")
+    assert terminal.text.count("\x1b[?1049h") == terminal.text.count("\x1b[?1049l")
+
+
+def test_interrupt_while_connecting_ends_it() -> None:
+    with Target(silent) as target:
+        terminal = Terminal("status", "--broker", f"mqtt://127.0.0.1:{target.port}")
+        terminal.expect(r"\x1b\[\?1049h")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+
+
+def test_terminal_of_80_columns_shows_every_number_and_the_whole_name(host: Host, retained: dict[str, bytes]) -> None:
+    name = "Intake_of_orders_from_Porto_and_its_two_warehouses.v2"
+    payload = json.dumps(status(name, latency_ms={"p50": 324.54, "p99": 12345.67})).encode()
+    host.wait(host.broker.retain_message(None, f"$SYS/broker/routes/{name}/status", payload))
+    terminal = Terminal("status", "--broker", url(host), "--seconds", "0.1", columns=80, NO_COLOR="1")
+    assert terminal.end() == 0
+    last = re.sub(r"\x1b\[[\d;?]*\w", "", terminal.text.rpartition("\x1b[?1049l")[2]).splitlines()
+    table = [line for line in last if not line.startswith(("mqtt:", "counters", "a:", "b:", f"{name}:", "("))]
+    assert all(len(line) <= 80 for line in table)
+    words = " ".join(table).split()
+    assert {"324.5", "12345.7", "1234", "1200", "30", "7", "4", "5", "16", "Green", "connected"} <= set(words)
+    assert name in "".join(line.partition(" ")[0] for line in table)
+    assert any(line.startswith("counters of up to ") for line in last)

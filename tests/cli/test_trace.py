@@ -1,0 +1,108 @@
+"""`rest-bridge trace` against a real broker: what is printed, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.trace import line
+from tests.support.admin_client import TOKEN, admin_of, client_route
+from tests.support.embedded_broker import Client, Host, hosting
+from tests.support.http_recorder import Recorder, recording
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+@contextmanager
+def tracing(host: Host, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "amqtt_rest_bridge", "trace", "--admin", f"http://127.0.0.1:{admin_of(host).port}"]
+    environment = {**os.environ, "REST_BRIDGE_ADMIN_TOKEN": TOKEN}
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str], client: Client, topic: str) -> str:
+    """Publish until a line comes; nothing tells when the command has begun to follow."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    try:
+        while not (text := process.stdout.readline()):
+            client.publish(topic, b"secret payload")
+    finally:
+        os.set_blocking(process.stdout.fileno(), True)
+    return text
+
+
+def test_a_line_for_each_message_with_its_request_and_result(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0) as host, tracing(host, "--route", "Orders") as process:
+        told = first_line(process, host.client(), "orders/7")
+        assert f"Orders/Send  orders/7  POST {target.url}/new/7  200  " in told
+        assert re.search(r" ms  run [0-9a-f-]{36}\n$", told)
+        assert "payload" not in told
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_with_json_each_line_is_an_object_and_a_topic_filter_narrows_it(target: Recorder) -> None:
+    with (
+        hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host,
+        tracing(host, "--json", "--topic", "other/#") as process,
+    ):
+        client = host.client()
+        client.publish("orders/1", b"")
+        record = json.loads(first_line(process, client, "other/1"))
+        assert (record["kind"], record["topic"], record["route"]) == ("message", "other/1", None)
+
+
+def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
+    target: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unused_port: int
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "wrong")
+    assert main(["trace", "--admin", f"http://127.0.0.1:{unused_port}"]) == 1
+    assert "is admin_port set" in capsys.readouterr().err
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        assert main(["trace", "--admin", f"http://127.0.0.1:{admin_of(host).port}"]) == 1
+        assert "The token is missing or wrong" in capsys.readouterr().err
+    assert main(["trace", "--admin", "localhost"]) == 2
+    with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
+        first_line(process, host.client(), "other")
+        os.kill(host.plugin.service.processes[0].pid, signal.SIGKILL)
+        assert process.wait(20) == 1
+        assert process.stderr is not None
+        assert "closed the connection" in process.stderr.read()
+
+
+def test_a_route_that_is_not_there_ends_the_command_with_the_name_that_was_meant(
+    target: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin = f"http://127.0.0.1:{admin_of(host).port}"
+        assert main(["trace", "--admin", admin, "--route", "Ordres"]) == 1
+        assert capsys.readouterr().err == "rest-bridge trace: there is no route Ordres; did you mean Orders?\n"
+        assert main(["trace", "--admin", admin, "--route", "x\ny"]) == 1
+        assert capsys.readouterr().err == "rest-bridge trace: there is no route x\\ny; routes: Orders\n"
+
+
+def test_what_a_publisher_writes_cannot_forge_a_line() -> None:
+    record = {"time": "2026-01-31T12:00:00.123Z", "kind": "message", "topic": "a\n12:00 forged\x1b[31m", "code": None}
+    assert line(record) == "12:00:00.123  message   -  a\\n12:00 forged\\x1b[31m"

@@ -1,0 +1,71 @@
+"""`amqtt -c conf/broker.yaml`: the shipped configuration run by amqtt's own command, without `rest-bridge serve`."""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+CONF: Final = Path(__file__).parents[2] / "conf"
+SECONDS: Final = 60
+
+
+@contextmanager
+def amqtt(folder: Path, api_port: int) -> Iterator["subprocess.Popen[str]"]:
+    """Run the command with the shipped files, the template API on a given port and everything else on free ones."""
+    shutil.copytree(CONF, folder / "conf")
+    broker, demo = folder / "conf/broker.yaml", folder / "conf/routes/demo.lot"
+    text = broker.read_text().replace("127.0.0.1:1883", "127.0.0.1:0")
+    broker.write_text(text.replace("# port: 8000", f"port: {api_port}"))
+    demo.write_text(demo.read_text().replace("'8080'", "'0'"))
+    command = [str(Path(sys.executable).with_name("amqtt")), "-c", "conf/broker.yaml"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def address(running: "subprocess.Popen[str]", words: str) -> str:
+    """Wait for the line that begins an address with these words."""
+    assert running.stdout is not None
+    line = next(line for line in running.stdout if words in line)
+    return line.partition(words)[2].partition(",")[0].strip()
+
+
+def family(pid: int) -> list[int]:
+    """Return descriptors of a process and its children, readable once each has ended."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [os.pidfd_open(each) for each in (pid, *map(int, children))]
+
+
+def test_it_serves_both_halves_and_sigterm_leaves_no_process_behind(tmp_path: Path) -> None:
+    with amqtt(tmp_path, 0) as running:
+        server, api = address(running, "server mode listens on "), address(running, "template API on ")
+        hook = urllib.request.Request(f"{server}/webhook", data=b"hello", method="POST")
+        for asked in (hook, f"{api}/api/templates"):
+            with urllib.request.urlopen(asked, timeout=SECONDS) as response:
+                assert response.status == 200
+        descriptors = family(running.pid)
+        assert len(descriptors) == 3
+        running.send_signal(signal.SIGTERM)
+        for descriptor in descriptors:
+            assert select.select([descriptor], [], [], SECONDS)[0] == [descriptor]
+            os.close(descriptor)
+        assert running.wait(SECONDS) == -signal.SIGTERM
+
+
+def test_a_port_of_ours_that_is_taken_ends_it_with_the_reason(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with amqtt(tmp_path, port) as running:
+            output, _ = running.communicate(timeout=SECONDS)
+    assert running.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in output

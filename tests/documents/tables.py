@@ -1,0 +1,88 @@
+"""The reference's tables of settings, placeholders and codes, made from the tables that the code works with.
+
+    python -m tests.documents.tables
+
+prints them; a test compares the pages of the reference with them.
+"""
+
+from collections.abc import Iterable
+
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
+from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
+
+PLAIN = {
+    *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
+    *("USERNAME", "PASSWORD", "USE_SSL", "IGNORE_CERT_ERRORS", "ENABLE_CORS", "CORS_ORIGINS"),
+    *("SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT", "BODY", "HEADERS"),
+}
+"""The settings of the specified language; all others are extensions of it."""
+
+_MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
+
+
+def setting_table(kind: BlockKind) -> str:
+    """Make the table of a block's settings; *ext* marks what goes beyond the plain language."""
+    rows = (
+        (_name(row), row.allowed, _default(row), _MODES[row.applies], row.meaning, f"`WITH {row.name} {row.example}`")
+        for row in PARAMETERS[kind].values()
+    )
+    return _table(("Setting", "Value", "Default", "Mode", "Meaning", "Example"), rows)
+
+
+def placeholder_table() -> str:
+    """Make the table of placeholders."""
+    rows = (
+        (", ".join(f"`{written}`" for written in kind.written), _modes(kind.modes), kind.meaning)
+        for kind in PLACEHOLDERS
+    )
+    return _table(("Placeholder", "Mode", "Replaced by"), rows)
+
+
+def failure_table() -> str:
+    """Make the table of client mode's codes."""
+    return _table(
+        ("code", "cause", "what to do"), ((_anchored(row), row.meaning, row.hint) for row in FAILURES.values())
+    )
+
+
+def answer_table() -> str:
+    """Make the table of error answers."""
+    rows = ((row.status[:3], _anchored(row), row.meaning, row.hint, row.published) for row in ANSWERS.values())
+    return _table(("status", "`error.code`", "when", "what to do", "published?"), rows)
+
+
+def _anchored(row: FailureRow | AnswerRow) -> str:
+    return f'<a id="{row.anchor}"></a>`{row.code}`'
+
+
+def _modes(modes: tuple[Mode, ...]) -> str:
+    if modes == (Mode.RESULT,):
+        return "client: PAYLOAD, DESTINATION_TOPIC"
+    return " and ".join(mode for mode in modes if mode is not Mode.RESULT)
+
+
+def _name(row: Parameter) -> str:
+    return f"`{row.name}`" if row.name in PLAIN else f"`{row.name}` *ext*"
+
+
+def _default(row: Parameter) -> str:
+    return f"`{row.default}`" if row.default is not None else ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def main() -> None:
+    """Print all tables with a heading each."""
+    for kind in BlockKind:
+        print(f"#### `{kind}`\n\n{setting_table(kind)}")
+    print(f"#### Placeholders\n\n{placeholder_table()}")
+    print(f"#### Failure codes\n\n{failure_table()}")
+    print(f"#### Answers\n\n{answer_table()}")
+
+
+if __name__ == "__main__":
+    main()

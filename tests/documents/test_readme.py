@@ -1,0 +1,199 @@
+"""The documents' tables are the code's, their links lead somewhere, the tests that they name are there."""
+
+import configparser
+import dataclasses
+import json
+import re
+
+import pytest
+import yaml
+
+from amqtt_rest_bridge.admin.metrics import METRICS
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
+from amqtt_rest_bridge.errors import FailureCode
+from amqtt_rest_bridge.model import RestApiConfig, Route
+from amqtt_rest_bridge.processes.settings import Settings
+from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
+from amqtt_rest_bridge.worker.settings import WorkerSettings
+from template_api import config
+from template_api.errors import ApiError
+from tests.support.documents import PAGES, REFERENCE, ROOT, anchors, codes, links, page, rows, section
+
+INDEX = page("amqtt_rest_bridge/README.md")
+ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
+ADMIN = page("amqtt_rest_bridge/admin/README.md")
+BRIDGE = page("amqtt_rest_bridge/bridge/README.md")
+API = page("template_api/README.md")
+
+
+def written(default: object) -> str:
+    if default is None:
+        return "null"
+    return f"`{default}`" if isinstance(default, str) else str(default)
+
+
+def test_the_plugins_settings_and_defaults_are_the_codes() -> None:
+    table = {codes(row[0])[0]: row[1] for row in rows(section(INDEX, "Configuration")) if codes(row[0])}
+    defaults = {field.name: written(field.default) for field in dataclasses.fields(Settings)}
+    assert table == defaults | {"routes": "required"}
+
+
+def test_the_failure_codes_are_the_codes() -> None:
+    table = [codes(row[0])[0] for row in rows(section(BRIDGE, "Failure codes")) if codes(row[0])]
+    assert sorted(table) == sorted(code.value for code in FailureCode)
+    assert table == list(FAILURES)
+
+
+def test_the_metrics_and_their_types_are_the_codes() -> None:
+    table = {codes(row[0])[0]: row[1] for row in rows(section(ADMIN, "Admin port")) if row[0].startswith("`rest_")}
+    assert table == {name: kind for name, (kind, _) in METRICS.items()}
+
+
+@pytest.mark.parametrize("name", ["grafana-dashboard.json", "prometheus-alerts.yaml"])
+def test_the_dashboard_and_the_alerts_use_metrics_that_exist(name: str) -> None:
+    text = (ROOT / "conf" / name).read_text()
+    assert (json.loads(text) if name.endswith("json") else yaml.safe_load(text)) is not None
+    used = {re.sub("_(bucket|sum|count)$", "", one) for one in re.findall(r"rest_bridge_\w+", text)}
+    assert used <= set(METRICS)
+    assert {"rest_bridge_health", "rest_bridge_queued", "rest_bridge_reload_errors"} <= used
+
+
+def test_server_modes_answers_are_the_codes() -> None:
+    errors = [row for row in rows(section(BRIDGE, "Answers")) if row[0] >= "400" and row[0].isdigit()]
+    listed = [(row[0], *codes(row[1])) for row in errors]
+    assert sorted(listed) == sorted((row.status[:3], code) for code, row in ANSWERS.items())
+
+
+@pytest.mark.parametrize("row", [*FAILURES.values(), *ANSWERS.values()], ids=lambda row: row.anchor)
+def test_each_code_has_one_anchor_that_its_message_names(row: FailureRow | AnswerRow) -> None:
+    """A failure names its code, an answer status and code."""
+    assert BRIDGE.count(f'<a id="{row.anchor}"></a>') == 1
+    assert row.anchor in anchors(BRIDGE)
+    shown = row.code if isinstance(row, FailureRow) else f"{row.status[:3]} {row.code}"
+    assert row.anchor == shown.replace(" ", "-")
+
+
+def test_the_status_fields_are_the_codes() -> None:
+    status = RouteStatistics(Route("R", RestApiConfig()), 1, 0.0, QueueBytes(1)).status(0.0)
+    table = [name for row in rows(section(ADMIN, "Route status")) for name in codes(row[0])]
+    assert sorted(table) == sorted(status)
+    described = {name for row in rows(section(ADMIN, "Route status")) for name in codes(row[1])}
+    assert described >= {*status["messages"], *status["errors"], *status["latency_ms"], *status["wait_ms"]}
+
+
+def classes(base: type[ApiError]) -> list[type[ApiError]]:
+    return [base, *(found for derived in base.__subclasses__() for found in classes(derived))]
+
+
+def test_the_template_apis_errors_are_the_codes() -> None:
+    table = [row for row in rows(section(API, "Errors")) if row[0].isdigit()]
+    listed = {code for row in table for code in codes(row[1]) if code[0] != "/"}
+    assert listed == {found.code for found in classes(ApiError)}
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(config.Settings), ids=lambda field: field.name)
+def test_the_template_apis_settings_are_the_codes(field: "dataclasses.Field[object]") -> None:
+    table = section(API, "Settings")
+    (row,) = [row for row in rows(table) if row[0] == f"`{field.name}`"]
+    assert row[1] == f"`--{field.name.replace('_', '-')}`"
+    assert row[2] == f"`TEMPLATE_API_{field.name.upper()}`"
+    if field.default is not None:
+        assert row[3] == f"`{field.default}`"
+
+
+def test_the_two_commands_are_on_the_first_screen() -> None:
+    first = page("README.md").splitlines()[:40]
+    venv = "python3 -m venv .venv"
+    assert f"{venv} && .venv/bin/pip install . && .venv/bin/rest-bridge serve -c conf/broker.yaml" in first
+    assert f"{venv} && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest" in first
+
+
+def test_the_tests_that_show_a_guarantee_are_there() -> None:
+    guaranteed = section(page("tests/README.md"), "What is guaranteed, and what is not")
+    named = [code.split("::") for row in rows(guaranteed) for code in codes(row[-1]) if "::" in code]
+    assert len(named) > 10
+    for file, name in named:
+        folder, _, module = file.rpartition("/")
+        tests = (ROOT / "tests" / folder / f"test_{module}.py").read_text(encoding="utf-8")
+        assert f"\ndef test_{name}(" in tests, f"{file}::{name}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = page(name)
+    for path, anchor in links(text):
+        linked = (ROOT / name).parent / path if path else ROOT / name
+        assert linked.exists(), path
+        assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), (path, anchor)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if "/" in name])
+def test_a_page_opens_with_a_paragraph_and_a_table_of_contents(name: str) -> None:
+    text = page(name)
+    opening, contents, _ = text.partition("\nContents: ")
+    assert contents
+    assert 1 <= len(opening.partition("\n")[2].strip().splitlines()) < 15
+    listed = {anchor for path, anchor in links(section(text.replace("Contents:", "## Contents\n", 1), "Contents"))}
+    assert listed == anchors("\n".join(line for line in text.splitlines() if line.startswith(("## ", "```"))))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_at_most_4500_words(name: str) -> None:
+    most = 5600 if name == "conf/README.md" else 4500
+    assert len(page(name).split()) <= most
+
+
+def test_the_index_names_every_page_of_the_reference() -> None:
+    listed = {path for path, _ in links(section(INDEX, "Pages"))}
+    assert {f"amqtt_rest_bridge/{path}" for path in listed} == {*REFERENCE} - {"amqtt_rest_bridge/README.md"}
+
+
+def test_the_first_page_is_short() -> None:
+    assert len(page("README.md").splitlines()) <= 250
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("amqtt_rest_bridge", ARCHITECTURE), ("template_api", section(API, "Architecture"))],
+    ids=["amqtt_rest_bridge", "template_api"],
+)
+def test_the_architecture_names_files_and_folders_that_are_there_and_every_folder(name: str, text: str) -> None:
+    package = ROOT / name
+    written = codes(text)
+    named = {code for code in written if code.endswith((".py", "/", ".tatsu")) and code != "__init__.py"}
+    assert [code for code in named if not list(package.rglob(code)) and not (ROOT / code).exists()] == []
+    assert {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} <= named
+
+
+def test_the_architecture_names_every_package_that_is_needed() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    needed = re.findall(r"^[A-Za-z0-9-]+", metadata["options"]["install_requires"], re.MULTILINE)
+    assert [name for name in needed if name not in ARCHITECTURE] == []
+
+
+def test_the_benchmarks_that_are_listed_are_there() -> None:
+    listed = [codes(row[0])[0] for row in rows(section(page("tests/README.md"), "Benchmarks")) if codes(row[0])]
+    assert len(listed) > 5
+    assert [name for name in listed if not (ROOT / f"tests/benchmarks/{name.split()[0]}.py").exists()] == []
+
+
+def test_the_page_on_new_settings_names_files_that_are_there() -> None:
+    written = codes(section(ARCHITECTURE, "How a new setting is added"))
+    named = {code for code in written if code.endswith((".py", ".txt"))}
+    assert len(named) > 5
+    roots = (ROOT, ROOT / "amqtt_rest_bridge")
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_the_helpers_for_tests_are_there() -> None:
+    named = {code for code in codes(section(page("tests/README.md"), "Writing a test")) if code.endswith((".py", "/"))}
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
+def test_the_workers_settings_and_defaults_are_the_codes() -> None:
+    table = {codes(row[0])[0]: row[1] for row in rows(page("amqtt_rest_bridge/worker/README.md")) if codes(row[0])}
+    shared = {field.name for field in dataclasses.fields(Settings)}
+    own = {field.name: written(field.default) for field in dataclasses.fields(WorkerSettings)}
+    assert table == {name: value for name, value in own.items() if name not in shared} | {"group": "required"}

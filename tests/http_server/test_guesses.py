@@ -1,0 +1,449 @@
+"""Wrong credentials: many from one address are answered late, right ones never, and no caller waits for another."""
+
+import base64
+import json
+import logging
+import socket
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from time import time
+
+import pytest
+
+from amqtt_rest_bridge.bridge.server.signatures import sign
+from amqtt_rest_bridge.http_server import Pending, Refusal, Response
+from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.guesses import (
+    DELAY_SECONDS,
+    FREE_GUESSES,
+    MINUTE_SECONDS,
+    MOST_ADDRESSES,
+    MOST_WAITING,
+    Guesses,
+)
+from amqtt_rest_bridge.model import Signature, SignatureScheme
+from tests.support.admin_client import TOKEN, admin_of
+from tests.support.clock import Clock
+from tests.support.embedded_broker import hosting
+from tests.support.http_ports import Raw, Served, error_code_of, get, hook_route, post, served
+from tests.support.server_mode import Port, error_code, event, port, result_of, route
+from tests.support.waiting import eventually
+
+BASIC = {"username": "bob", "password": "right"}
+ATTACKER = "203.0.113.7"
+WRONG = "Authorization: Bearer wrong"
+RIGHT = "Authorization: Bearer a-long-token"
+SIGNED = Signature("whsec_c2VjcmV0")
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+def answer(instead: Refusal | None) -> Response:
+    return refused(instead) if instead is not None else Response("401 Unauthorized")
+
+
+def guess(guesses: Guesses, address: str = ATTACKER) -> Response | Pending:
+    return guesses.refuse(address, 8080, answer)
+
+
+def use_up(guesses: Guesses, address: str = ATTACKER) -> None:
+    """Make as many guesses as are answered at once."""
+    assert all(isinstance(guess(guesses, address), Response) for _ in range(FREE_GUESSES))
+
+
+def late(outcome: Response | Pending) -> Pending:
+    assert not isinstance(outcome, Response)
+    return outcome
+
+
+def status(outcome: Response | float) -> str:
+    assert isinstance(outcome, Response)
+    return outcome.status[:3]
+
+
+def test_the_eleventh_guess_within_a_minute_is_answered_after_a_second() -> None:
+    clock = Clock()
+    guesses = Guesses(clock)
+    use_up(guesses)
+    pending = late(guess(guesses))
+    assert pending.resume() == DELAY_SECONDS
+    clock.advance(0.75)
+    assert pending.resume() == pytest.approx(0.25)
+    clock.advance(0.25)
+    assert status(pending.resume()) == "401"
+
+
+def test_a_minute_after_the_first_of_them_a_guess_is_answered_at_once() -> None:
+    clock = Clock()
+    guesses = Guesses(clock)
+    for _ in range(FREE_GUESSES):
+        assert isinstance(guess(guesses), Response)
+        clock.advance(1)
+    clock.now = MINUTE_SECONDS - 0.1
+    late(guess(guesses)).cancel()
+    clock.now = MINUTE_SECONDS + 1.5  # two of the first ten are gone, one came since
+    assert isinstance(guess(guesses), Response)
+    late(guess(guesses))
+
+
+def test_another_address_is_not_late() -> None:
+    guesses = Guesses(Clock())
+    use_up(guesses)
+    late(guess(guesses))
+    assert isinstance(guess(guesses, "203.0.113.8"), Response)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        pytest.param("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True, id="one /64"),
+        pytest.param("2001:db8:1:2::1", "2001:db8:1:3::1", False, id="two /64"),
+        pytest.param("fe80::1%eth0", "fe80::2%eth1", True, id="with an interface"),
+        pytest.param("::ffff:203.0.113.7", "203.0.113.7", True, id="IPv4 over an IPv6 socket"),
+        pytest.param("::ffff:203.0.113.7", "::ffff:203.0.113.8", False, id="two IPv4 over an IPv6 socket"),
+        pytest.param("", "", True, id="none"),
+    ],
+)
+def test_an_ipv6_address_counts_as_its_network(first: str, second: str, is_same: bool) -> None:
+    guesses = Guesses(Clock())
+    use_up(guesses, first)
+    assert isinstance(guess(guesses, second), Response) is not is_same
+
+
+def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free() -> None:
+    clock = Clock()
+    guesses = Guesses(clock)
+    use_up(guesses)
+    waiting = [late(guess(guesses)) for _ in range(MOST_WAITING)]
+    refusal = guess(guesses)
+    assert isinstance(refusal, Response)
+    assert refusal.status == "503 Service Unavailable"
+    assert dict(refusal.headers)["Retry-After"] == "1"
+    assert json.loads(refusal.body)["error"]["code"] == "overloaded"
+    waiting[0].cancel()
+    waiting[0].cancel()  # frees one place all the same
+    waiting.append(late(guess(guesses)))
+    assert isinstance(guess(guesses), Response)
+    clock.advance(DELAY_SECONDS)
+    assert {status(pending.resume()) for pending in waiting[1:]} == {"401"}
+    assert len([late(guess(guesses)) for _ in range(MOST_WAITING)]) == MOST_WAITING
+    assert isinstance(guess(guesses), Response)
+
+
+def test_a_caller_that_closes_its_side_frees_its_place_and_is_answered_no_sooner() -> None:
+    clock = Clock()
+    guesses = Guesses(clock)
+    use_up(guesses)
+    closed = [late(guess(guesses)) for _ in range(MOST_WAITING)]
+    for pending in closed:
+        pending.caller_left()
+        assert pending.resume() == DELAY_SECONDS
+    others = [late(guess(guesses)) for _ in range(MOST_WAITING)]
+    others[0].caller_left()  # more than that do not wait without a place
+    assert status(others[0].resume()) == "503"
+    others[0].cancel()
+    clock.advance(DELAY_SECONDS)
+    assert {status(pending.resume()) for pending in [*closed, *others[1:]]} == {"401"}
+    assert len([late(guess(guesses)) for _ in range(MOST_WAITING)]) == MOST_WAITING
+
+
+def test_an_answer_that_the_port_has_no_room_for_frees_its_place() -> None:
+    guesses = Guesses(Clock())
+    use_up(guesses)
+    full = Refusal("overloaded", "503 Service Unavailable", "full", "later")
+    for _ in range(MOST_WAITING + 1):
+        assert status(late(guess(guesses)).refuse(full)) == "503"
+
+
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_many_thousand_addresses_take_bounded_memory_and_forget_none(count: int) -> None:
+    clock = Clock()
+    guesses = Guesses(clock)
+    use_up(guesses, ATTACKER)
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            outcome = guess(guesses, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+            if number > MOST_ADDRESSES + FREE_GUESSES and not isinstance(outcome, Response):
+                outcome.cancel()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 8 << 20
+    late(guess(guesses, ATTACKER))
+    late(guess(guesses, "198.51.100.1"))  # counts with all for which there was no room
+    clock.advance(MINUTE_SECONDS)
+    assert isinstance(guess(guesses, "198.51.100.1"), Response)
+    assert isinstance(guess(guesses, ATTACKER), Response)
+
+
+def test_the_log_names_address_and_port_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    guesses = Guesses(clock)
+    use_up(guesses)
+    assert caplog.messages == []
+    for _ in range(100):
+        guess(guesses)
+    told = "port 8080: more than 10 wrong credentials from 203.0.113.7 within a minute; further ones are answered late"
+    assert caplog.messages == [told]
+    assert caplog.records[0].levelno == logging.WARNING
+    clock.advance(59)
+    guess(guesses)
+    assert caplog.messages == [told]
+    clock.advance(1)
+    use_up(guesses)
+    guess(guesses)
+    assert caplog.messages == [told, f"{told} (the last of 101)"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong", "right"),
+    [
+        pytest.param(BASIC, {"Authorization": basic("bob:wrong")}, {"Authorization": basic("bob:right")}, id="Basic"),
+        pytest.param(
+            {"server_token": ("t",)}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer t"}, id="Bearer"
+        ),
+        pytest.param(
+            {"server_token": ("t",), "server_token_header": "X-API-Key"},
+            {"X_API_Key": "wrong"},
+            {"X_API_Key": "t"},
+            id="a header",
+        ),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_wrong_credentials_of_a_route_are_late_and_right_ones_never(
+    settings: dict[str, object], wrong: dict[str, str], right: dict[str, str], method: str
+) -> None:
+    hooks = port(event("GET", "/last", None, source="last"), **settings)
+    hooks.broker.payloads["last"] = b"21.5"
+    answers = [hooks.ask(method, "/last", **wrong) for _ in range(FREE_GUESSES)]
+    assert hooks.waited == []
+    answers.append(hooks.ask(method, "/last", **wrong))
+    assert hooks.waited == [DELAY_SECONDS]
+    assert {(one.status_code, one.content) for one in answers} == {(401, answers[0].content)}
+    assert hooks.ask(method, "/last", **right).status_code == 200
+    assert hooks.ask("OPTIONS", "/last").status_code == 204
+    assert hooks.waited == [DELAY_SECONDS]
+
+
+@pytest.mark.parametrize("scheme", list(SignatureScheme))
+def test_wrong_signatures_are_late_and_right_ones_never(scheme: SignatureScheme) -> None:
+    signature = Signature(SIGNED.secret, scheme=scheme)
+    hooks = port(event(signature=signature))
+    valid = {name.replace("-", "_"): value for name, value in sign(signature, b"body", 1_769_860_800).items()}
+    for _ in range(FREE_GUESSES + 1):
+        result = hooks.ask("POST", "/hook", "another body", **valid)
+        assert error_code(result) == "invalid_signature"
+    assert hooks.waited == [DELAY_SECONDS]
+    assert hooks.ask("POST", "/hook", "body", **valid).status_code == 200
+    assert hooks.waited == [DELAY_SECONDS]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "headers"),
+    [
+        pytest.param(port(event(), **BASIC), {}, id="no password"),
+        pytest.param(port(event(), **BASIC), {"Authorization": ""}, id="an empty header"),
+        pytest.param(port(event(signature=SIGNED)), {}, id="no signature"),
+        pytest.param(port(event(), enable_cors=True, **BASIC), {"Origin": "https://a.example"}, id="an origin"),
+    ],
+)
+def test_requests_without_a_credential_are_never_late(hooks: Port, headers: dict[str, str]) -> None:
+    for _ in range(3 * FREE_GUESSES):
+        assert hooks.ask("POST", "/hook", "1", **headers).status_code in (401, 403)
+    assert hooks.waited == []
+
+
+def test_the_endpoints_of_all_ports_count_together_and_a_reload_forgets_nothing() -> None:
+    hooks = port(event(), **BASIC)
+    for _ in range(FREE_GUESSES):
+        hooks.ask("POST", "/hook", Authorization=basic("a:b"))
+    hooks.app = hooks.application(route(event(endpoint="/other"), **BASIC), port=9090)
+    hooks.ask("POST", "/other", Authorization=basic("a:b"))
+    assert hooks.waited == [DELAY_SECONDS]
+    assert hooks.ask("POST", "/other", "1", Authorization=basic("bob:right")).status_code == 200
+
+
+def test_a_guess_that_is_refused_for_want_of_a_place_counts_as_a_wrong_credential() -> None:
+    hooks = port(event(), **BASIC)
+    for _ in range(FREE_GUESSES + MOST_WAITING + 1):
+        last = hooks.begin("POST", "/hook", Authorization=basic("a:b"))
+    assert isinstance(last, Response)
+    assert error_code(result_of(last)) == "overloaded"
+    assert hooks.broker.counted[-1] == ("Hooks", "unauthorized")
+    assert hooks.broker.lines[-1] == "answered POST /hook with 503 Service Unavailable"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def guarded(clock: Clock) -> Iterator[Served]:
+    """A port with credentials, whose late answers are due when the test says so, and open routes beside them."""
+    with served(
+        hook_route(server_token=("a-long-token",)),
+        route(event(endpoint="/open"), event(endpoint="/slow", reply="answers/{request_id}", name="Slow"), name="Open"),
+        guesses=Guesses(clock),
+    ) as port:
+        for _ in range(FREE_GUESSES):
+            assert port.ask(post("/hook", b"x", WRONG)).status == 401
+        yield port
+
+
+def guessing(port: Served, stack: ExitStack, count: int) -> list[Raw]:
+    """Open connections with a guess each, and wait until their answers wait."""
+    before = port.in_turn
+    connections = [stack.enter_context(port.connect()).send(post("/hook", b"x", WRONG)) for _ in range(count)]
+    eventually(lambda: port.in_turn == before + count)
+    return connections
+
+
+def test_sixty_four_guesses_wait_and_no_other_caller_does(guarded: Served, clock: Clock) -> None:
+    with ExitStack() as stack:
+        waiting = guessing(guarded, stack, MOST_WAITING)
+        refusal = guarded.ask(post("/hook", b"x", WRONG))
+        assert (refusal.status, error_code_of(refusal), refusal.headers["Retry-After"]) == (503, "overloaded", "1")
+        assert guarded.ask(post("/hook", b"right", RIGHT)).status == 200
+        assert guarded.ask(post("/open", b"open")).status == 200
+        slow = stack.enter_context(guarded.connect()).send(post("/slow"))
+        guarded.waiting().arrive(b"reply")
+        assert slow.answer().body == b"reply"
+        assert guarded.in_turn == MOST_WAITING
+        clock.advance(DELAY_SECONDS)
+        assert {raw.answer().status for raw in waiting} == {401}
+        assert guarded.in_turn == 0
+
+
+def test_one_connection_guesses_once_a_second_and_a_right_credential_behind_it_is_answered_at_once(
+    guarded: Served, clock: Clock
+) -> None:
+    with guarded.connect() as raw:
+        raw.send(post("/hook", b"1", WRONG) * 3 + post("/hook", b"2", RIGHT))
+        for _ in range(3):
+            eventually(lambda: guarded.in_turn == 1)
+            assert guarded.bodies == []
+            clock.advance(DELAY_SECONDS)
+            assert raw.answer().status == 401
+        assert raw.answer().status == 200
+        assert raw.ask(post("/hook", b"3", RIGHT)).status == 200
+    assert guarded.bodies == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "half closed"])
+def test_a_connection_that_closes_frees_its_place(guarded: Served, clock: Clock, how: str) -> None:
+    with ExitStack() as stack:
+        for raw in guessing(guarded, stack, MOST_WAITING):
+            if how == "half closed":
+                raw.sock.shutdown(socket.SHUT_WR)
+                continue
+            if how == "reset":
+                raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.__exit__()
+        taken: list[Raw] = []
+
+        def waits() -> bool:
+            raw = stack.enter_context(guarded.connect())
+            raw.send(post("/hook", b"x", WRONG))
+            taken.append(raw)
+            eventually(lambda: guarded.in_turn > MOST_WAITING or raw.is_readable())
+            return guarded.in_turn > MOST_WAITING
+
+        eventually(waits)
+        clock.advance(DELAY_SECONDS)
+        assert taken[-1].answer().status == 401
+        eventually(lambda: guarded.in_turn == 0)
+
+
+def test_a_wrong_signature_of_a_body_in_chunks_is_late_and_the_right_one_is_not(clock: Clock) -> None:
+    signed = route(event(signature=SIGNED))
+    valid = next(iter(sign(SIGNED, b"hello", time()).items()))
+    chunks = b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+
+    def request(signature: str) -> bytes:
+        head = post("/hook", b"", "Transfer-Encoding: chunked", signature)
+        return head.replace(b"Content-Length: 0\r\n", b"") + chunks
+
+    with served(signed, guesses=Guesses(clock)) as port, port.connect() as raw:
+        for _ in range(FREE_GUESSES):
+            assert raw.ask(request(f"{valid[0]}: sha256=00")).status == 401
+        raw.send(request(f"{valid[0]}: sha256=00"))
+        eventually(lambda: port.in_turn == 1)
+        assert port.ask(request(": ".join(valid))).status == 200
+        clock.advance(DELAY_SECONDS)
+        assert raw.answer().status == 401
+        assert raw.ask(request(": ".join(valid))).status == 200
+
+
+def test_an_answer_that_waits_holds_no_body(clock: Clock) -> None:
+    request = post("/hook", bytes(200_000), "X-Hub-Signature-256: sha256=00")
+    with (
+        served(route(event(signature=SIGNED)), max_body_bytes=262_144, guesses=Guesses(clock)) as port,
+        ExitStack() as stack,
+    ):
+        for _ in range(FREE_GUESSES):
+            assert port.ask(request).status == 401
+        tracemalloc.start()
+        try:
+            for _ in range(MOST_WAITING):
+                stack.enter_context(port.connect()).send(request)
+            eventually(lambda: port.in_turn == MOST_WAITING)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert held < MOST_WAITING * 50_000
+
+
+def test_the_address_of_the_peer_counts_whatever_its_headers_say(guarded: Served, clock: Clock) -> None:
+    with ExitStack() as stack:
+        (waiting,) = guessing(guarded, stack, 1)  # 127.0.0.1 has used up its guesses
+        for address in ("127.0.0.2", "127.9.9.9"):
+            with socket.create_connection(("127.0.0.1", guarded.port), source_address=(address, 0)) as sock:
+                sock.sendall(post("/hook", b"x", WRONG, "X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1"))
+                assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
+        assert guarded.in_turn == 1
+        clock.advance(DELAY_SECONDS)
+        assert waiting.answer().status == 401
+
+
+ROUTE = """DEFINE ROUTE Guarded WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0" WITH SERVER_TOKEN "a-long-token"
+    ADD EVENT Received WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "received"
+"""
+
+
+def test_tokens_of_the_admin_port_and_of_routes_count_together_in_a_bridge_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with hosting(ROUTE, admin_port=0, admin_token=TOKEN, processes=1) as host:
+        admin = admin_of(host)
+        for _ in range(3 * FREE_GUESSES):
+            assert admin.get("/api/routes").status == 401  # a browser that asks for the password
+        assert not [line for line in caplog.messages if "wrong credentials" in line]
+        for _ in range(FREE_GUESSES // 2):
+            assert admin.get("/api/routes", Authorization="Bearer wrong").status == 401
+            with Raw(host.http_port) as raw:
+                assert raw.ask(post("/hook", b"x", WRONG)).status == 401
+        assert admin.get("/api/routes", Authorization="Bearer wrong").status == 401
+        told = f"port {admin.port}: more than 10 wrong credentials from 127.0.0.1 within a minute; further ones are"
+        eventually(lambda: [line for line in caplog.messages if line.startswith(told)])
+        assert admin.get("/api/routes", Authorization=f"Bearer {TOKEN}").status == 200
+        assert admin.get("/api/routes", Authorization=basic(f"any:{TOKEN}")).status == 200
+        with Raw(host.http_port) as raw:
+            assert raw.ask(post("/hook", b"x", RIGHT)).status == 200
+
+
+def test_a_full_house_of_guesses_leaves_the_admin_port_to_others() -> None:
+    with hosting(ROUTE, admin_port=0, admin_token=TOKEN, processes=0) as host, ExitStack() as stack:
+        admin = admin_of(host)
+        for _ in range(FREE_GUESSES):
+            admin.get("/api/routes", Authorization="Bearer wrong")
+        for _ in range(MOST_WAITING):
+            stack.enter_context(Raw(admin.port)).send(get("/api/routes", WRONG))
+        assert admin.get("/api/routes", Authorization=f"Bearer {TOKEN}").status == 200

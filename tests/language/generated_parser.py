@@ -1,0 +1,52 @@
+"""Makes the parser of the route language of its grammar: `python -m tests.language.generated_parser` after a change.
+
+The parser is part of the package, as generating it takes 0.6 s of processor time, which each first use would pay.
+"""
+
+from pathlib import Path
+
+import amqtt_rest_bridge.language
+
+LANGUAGE = Path(amqtt_rest_bridge.language.__file__).parent
+GRAMMAR = LANGUAGE / "route.tatsu"
+PARSER = LANGUAGE / "route_parser.py"
+HEAD = '''\
+# ruff: noqa
+# mypy: ignore-errors
+"""The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.language.generated_parser`."""
+
+from tatsu.parsing import Parser, tatsumasu
+
+WHITESPACE = {whitespace!r}
+COMMENTS = {comments!r}
+DIRECTIVES = {{
+    "whitespace": WHITESPACE,
+    "ignorecase": {ignorecase!r},
+    "namechars": {namechars!r},
+    "nameguard": True,
+    "left_recursion": {left_recursion!r},
+    "parseinfo": {parseinfo!r},
+}}
+
+
+class RouteParser(Parser):
+'''
+
+
+def generated() -> str:
+    """Return the text of the parser's module: the rules as TatSu writes them, and the directives of the grammar.
+
+    The rest of what TatSu writes differs between its versions, the rules do not.
+    """
+    import tatsu
+
+    text = GRAMMAR.read_text(encoding="utf-8")
+    directives = dict(tatsu.compile(text).directives)
+    directives["comments"] = f"{directives['comments']}|{directives['eol_comments']}"
+    code: str = tatsu.to_python_sourcecode(text)
+    rules = code[code.index("    @tatsumasu()") : code.index("\ndef main(")]
+    return HEAD.format(**directives) + rules.rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PARSER.write_text(generated(), encoding="utf-8")

@@ -1,0 +1,260 @@
+"""Every setting of the language reaches the model with its type, and its documented default is the model's."""
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.sources import Source
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    Method,
+    OverloadPolicy,
+    ResponseFormat,
+    RestApiConfig,
+    Route,
+    RouteConfig,
+    ServerEvent,
+    Signature,
+    SignatureScheme,
+)
+from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.sizes import read_size
+from tests.documents.tables import PLAIN
+from tests.support.route_text import CASES, load_text
+
+CONFIG = {"BASE_ADDRESS": '"http://h"', "ENABLE_CLIENT": '"true"', "ENABLE_SERVER": '"true"'}
+CLIENT_EVENT = {"SOURCE_TOPIC": '"in"', "METHOD": '"POST"', "ENDPOINT": '"/x"', "DESTINATION_TOPIC": '"out"'}
+SERVER_EVENT = {"METHOD": '"POST"', "ENDPOINT": '"/x/{id}"', "DESTINATION_TOPIC": '"d"'}
+
+
+def load_route(
+    config: dict[str, str], client: dict[str, str], server: dict[str, str], route_config: dict[str, str]
+) -> Route:
+    text = "DEFINE ROUTE R WITH TYPE REST_API\n"
+    blocks = {"REST_API_CONFIG": config, "ROUTE_CONFIG": route_config, "EVENT C": client, "EVENT S": server}
+    for name, settings in blocks.items():
+        text += f"ADD {name}\n" + "".join(f"WITH {key} {value}\n" for key, value in settings.items())
+    loaded = load_text(text)
+    assert not loaded.has_errors, loaded.faults
+    return loaded.routes[0]
+
+
+CONFIG_ROWS = [
+    ("BASE_ADDRESS", '"https://other/v1/"', "https://other/v1"),
+    ("ENABLE_CLIENT", '"TRUE"', True),
+    ("REQUEST_TIMEOUT", "'7'", 7),
+    ("DEFAULT_CONTENT_TYPE", '"text/plain"', "text/plain"),
+    ("ENABLE_SERVER", "true", True),
+    ("SERVER_PORT", "9", 9),
+    ("USE_SSL", '"false"', False),
+    ("IGNORE_CERT_ERRORS", '"true"', True),
+    ("ENABLE_CORS", '"true"', True),
+    ("CORS_ORIGINS", '" https://A:443 ,http://b:8000,*, null"', ("https://a", "http://b:8000", "*", "null")),
+    ("AUTHORIZATION", '"Bearer x"', "Bearer x"),
+    ("CA_FILE", f'"{CASES}/files/ca.pem"', f"{CASES}/files/ca.pem"),
+    ("CLIENT_CERT_FILE", f'"{CASES}/files/client.pem"', f"{CASES}/files/client.pem"),
+    ("RETRIES", "'0'", 0),
+    ("SERVER_TOKEN", '"one, two"', ("one", "two")),
+]
+TOGETHER = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
+TOGETHER["SERVER_TOKEN_HEADER"] = "X-API-Key"
+OAUTH2 = {"OAUTH2_TOKEN_URL": "https://id/token", "OAUTH2_CLIENT_ID": "i", "OAUTH2_CLIENT_SECRET": "s"}
+OAUTH2 |= {"OAUTH2_SCOPE": "a b", "OAUTH2_AUDIENCE": "c"}
+FILES = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
+
+
+@pytest.mark.parametrize(("name", "written", "value"), CONFIG_ROWS)
+def test_setting_of_config_reaches_the_model(name: str, written: str, value: object) -> None:
+    route = load_route(CONFIG | {name: written}, CLIENT_EVENT, SERVER_EVENT, {})
+    assert getattr(route.config, name.lower()) == value
+
+
+def test_settings_of_config_that_go_together_reach_the_model() -> None:
+    written = {name: f'"{value}"' for name, value in (TOGETHER | FILES).items()}
+    config = load_route(CONFIG | written | {"SERVER_TOKEN": '"t"'}, CLIENT_EVENT, SERVER_EVENT, {}).config
+    assert {name: getattr(config, name.lower()) for name in TOGETHER | FILES} == TOGETHER | FILES
+
+
+def test_settings_of_oauth2_reach_the_model() -> None:
+    written = {name: f'"{value}"' for name, value in OAUTH2.items()}
+    config = load_route(CONFIG | written, CLIENT_EVENT, SERVER_EVENT, {}).config
+    assert {name: getattr(config, name.lower()) for name in OAUTH2} == OAUTH2
+
+
+def test_every_setting_of_config_has_a_row_here() -> None:
+    shown = {name for name, *_ in CONFIG_ROWS} | TOGETHER.keys() | FILES.keys() | OAUTH2.keys()
+    assert shown == PARAMETERS[BlockKind.CONFIG].keys()
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [
+        ({"SOURCE_TOPIC": '"a/#"'}, "source_topic", "a/#"),
+        ({"DESTINATION_TOPIC": '"d/{topic}"'}, "destination_topic", parse("d/{topic}", Place.TOPIC, Mode.CLIENT)),
+        ({"METHOD": "patch"}, "method", Method.PATCH),
+        ({"ENDPOINT": '"/{payload}"'}, "endpoint", parse("/{payload}", Place.ENDPOINT, Mode.CLIENT)),
+        ({"BODY": "'[{value.json.a}]'"}, "body", parse("[{value.json.a}]", Place.JSON, Mode.CLIENT)),
+        (
+            {"HEADERS": "\nADD X-A '{topic}'\nADD X-B b"},
+            "headers",
+            (("X-A", parse("{topic}", Place.HEADER, Mode.CLIENT)), ("X-B", parse("b", Place.HEADER, Mode.CLIENT))),
+        ),
+        ({"RESPONSE_FORMAT": '"envelope"'}, "response_format", ResponseFormat.ENVELOPE),
+        ({"RETAIN": '"true"'}, "retain", True),
+        ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
+        ({"ORDERED": '"true"'}, "ordered", True),
+        ({"EVERY": '"15m"'}, "every", 900),
+        ({"FAILURE_PAYLOAD": '"true"'}, "failure_payload", True),
+        ({"RETRY_ON": '"500, 502-504"'}, "retry_on", (500, 502, 503, 504)),
+        ({"PAYLOAD": "'{response.json.a}'"}, "payload", parse("{response.json.a}", Place.JSON, Mode.RESULT)),
+        (
+            {"PAYLOAD": "'{response.json.a}'", "RESPONSE_CONTENT_TYPE": '"text/plain"'},
+            "payload",
+            parse("{response.json.a}", Place.TEXT, Mode.RESULT),
+        ),
+        ({"SIGNATURE_SECRET": '"s"'}, "signature", Signature("s")),
+        ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
+    ],
+)
+def test_setting_of_a_client_event_reaches_the_model(written: dict[str, str], field: str, value: object) -> None:
+    route = load_route(CONFIG, CLIENT_EVENT | written, SERVER_EVENT, {})
+    assert getattr(route.client_events[0], field) == value
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [
+        ({"DESTINATION_TOPIC": '"d/{path.id}"'}, "destination_topic", parse("d/{path.id}", Place.TOPIC, Mode.SERVER)),
+        ({"METHOD": "delete"}, "method", Method.DELETE),
+        ({"ENDPOINT": '"/y"'}, "endpoint", "/y"),
+        ({"PAYLOAD": "'[{body.json.a}]'"}, "payload", parse("[{body.json.a}]", Place.JSON, Mode.SERVER)),
+        ({"REPLY_TOPIC": '"r/{request_id}"'}, "reply_topic", parse("r/{request_id}", Place.TOPIC, Mode.SERVER)),
+        ({"RETAIN": '"true"'}, "retain", True),
+        ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
+        (
+            {"SIGNATURE_SECRET": '"s"', "SIGNATURE_SCHEME": "slack"},
+            "signature",
+            Signature("s", scheme=SignatureScheme.SLACK),
+        ),
+        ({"RESPONSE": '"{path.id}"'}, "response", parse("{path.id}", Place.JSON, Mode.SERVER)),
+        ({"RESPONSE_STATUS": "'202'"}, "response_status", 202),
+        (
+            {"RESPONSE": '"{path.id}"', "RESPONSE_CONTENT_TYPE": '"text/plain"'},
+            "response_content_type",
+            "text/plain",
+        ),
+    ],
+)
+def test_setting_of_a_server_event_reaches_the_model(written: dict[str, str], field: str, value: object) -> None:
+    route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT | written, {})
+    assert getattr(route.server_events[0], field) == value
+
+
+def test_source_topic_makes_a_get_of_server_mode_read() -> None:
+    text = """DEFINE ROUTE R WITH TYPE REST_API ADD REST_API_CONFIG WITH ENABLE_SERVER true
+    ADD EVENT E WITH METHOD GET WITH ENDPOINT "/x" WITH SOURCE_TOPIC "a/+" """
+    event = load_text(text).routes[0].server_events[0]
+    assert (event.source_topic, event.destination_topic) == ("a/+", None)
+
+
+def test_settings_of_route_config_reach_the_model() -> None:
+    written = {
+        "OVERLOAD_CAPACITY": "'5'", "OVERLOAD_BYTES": "'3 KiB'", "OVERLOAD_POLICY": "REALTIME",
+        "OVERLOAD_TIMEOUT": "250", "RATE_LIMIT": "5/s",
+    }  # fmt: skip
+    route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT, written)
+    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250, 0.2, 3072)
+
+
+ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]
+MODELS: dict[str, Any] = {
+    field.name.upper(): field.default
+    for model in (ServerEvent, ClientEvent, RouteConfig, RestApiConfig)
+    for field in fields(model)
+} | {
+    "SIGNATURE_SECRET": None,
+    "SIGNATURE_HEADER": "X-Hub-Signature-256",
+    "SIGNATURE_SCHEME": "hmac",
+}
+NEEDED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
+
+
+@pytest.mark.parametrize("row", ALL)
+def test_documented_default_is_the_models(row: Parameter) -> None:
+    default = MODELS[row.name]
+    if row.name == "CORS_ORIGINS":
+        default = ",".join(default)
+    if row.kind is Kind.SIZE:
+        assert default == read_size(row.default or "")
+        return
+    if isinstance(default, bool):
+        default = str(default).lower()
+    if default is MISSING or default in (None, ()):
+        assert row.default is None
+        assert row.name not in NEEDED or default is MISSING or row.name == "SOURCE_TOPIC"
+    else:
+        assert row.default == str(default)
+
+
+@pytest.mark.parametrize("row", ALL)
+def test_every_row_is_documented(row: Parameter) -> None:
+    assert row.meaning
+    assert row.allowed
+    assert (row.kind in (Kind.INTEGER, Kind.SIZE)) == (row.high > 0)
+    assert (row.kind is Kind.CHOICE) == bool(row.choices)
+    assert row.applies in Applies
+
+
+def test_every_setting_of_the_specified_language_exists() -> None:
+    assert PLAIN - {name for block in PARAMETERS.values() for name in block} == set()
+
+
+COMPANIONS = {
+    "USERNAME": ("PASSWORD",),
+    "PASSWORD": ("USERNAME",),
+    "OAUTH2_TOKEN_URL": ("OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
+    "OAUTH2_CLIENT_ID": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_SECRET"),
+    "OAUTH2_CLIENT_SECRET": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID"),
+    "OAUTH2_SCOPE": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
+    "OAUTH2_AUDIENCE": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
+    "CLIENT_KEY_FILE": ("CLIENT_CERT_FILE",),
+    "CORS_ORIGINS": ("ENABLE_CORS",),
+    "SERVER_USERNAME": ("SERVER_PASSWORD",),
+    "SERVER_PASSWORD": ("SERVER_USERNAME",),
+    "SERVER_TOKEN_HEADER": ("SERVER_TOKEN",),
+    "RESPONSE_CONTENT_TYPE": ("PAYLOAD",),
+    "SIGNATURE_HEADER": ("SIGNATURE_SECRET",),
+    "SIGNATURE_SCHEME": ("SIGNATURE_SECRET",),
+}
+"""Settings without which another one has no effect."""
+EXAMPLES = [(kind, row) for kind, rows in PARAMETERS.items() for row in rows.values()]
+
+
+@pytest.mark.parametrize(("kind", "row"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
+def test_the_example_of_each_setting_loads(
+    kind: BlockKind, row: Parameter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CASES / "files")  # where the PEM files of the examples are
+    for name in re.findall(r'GET SECRET "([^"]+)"', " ".join(one.example for _, one in EXAMPLES)):
+        (tmp_path / name).write_text("s3cret-s3cret")
+    written = {name: PARAMETERS[kind][name].example for name in (row.name, *COMPANIONS.get(row.name, ()))}
+    client = row.applies is not Applies.SERVER and row.name != "ENABLE_SERVER"
+    config = {"BASE_ADDRESS": '"https://h"'} if client else {}
+    config["ENABLE_CLIENT" if client else "ENABLE_SERVER"] = '"true"'
+    event = CLIENT_EVENT | {"SOURCE_TOPIC": '"plant/+/alert"'} if client else SERVER_EVENT
+    lines = {BlockKind.CONFIG: config, BlockKind.ROUTE_CONFIG: {}, BlockKind.EVENT: event}
+    lines[kind] = lines[kind] | written
+    text = "DEFINE ROUTE R WITH TYPE REST_API\n"
+    for block, settings in lines.items():
+        text += f"ADD {block}{' E' if block is BlockKind.EVENT else ''}\n"
+        text += "".join(f"WITH {name} {value}\n" for name, value in settings.items())
+    loaded = load([Source("example.lot", text)], Environment({}, tmp_path))
+    assert [fault.message for fault in loaded.faults if not row.name.startswith("IGNORE")] == []
+    assert not loaded.has_errors, text
+    assert "\n" not in row.example

@@ -1,0 +1,77 @@
+"""A broker whose route files change while it runs."""
+
+import http.client
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.support.embedded_broker import SECONDS, Host, configuration
+from tests.support.http_recorder import Recorder
+
+
+def client_route(target: Recorder, name: str = "C", source: str = "in", destination: str = "out") -> str:
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD EVENT E
+            WITH SOURCE_TOPIC "{source}" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "{destination}"
+    """
+
+
+def server_route(path: str, name: str = "S", port: int = 0) -> str:
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "{path}" WITH DESTINATION_TOPIC "hook"
+    """
+
+
+class Reloading:
+    """A broker whose route files change; `reload` waits until the change has been taken or refused."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
+        self._done = threading.Semaphore(0)
+        self.looks = self.tries = 0
+        reloader = self.host.plugin.service._reloader
+        reload, ask = reloader.reload, reloader._ask
+
+        async def reloaded() -> None:
+            self.tries += 1
+            await reload()
+            self._done.release()
+
+        async def asked(seconds: float | None) -> bool:
+            self.looks += 1
+            return await ask(seconds)
+
+        reloader.reload = reloaded  # type: ignore[method-assign]
+        reloader._ask = asked  # type: ignore[method-assign]
+
+    def write(self, name: str, text: str | None) -> None:
+        if text is None:
+            (self.folder / name).unlink()
+        else:
+            temporary = self.folder / "temporary"
+            temporary.write_text(text)
+            temporary.replace(self.folder / name)
+        self.await_try()
+
+    def await_try(self) -> None:
+        """Wait until the next reload has been taken or refused."""
+        assert self._done.acquire(timeout=SECONDS)
+
+    def await_status(self, path: str, wanted: int) -> None:
+        """Wait until the bridge process has the new routes too."""
+        for _ in range(1000):
+            if self.post(path) == wanted:
+                return
+        raise AssertionError(f"{path} never answered {wanted}")
+
+    def post(self, path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.host.http_port, timeout=SECONDS)
+        try:
+            connection.request("POST", path, b"1")
+            return connection.getresponse().status
+        finally:
+            connection.close()

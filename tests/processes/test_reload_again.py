@@ -1,0 +1,196 @@
+"""Reloads that fail for a reason that may pass are tried again; those that fail for a fault in the files are not."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.processes import reload as module
+from amqtt_rest_bridge.processes.reload import Reloader
+from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
+from tests.processes.reloading import Reloading, server_route
+from tests.support.commands import Workplace
+from tests.support.waiting import eventually
+
+WARNED = """DEFINE ROUTE Idle WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "false"
+"""
+FAULTY = "DEFINE ROUTE Bad WITH TYPE REST_API\n ADD REST_API_CONFIG\n  WITH NONSENSE '1'\n"
+
+
+def test_a_port_that_is_taken_is_tried_until_it_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    running = Reloading(tmp_path)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken, caplog.at_level(logging.WARNING):
+            port = taken.getsockname()[1]
+            running.write("a.lot", server_route("/b", port=port) + WARNED)
+            for _ in range(3):
+                running.await_try()
+            assert running.post("/a") == 200
+            said = [record.getMessage() for record in caplog.records]
+            assert sum(f"port {port} (SERVER_PORT)" in line for line in said) == 1
+            assert sum("does nothing" in line for line in said) == 1
+        eventually(lambda: list(running.host.plugin.server_ports) == [port], "not tried again")
+        running.await_status("/b", 200)
+        assert caplog.text.count("reload failed, keeping the current routes") == 1
+    finally:
+        running.host.stop()
+
+
+def test_too_few_descriptors_change_nothing_and_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unused_port: int
+) -> None:
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    running = Reloading(tmp_path)
+    try:
+        duplicate, used_up = socket.socket.dup, iter([1, 2])
+
+        def dup(sock: socket.socket) -> socket.socket:
+            for _ in used_up:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return duplicate(sock)
+
+        monkeypatch.setattr(socket.socket, "dup", dup)
+        numbered = running.host.plugin.service.routes
+        running.write("a.lot", server_route("/b", port=unused_port))
+        assert running.host.plugin.service.routes == numbered
+        assert list(running.host.plugin.server_ports) == [0]
+        eventually(lambda: list(running.host.plugin.server_ports) == [unused_port], "not tried again")
+        running.await_status("/b", 200)
+        assert caplog.text.count("Too many open files") == 1
+    finally:
+        running.host.stop()
+
+
+class Looks:
+    """A reloader whose looks and tries are written down; `load` replaces the process that reads the files."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[], LoadResult]) -> None:
+        self.log: list[str] = []
+        self._enough = 0
+        self._over = asyncio.Event()
+        look = module.fingerprint
+
+        def looked(paths: list[str]) -> module.Fingerprint:
+            self.log.append("look")
+            if self.log.count("look") >= self._enough:
+                self._loop.call_soon_threadsafe(self._over.set)
+            return look(paths)
+
+        async def loaded(_loader: SubprocessLoader) -> LoadResult:
+            self.log.append("try")
+            return load()
+
+        self.reloader = Reloader([str(folder)], str(folder), lambda _: None, lambda _: None)
+        monkeypatch.setattr(module, "fingerprint", looked)
+        monkeypatch.setattr(SubprocessLoader, "load", loaded)
+
+    async def run(self, looks: int) -> list[str]:
+        """Look so many times and return for each try how many looks came before it."""
+        self._loop, self._enough = asyncio.get_running_loop(), looks
+        running = asyncio.create_task(self.reloader.run(0.0001))
+        await self._over.wait()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        return [str(part.count("look")) for part in " ".join(self.log).split("try")[:-1]]
+
+
+FAILURES = [
+    pytest.param(OSError(errno.EMFILE, "Too many open files"), id="descriptors"),
+    pytest.param(ConfigurationError("cannot read a.lot: Permission denied"), id="unreadable file"),
+    pytest.param(ZeroDivisionError(), id="anything unexpected"),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_that_may_pass_is_tried_again_less_and_less_often_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    def fail() -> LoadResult:
+        raise failure
+
+    looks = Looks(tmp_path, monkeypatch, fail)
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    assert asyncio.run(looks.run(52)) == ["1", "1", "2", "4", "8", "16", "16"]
+    assert caplog.text.count("reload failed, keeping the current routes") == 1
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_once_a_try_succeeds_there_are_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    failures = iter([failure, failure])
+
+    def load() -> LoadResult:
+        for one in failures:
+            raise one
+        return LoadResult((), ())
+
+    looks = Looks(tmp_path, monkeypatch, load)
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    assert asyncio.run(looks.run(40)) == ["1", "1", "2"]
+
+
+def test_a_change_of_the_files_is_tried_at_once_and_a_new_reason_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+
+    def fail() -> LoadResult:
+        nonlocal tries
+        tries += 1
+        if tries == 5:
+            (tmp_path / "a.lot").write_text(server_route("/changed"))
+        raise ConfigurationError("late" if tries > 5 else "early")
+
+    looks = Looks(tmp_path, monkeypatch, fail)
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    assert asyncio.run(looks.run(22)) == ["1", "1", "2", "4", "8", "1", "1", "2"]
+    assert (caplog.text.count("early"), caplog.text.count("late")) == (1, 1)
+
+
+def test_a_fault_in_the_files_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    running = Reloading(tmp_path)
+    try:
+        with caplog.at_level(logging.ERROR):
+            running.write("b.lot", FAULTY)
+            looked = running.looks
+            eventually(lambda: running.looks > looked + 40, "nothing looks any more")
+        assert running.tries == 1
+        assert caplog.text.count("unknown setting NONSENSE") == 1
+        running.write("b.lot", server_route("/b", name="B"))
+        running.await_status("/b", 200)
+    finally:
+        running.host.stop()
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_sighup_ends_no_broker_before_it_is_ready_nor_after_it_has_closed(tmp_path: Path, loop: str) -> None:
+    place = Workplace(tmp_path)
+    if loop == "asyncio":
+        place.write("uvloop.py", "raise ImportError('not here')")
+    place.add_plugin(
+        "    import atexit\n"
+        "    os.kill(os.getpid(), 1)\n"
+        "    atexit.register(os.kill, os.getpid(), 1)\n\n"
+        "    def __init__(self, context):\n        super().__init__(context)\n        os.kill(os.getpid(), 1)\n"
+        "    async def on_broker_pre_start(self):\n        os.kill(os.getpid(), 1)\n"
+        "    async def close(self):\n        os.kill(os.getpid(), 1)\n"
+    )
+    with place.serving() as running:
+        assert running.port
+        running.send(signal.SIGHUP)
+        running.line("routes reloaded: 1 route(s); no changes")
+        running.send(signal.SIGTERM)
+        assert running.end() == 0

@@ -1,0 +1,233 @@
+"""Tasks of the plugin: none ends unnoticed."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.broker.lossless import Lossless
+from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.link.frames import Results, ToBroker
+from amqtt_rest_bridge.processes.reload import Reloader
+from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
+from amqtt_rest_bridge.routing.status import StatusReporter
+from amqtt_rest_bridge.times import Backoff
+from tests.support.commands import Workplace
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import recording
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001))
+
+
+@contextlib.asynccontextmanager
+async def supervising(told: list[str | None]) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(told.append)
+    yield supervisor
+    await supervisor.stop()
+
+
+class Work:
+    """A task that ends in given ways, one after the other, and then goes on."""
+
+    def __init__(self, *ends: BaseException | None) -> None:
+        self._ends = iter(ends)
+        self.goes_on = asyncio.Event()
+
+    async def run(self) -> None:
+        for end in self._ends:
+            if end is not None:
+                raise end
+            return
+        self.goes_on.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "end", [ValueError("wrong"), None, asyncio.CancelledError()], ids=["an error", "no error", "a stray cancellation"]
+)
+def test_a_task_that_ends_is_started_again(end: BaseException | None, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        told: list[str | None] = []
+        async with supervising(told) as supervisor:
+            work = Work(*[end] * (MOST_FAILURES - 1))
+            supervisor.keep("working", work.run)
+            await work.goes_on.wait()
+        assert told == []
+
+    asyncio.run(main())
+    assert caplog.text.count("the task working ended; it is started again") == MOST_FAILURES - 1
+
+
+def test_a_task_that_keeps_failing_breaks_the_bridge_and_is_tried_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        told: list[str | None] = []
+        async with supervising(told) as supervisor:
+            work = Work(*[ValueError("wrong")] * (MOST_FAILURES + 3))
+            supervisor.keep("working", work.run)
+            sentence = await supervisor.broken()
+            await work.goes_on.wait()
+        assert told == [sentence]
+        assert "its task working failed 8 times in a row, the last time: wrong" in sentence
+
+    asyncio.run(main())
+    assert "the bridge is broken" in caplog.text
+
+
+def test_a_broken_bridge_that_runs_on_has_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001, steady=0.2))
+
+    async def main() -> None:
+        told: asyncio.Queue[str | None] = asyncio.Queue()
+        supervisor = Supervisor(told.put_nowait)
+        supervisor.keep("working", Work(*[ValueError("wrong")] * MOST_FAILURES).run)
+        assert await told.get() is not None
+        assert await told.get() is None
+        await supervisor.stop()
+
+    asyncio.run(main())
+
+
+def test_what_has_to_end_is_started_again_until_it_has() -> None:
+    async def main() -> None:
+        runs = 0
+
+        async def work() -> None:
+            nonlocal runs
+            runs += 1
+            if runs < 3:
+                raise ValueError("wrong")
+
+        async with supervising([]) as supervisor:
+            supervisor.finish("adopting", work)
+            while supervisor._tasks:
+                await asyncio.sleep(0)
+        assert runs == 3
+
+    asyncio.run(main())
+
+
+def fails_first(run: Callable[..., Awaitable[None]], failed: list[str], name: str) -> Callable[..., Any]:
+    async def failing(*arguments: Any) -> None:
+        if name not in failed:
+            failed.append(name)
+            raise RuntimeError(f"{name} fails once")
+        await run(*arguments)
+
+    return failing
+
+
+KINDS: dict[str, tuple[type, str]] = {
+    "publishing": (Publisher, "run"),
+    "reloading": (Reloader, "run"),
+    "status": (StatusReporter, "run"),
+    "lossless": (Lossless, "run"),
+    "spool": (Lossless, "tidy"),
+    "adopting": (Lossless, "adopt"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_task_of_the_plugin_goes_on_after_an_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "amqtt_rest_bridge")
+    owner, method = KINDS[name]
+    monkeypatch.setattr(owner, method, fails_first(getattr(owner, method), [], name))
+    with recording() as target:
+        routes = f"""DEFINE ROUTE R WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+            ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+            ADD EVENT E
+                WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                WITH DESTINATION_TOPIC "out"
+        """
+        with hosting(routes, status_seconds=60, spool=str(tmp_path / "spool.db")) as host:
+            client, status = host.client("out"), host.client("$SYS/broker/routes/+/status")
+            client.publish("in", b"1")
+            assert client.message() == ("out", b"1")
+            assert json.loads(status.message()[1])["name"] == "R"
+            host.wait(host.plugin.service.reload())
+            eventually(lambda: "routes reloaded" in caplog.text, "not reloaded")
+            eventually(lambda: f"the task {name} ended; it is started again" in caplog.text, "nothing said so")
+            client.publish("in", b"2")
+            assert client.message() == ("out", b"2")
+
+
+def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_reloader: Reloader, _seconds: float) -> None:
+        raise RuntimeError("the disk is gone")
+
+    monkeypatch.setattr(Reloader, "run", fails)
+    routes = """DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
+    """
+    with hosting(routes, status_seconds=0.05) as host:
+        client = host.client("$SYS/broker/routes/R/status")
+        status = json.loads(client.message()[1])
+        while status["health"] != "Red":
+            status = json.loads(client.message()[1])
+        assert status["last_error"]["code"] == "internal_error"
+        assert "its task reloading failed 8 times in a row, the last time: the disk is gone" in (
+            status["last_error"]["message"]
+        )
+
+
+def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    place.add_plugin("""
+    from amqtt_rest_bridge.broker.publisher import Publisher
+    from amqtt_rest_bridge.processes import supervisor as tasks
+    from amqtt_rest_bridge.times import Backoff
+
+    async def fails(publisher):
+        raise RuntimeError("no more paper")
+
+    tasks.BACKOFF, Publisher.run = Backoff(0.001), fails
+""")
+    owner = "amqtt_rest_bridge.processes.route_service"
+    with place.serving(constants={f"{owner}.GRACE_SECONDS": 0.1, f"{owner}._PUBLISH_SECONDS": 0.1}) as running:
+        assert running.end() == 1
+    assert running.lines[-1] == (
+        "rest-bridge: error: the bridge is broken: its task publishing failed 8 times in a row, "
+        "the last time: no more paper"
+    )
+
+
+def test_a_frame_that_cannot_be_taken_costs_the_bridge_process_and_not_its_calls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+
+    take, taken = BridgeProcess._handle, [0]
+
+    def fails_once(bridge: BridgeProcess, frame: ToBroker) -> None:
+        if isinstance(frame, Results) and not taken[0]:
+            taken[0] = 1
+            raise RuntimeError("an odd frame")
+        take(bridge, frame)
+
+    monkeypatch.setattr(BridgeProcess, "_handle", fails_once)
+    with recording() as target:
+        routes = f"""DEFINE ROUTE R WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+            ADD EVENT E
+                WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                WITH DESTINATION_TOPIC "out"
+        """
+        with hosting(routes, processes=1) as host:
+            client = host.client("out")
+            client.publish("in", b"1")
+            assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+            client.publish("in", b"2")
+            assert client.message() == ("out", b"2")
+    assert "an odd frame" in caplog.text

@@ -1,0 +1,32 @@
+"""A spool on a full disk, real and small: nothing is lost, and it recovers without help."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spool import small_disk
+
+UNSHARE = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+CAN_MOUNT = (
+    shutil.which("unshare") is not None
+    and subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0
+)
+TMPFS = pytest.mark.skipif(not CAN_MOUNT, reason="mounting a file system is not permitted here")
+
+
+ON_DISKS = [
+    *(pytest.param("tmpfs", UNSHARE, name, marks=TMPFS, id=f"tmpfs-{name}") for name in small_disk.SCENARIOS),
+    # Other files take nothing from a limit on each file's size.
+    *(pytest.param("limit", [], name, id=f"limit-{name}") for name in small_disk.SCENARIOS if name != "other_files"),
+]
+
+
+@pytest.mark.parametrize(("kind", "prefix", "scenario"), ON_DISKS)
+def test_a_full_disk_is_left_without_help(tmp_path: Path, kind: str, prefix: list[str], scenario: str) -> None:
+    program = [sys.executable, "-m", "tests.spool.small_disk", kind, str(tmp_path), scenario]
+    ended = subprocess.run([*prefix, *program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,164 @@
+"""What the tests of the admin port share: a caller of it, and routes to look at."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from time import monotonic
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.embedded_broker import Client, Host
+from tests.support.waiting import eventually
+
+PATIENCE = 20.0
+TOKEN = "a-token-of-24-characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, read to its end."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """Return the body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """Return the body as text."""
+        return self.body.decode()
+
+
+class Events:
+    """Server-sent events as they arrive."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+
+    def next(self) -> tuple[str, Any]:
+        """Wait for the next event that carries data: its name and value."""
+        name, deadline = "message", monotonic() + 3 * PATIENCE  # comments keep the connection open for ever
+        while line := self._response.readline():
+            assert monotonic() < deadline, "no event came"
+            key, _, value = line.decode().rstrip("\n").partition(": ")
+            if key == "event":
+                name = value
+            elif key == "data":
+                return name, json.loads(value)
+        raise AssertionError("the stream has ended")
+
+    def record(self) -> dict[str, Any]:
+        """Wait for the next message or request that is not a probe."""
+        while True:
+            name, value = self.next()
+            assert name == "message"
+            if not str(value["topic"]).endswith("probe"):
+                assert isinstance(value, dict)
+                return value
+
+    def begin(self, client: Client, topic: str = "probe") -> None:
+        """Publish until the first event comes: that something follows takes a moment to reach every process."""
+        came = threading.Event()
+
+        def probe() -> None:
+            while not came.wait(0.01):
+                client.publish(topic, b"")
+
+        probing = threading.Thread(target=probe)
+        probing.start()
+        try:
+            self.next()
+        finally:
+            came.set()
+            probing.join()
+
+
+class Admin:
+    """Asks one admin port."""
+
+    def __init__(self, port: int, headers: Mapping[str, str] | None = None) -> None:
+        self.port = port
+        self._headers = headers or {}
+
+    def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
+        """Ask for a path."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, headers={**self._headers, **given})
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    @contextmanager
+    def live(self, query: str = "", path: str = "/api/live") -> Iterator[Events]:
+        """Follow what happens."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("GET", f"{path}{query}", headers=dict(self._headers))
+            with connection.getresponse() as response:  # it holds the socket beyond the connection's end
+                assert response.status == 200, response.read()
+                assert response.headers["Content-Type"] == "text/event-stream"
+                assert response.readline() == b"retry: 2000\n"
+                yield Events(response)
+        finally:
+            connection.close()
+
+    def samples(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """Return the metrics, parsed by Prometheus' own parser: value by name and labels."""
+        answer = self.get("/metrics")
+        assert answer.status == 200
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return one metric, None when there is no such sample."""
+        return self.samples().get((name, tuple(sorted(labels.items()))))
+
+    def await_value(self, wanted: float, name: str, **labels: str) -> None:
+        """Wait until a metric has a value."""
+        eventually(lambda: self.value(name, **labels) == wanted)
+
+    def calls(self, route: str) -> list[dict[str, Any]]:
+        """Return the last calls of a route."""
+        calls = self.get(f"/api/routes/{route}/calls").json["calls"]
+        assert isinstance(calls, list)
+        return calls
+
+
+def admin_of(host: Host) -> Admin:
+    """Return the admin port of a broker."""
+    port = host.plugin.admin_port
+    assert port is not None
+    return Admin(port)
+
+
+def client_route(url: str, *, name: str = "Orders", event: str = "", config: str = "", more: str = "") -> str:
+    """Write a route that posts what comes on orders/+ to a server."""
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" {config}
+    {more}
+    ADD EVENT Send WITH SOURCE_TOPIC "orders/+" WITH METHOD "POST" WITH ENDPOINT "/new/{{topic.2}}"
+        WITH BODY "{{payload}}" WITH DESTINATION_TOPIC "done/{{topic.2}}" {event}
+"""
+
+
+def server_route(name: str = "Intake") -> str:
+    """Write a route that publishes what is posted to /hook."""
+    return f"""DEFINE ROUTE {name} WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0"
+    ADD EVENT Received WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "received"
+"""

@@ -1,0 +1,74 @@
+"""A broker in a process of its own, on a fixed port, so that a test can kill it and start it again."""
+
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from tests.support.embedded_broker import ANONYMOUS, PLUGIN
+from tests.support.forked import AMQTT, Forked
+from tests.support.ports import steady_port
+from tests.support.waiting import SECONDS, eventually
+
+
+class BrokerProcess:
+    """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop)."""
+
+    def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
+        self.port = steady_port()
+        self._folder = folder
+        (folder / "routes.lot").write_text(routes)
+        bridge = {"routes": str(folder / "routes.lot"), "reload_seconds": 0, "status_seconds": 0, **settings}
+        config = {
+            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{self.port}"}},
+            "plugins": ANONYMOUS | (plugins or {}) | {PLUGIN: bridge},
+        }
+        self._config = folder / "broker.yaml"
+        self._config.write_text(json.dumps(config))  # JSON is YAML
+        self._running: Forked | None = None
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the running broker."""
+        assert self._running is not None
+        return self._running.pid
+
+    @property
+    def log(self) -> str:
+        """Return what every run has written so far."""
+        return (self._folder / "broker.log").read_text()
+
+    def start(self) -> None:
+        """Start and wait until clients can connect."""
+        with (self._folder / "broker.log").open("a") as log:
+            self._running = Forked(AMQTT, ["-c", str(self._config)], self._folder, output=log)
+        eventually(self._accepts, "the broker accepts no connection")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        """End it as Ctrl-C does."""
+        self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        """End it if it runs."""
+        if self._running is not None:
+            self.kill()
+
+    def _accepts(self) -> bool:
+        assert self._running is not None
+        assert self._running.poll() is None, self.log
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def _end(self, number: int) -> None:
+        assert self._running is not None
+        self._running.send_signal(number)
+        self._running.wait(SECONDS)
+        self._running = None

@@ -1,0 +1,183 @@
+"""A real browser for tests: a headless Chromium, driven by its DevTools protocol.
+
+Why not playwright or selenium: a dozen commands are needed, amqtt brings a WebSocket client, and Debian the browser.
+
+    with browsing(chromium, profile) as page:
+        page.open("http://127.0.0.1:8000/")
+        assert page.evaluate("document.title") == "..."
+"""
+
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
+
+from tests.support.http_ports import PATIENCE
+from tests.support.waiting import eventually
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_KEYS = {"Tab": 9, "Enter": 13}
+_LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
+
+
+class _NavigatedError(Exception):
+    """The page went away while it was asked."""
+
+
+class Page:
+    """One page in a window; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
+
+    def __init__(
+        self, connection: Connection, first: "Page | None" = None, profile: dict[str, Any] | None = None
+    ) -> None:
+        self._connection = connection
+        self._numbers: Iterator[int] = itertools.count(1) if first is None else first._numbers
+        self._errors_of: dict[str | None, list[str]] = {} if first is None else first._errors_of
+        self._session: str | None = None
+        self._profile: dict[str, Any] = profile or ({} if first is None else first._profile)
+        self.errors: list[str] = [] if first is None or profile else first.errors
+        # In a window of its own, so that a page that is opened later does not hide it.
+        target = self._do("Target.createTarget", url="about:blank", newWindow=True, **self._profile)["targetId"]
+        self._session = self._do("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._errors_of[self._session] = self.errors
+        for domain in ("Page", "Runtime", "Log"):
+            self._do(f"{domain}.enable")
+
+    def another(self) -> "Page":
+        """Return one more page in the same browser, with the same `errors`."""
+        return Page(self._connection, self)
+
+    @contextmanager
+    def elsewhere(self) -> "Iterator[Page]":
+        """Open a page as a browser of its own would: it shares no worker, no storage and no `errors` with this one."""
+        profile = self._call(None, "Target.createBrowserContext", {})
+        try:
+            yield Page(self._connection, self, profile)
+        finally:
+            self._call(None, "Target.disposeBrowserContext", profile)
+
+    def close(self) -> None:
+        """Close this page."""
+        self._do("Page.close")
+
+    def hide(self) -> None:
+        """Set `document.hidden`, as in a tab that is not the selected one."""
+        self.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && 1")
+        self.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def before_scripts(self, script: str) -> None:
+        """Run a script in each page that is opened from now on, before its own scripts."""
+        self._do("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+    def open(self, url: str) -> None:
+        """Open an address and wait until its page has been read and its scripts have run."""
+        self._do("Page.navigate", url=url)
+        ready = "location.href !== 'about:blank' && document.readyState === 'complete'"
+        eventually(lambda: self.evaluate(ready), pause_seconds=_LOOK_SECONDS)
+
+    def evaluate(self, script: str) -> Any:
+        """Return the value of an expression; a promise is waited for."""
+        outcome = self._do("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in outcome:
+            details = outcome["exceptionDetails"]
+            raise AssertionError(details.get("exception", details).get("description", details))
+        return outcome["result"].get("value")
+
+    def wait(self, script: str) -> None:
+        """Wait until an expression is true; the page may reload itself meanwhile."""
+
+        def holds() -> bool:
+            try:
+                return bool(self.evaluate(script))
+            except _NavigatedError:
+                return False
+
+        eventually(holds, pause_seconds=_LOOK_SECONDS)
+
+    def text(self, selector: str) -> str:
+        """Return the text of an element as it is shown."""
+        return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+    def press(self, key: str) -> None:
+        """Press a key: Tab, Enter or one character."""
+        code = _KEYS.get(key, ord(key[0].upper()))
+        text = {"Tab": "", "Enter": "\r"}.get(key, key)
+        for kind in ("keyDown", "keyUp"):
+            self._do(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                **({"text": text} if text and kind == "keyDown" else {}),
+            )  # fmt: skip
+
+    def size(self, width: int, height: int) -> None:
+        """Set the size of the window in CSS pixels."""
+        self._do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def colours(self, scheme: str) -> None:
+        """Prefer `light` or `dark`."""
+        self._do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def disable_scripts(self) -> None:
+        """Run no script of a page from now on; `evaluate` goes on to work."""
+        self._do("Emulation.setScriptExecutionDisabled", value=True)
+
+    def fits(self) -> bool:
+        """Return whether nothing is wider than the window."""
+        return bool(self.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+    def screenshot(self, path: Path) -> None:
+        """Save what the window shows as PNG."""
+        path.write_bytes(base64.b64decode(self._do("Page.captureScreenshot", format="png")["data"]))
+
+    def _do(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._call(self._session, method, parameters)
+
+    def _call(self, session: str | None, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        self._connection.send(json.dumps(message))
+        while True:
+            answer: dict[str, Any] = json.loads(self._connection.recv(timeout=PATIENCE))
+            if answer.get("id") == number:
+                if "navigated" in str(answer.get("error")):
+                    raise _NavigatedError
+                assert "error" not in answer, answer["error"]
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        parameters, errors = event.get("params", {}), self._errors_of.get(event.get("sessionId"), self.errors)
+        if event.get("method") == "Runtime.exceptionThrown":
+            errors.append(str(parameters["exceptionDetails"]))
+        elif event.get("method") == "Log.entryAdded" and parameters["entry"]["source"] in ("security", "violation"):
+            errors.append(str(parameters["entry"]["text"]))
+
+
+@contextmanager
+def browsing(chromium: str, profile: Path) -> Iterator[Page]:
+    """Run a browser with an empty profile until the block ends."""
+    profile.mkdir(exist_ok=True)
+    command = [
+        *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+        *("--hide-scrollbars", f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    port = profile / "DevToolsActivePort"
+    try:
+        eventually(lambda: port.exists() and len(port.read_text().split()) == 2)
+        number, path = port.read_text().split()
+        with connect(f"ws://127.0.0.1:{number}{path}", max_size=None, proxy=None) as connection:
+            yield Page(connection)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)

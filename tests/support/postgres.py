@@ -1,0 +1,95 @@
+"""A PostgreSQL server of a test's own, where its programs are installed."""
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+
+import psycopg
+
+from tests.support.ports import free_port
+
+POSTGRES_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+
+
+def postgres_program(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join([*map(str, POSTGRES_FOLDERS), os.environ.get("PATH", "")]))
+
+
+POSTGRES_MISSING = postgres_program("initdb") is None
+
+
+class Postgres:
+    """A PostgreSQL server of our own in a temporary folder, which may be stopped and started.
+
+    Args:
+        initialised: A folder for what `initdb` makes; the first server makes it, all copy it.
+    """
+
+    def __init__(self, initialised: Path) -> None:
+        # PostgreSQL refuses to run as root.
+        name = "postgres" if _has_account("postgres") else "nobody"
+        self._account = pwd.getpwnam(name) if os.geteuid() == 0 else None
+        self.folder = Path(tempfile.mkdtemp(prefix="template-api-postgres-"))
+        if self._account is not None:
+            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
+        self.port = free_port()
+        with initialised.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not initialised.exists():
+                options = ("-A", "trust", "-U", "library", "-E", "UTF8", "--locale=C", "--no-sync")
+                self._run("initdb", "-D", self._data, *options)
+                subprocess.run(["cp", "-a", self._data, initialised], check=True)
+                return
+        subprocess.run(["cp", "-a", initialised, self._data], check=True)
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "-D", self._data, "-o", options, "-l", str(self.folder / "log"), "-w", "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server and to each of its processes."""
+        server = int(Path(self._data, "postmaster.pid").read_text().splitlines()[0])
+        os.kill(server, number)  # first, so that a server which is stopped starts no process meanwhile
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        for pid in map(int, children):
+            with contextlib.suppress(ProcessLookupError):  # a child may end meanwhile
+                os.kill(pid, number)
+
+    def new_database(self) -> str:
+        name = f"library_{uuid.uuid4().hex}"
+        address = f"host=127.0.0.1 port={self.port} user=library dbname=postgres"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        return f"postgresql+psycopg://library@127.0.0.1:{self.port}/{name}"
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @property
+    def _data(self) -> str:
+        return str(self.folder / "data")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [postgres_program(program) or program, *arguments]
+        account = {} if self._account is None else {"user": self._account.pw_uid, "group": self._account.pw_gid}
+        done = subprocess.run(  # type: ignore[call-overload]  # user and group come together or not at all
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=180, **account
+        )
+        assert done.returncode == 0, f"{program} failed with status {done.returncode}, see {self.folder}"
+
+
+def _has_account(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,342 @@
+"""Client mode in a real broker: MQTT in, HTTP out, MQTT back."""
+
+import base64
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.benchmarks.mqtt_wire import Wire
+from tests.support.embedded_broker import hosting
+from tests.support.gate import Gate
+from tests.support.http_recorder import Recorder, echo, recording
+from tests.support.http_target import Seen
+
+processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+def route(target: Recorder, event: str, config: str = "", name: str = "R") -> str:
+    return f"""
+        DEFINE ROUTE {name} WITH TYPE REST_API
+            ADD REST_API_CONFIG
+                WITH BASE_ADDRESS "{target.url}/base"
+                WITH ENABLE_CLIENT "true"
+                WITH RETRIES '0'
+                {config}
+            ADD EVENT E
+                {event}
+    """
+
+
+POST = """
+    WITH SOURCE_TOPIC "in/#"
+    WITH METHOD "POST"
+    WITH ENDPOINT "/e"
+    WITH BODY "{payload}"
+    WITH DESTINATION_TOPIC "out"
+"""
+
+
+@processes
+@pytest.mark.parametrize("payload", [b"hello", bytes(range(256)), b""], ids=["text", "binary", "empty"])
+def test_the_response_to_a_message_is_published_byte_for_byte(
+    target: Recorder, processes: int, payload: bytes
+) -> None:
+    with hosting(route(target, POST), processes=processes) as host:
+        client = host.client("out")
+        client.publish("in/x", payload)
+        assert client.message() == ("out", payload)
+        assert target.request().path == "/base/e"
+
+
+@pytest.mark.parametrize("published", [0, 1])
+@pytest.mark.parametrize("retained", [False, True], ids=["result", "retained result"])
+def test_a_result_has_the_quality_of_service_of_each_subscription(
+    target: Recorder, published: int, retained: bool
+) -> None:
+    with hosting(route(target, POST + 'WITH RETAIN "true"' * retained)) as host:
+        wires = [Wire(host.mqtt_port, f"subscriber-{qos}") for qos in (0, 1, 2)]
+        if retained:
+            client = host.client("out")
+            client.publish("in/x", b"1", qos=published)
+            client.message()
+        for qos, wire in enumerate(wires):
+            wire.subscribe("out", qos)
+        if not retained:
+            host.client().publish("in/x", b"1", qos=published)
+        received = [wire.expect_publish() for wire in wires]
+        assert [(kind >> 1) & 3 for kind in received] == [0, 1, 2]
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+def test_each_method_is_sent(target: Recorder, method: str) -> None:
+    target.answer = lambda seen: (200, seen.method.encode())
+    event = f'WITH SOURCE_TOPIC "in" WITH METHOD "{method}" WITH ENDPOINT "m" WITH DESTINATION_TOPIC "out"'
+    with hosting(route(target, event)) as host:
+        client = host.client("out")
+        client.publish("in", b"{}")
+        assert client.message() == ("out", method.encode())
+
+
+def test_placeholders_are_filled_in_endpoint_body_and_headers(target: Recorder) -> None:
+    event = """
+        WITH SOURCE_TOPIC "in/+"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/d/{value.json.id}?t={source_topic}"
+        WITH BODY '{"all": {value.json}, "name": "{value.json.name}", "at": "{timestamp}"}'
+        WITH DESTINATION_TOPIC "out"
+        WITH HEADERS
+            ADD "X-Name" "{value.json.name}"
+            ADD "X-Raw" "{payload}"
+    """
+    with hosting(route(target, event)) as host:
+        client = host.client("out")
+        client.publish("in/1", b'{"id":"a/b?c","name":"quo\\"te"}')
+        client.message()
+    seen = target.request()
+    assert seen.path == "/base/d/a%2Fb%3Fc?t=in/1"
+    body = json.loads(seen.body)
+    assert body["all"] == {"id": "a/b?c", "name": 'quo"te'}
+    assert body["name"] == 'quo"te'
+    assert body["at"].endswith("Z")
+    assert seen.headers["X-Name"] == 'quo"te'
+    assert seen.headers["X-Raw"] == '{"id":"a/b?c","name":"quo\\"te"}'
+
+
+def test_credentials_and_content_type_are_sent(target: Recorder) -> None:
+    config = 'WITH USERNAME "ann" WITH PASSWORD "s3cret" WITH DEFAULT_CONTENT_TYPE "text/plain"'
+    with hosting(route(target, POST, config)) as host:
+        client = host.client("out")
+        client.publish("in/x", b"1")
+        client.message()
+    seen = target.request()
+    assert seen.headers["Authorization"] == "Basic " + base64.b64encode(b"ann:s3cret").decode()
+    assert seen.headers["Content-Type"] == "text/plain"
+
+
+def test_a_status_of_400_and_above_publishes_the_failure_payload(target: Recorder) -> None:
+    target.answer = lambda _: (404, b"no such thing")
+    with hosting(route(target, POST)) as host:
+        client = host.client("out")
+        client.publish("in/x", b"1")
+        topic, payload = client.message()
+    failure = json.loads(payload)
+    assert topic == "out"
+    assert failure["error"]["code"] == "http_status"
+    assert (failure["status"], failure["body"], failure["body_encoding"]) == (404, "no such thing", "utf-8")
+    assert (failure["route"], failure["event"], failure["source_topic"]) == ("R", "E", "in/x")
+
+
+def test_failures_go_to_the_error_topic_where_there_is_one(target: Recorder) -> None:
+    target.answer = lambda _: (500, b"")
+    with hosting(route(target, POST + ' WITH ERROR_TOPIC "failed"')) as host:
+        client = host.client("failed", "out")
+        client.publish("in/x", b"1")
+        assert client.message()[0] == "failed"
+
+
+def test_a_retained_result_is_there_for_later_subscribers(target: Recorder) -> None:
+    with hosting(route(target, POST + ' WITH RETAIN "true"')) as host:
+        client = host.client("out")
+        client.publish("in/x", b"kept")
+        client.message()
+        assert host.client("out").message() == ("out", b"kept")
+
+
+def test_a_server_that_is_gone_gives_failures_and_works_again_when_it_is_back(target: Recorder) -> None:
+    with hosting(route(target, POST)) as host:
+        client = host.client("out")
+        target.close()
+        client.publish("in/x", b"1")
+        assert json.loads(client.message()[1])["error"]["code"] == "connection_failed"
+        with recording(target.port):
+            client.publish("in/x", b"2")
+            assert client.message() == ("out", b"2")
+
+
+def test_all_events_that_match_a_message_run_and_other_topics_trigger_nothing(target: Recorder) -> None:
+    one = route(target, POST, name="One")
+    two = route(target, POST.replace('"out"', '"out2"').replace("in/#", "in/+"), name="Two")
+    with hosting(one + two) as host:
+        client = host.client("out", "out2")
+        client.publish("elsewhere", b"-")
+        client.publish("in/x", b"1")
+        assert sorted(client.messages(2)) == [("out", b"1"), ("out2", b"1")]
+    assert target.arrived.qsize() == 2
+
+
+def test_a_last_will_triggers_also_with_qos_0(target: Recorder) -> None:
+    with hosting(route(target, POST)) as host:
+        client = host.client("out")
+        dying = Wire(host.mqtt_port, "dying", will=("in/will", b"gone"))
+        dying.sock.close()
+        assert client.message() == ("out", b"gone")
+
+
+def test_routes_chain_and_a_circle_ends_after_eight_hops(target: Recorder) -> None:
+    circle = POST.replace('"in/#"', '"ring"').replace('"out"', '"ring"')
+    with hosting(route(target, circle)) as host:
+        client = host.client("ring")
+        client.publish("ring", b"x")
+        assert client.messages(9) == [("ring", b"x")] * 9  # the one sent and eight results
+        client.publish("ring", b"y")
+        assert client.messages(9) == [("ring", b"y")] * 9
+        status = host.plugin.service.statistics["R"].status(0.0)
+    assert (status["messages"]["succeeded"], status["messages"]["refused"]) == (16, 2)
+    assert "8 routes" in status["last_error"]["message"]
+
+
+def test_retained_messages_delivered_on_subscription_do_not_trigger(target: Recorder) -> None:
+    with hosting(route(target, POST)) as host:
+        client = host.client("out")
+        client.publish("in/x", b"kept", retain=True)
+        assert client.message() == ("out", b"kept")
+        other = host.client("in/x")
+        assert other.message() == ("in/x", b"kept")
+        client.publish("in/y", b"next")
+        assert client.message() == ("out", b"next")
+    assert target.arrived.qsize() == 2
+
+
+def test_a_full_route_refuses_the_new_message_and_answers_the_old_ones(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '2'"
+    with hosting(routes, workers=1) as host:
+        client = host.client("out")
+        for payload in (b"1", b"2", b"3"):
+            client.publish("in/x", payload)
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
+        gate.open.set()
+        assert client.messages(2) == [("out", b"1"), ("out", b"2")]
+
+
+def test_a_full_route_with_a_timeout_lets_messages_wait_for_room(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '60000'"
+    with hosting(routes) as host:
+        client = host.client("out")
+        for payload in (b"1", b"2", b"3"):
+            client.publish("in/x", payload)
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"  # one waits, as many as have room
+        gate.open.set()
+        assert client.messages(2) == [("out", b"1"), ("out", b"2")]
+
+
+def test_a_full_route_refuses_when_the_timeout_is_over(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '1'"
+    with hosting(routes) as host:
+        client = host.client("out")
+        client.publish("in/x", b"1")
+        client.publish("in/x", b"2")
+        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
+        gate.open.set()
+        assert client.message() == ("out", b"1")
+
+
+def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    routes = route(target, POST) + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "realtime"'
+    with hosting(routes, workers=2) as host:
+        client = host.client("out")
+        for payload in (b"1", b"2", b"3"):
+            client.publish("in/x", payload)
+        assert "realtime" in json.loads(client.message()[1])["error"]["message"]
+        gate.open.set()
+        assert sorted(client.messages(2)) == [("out", b"1"), ("out", b"2")]
+
+
+def test_a_slow_server_is_asked_sixty_four_times_at_once_by_default(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    routes = route(target, POST) + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "realtime"'
+    with hosting(routes) as host:
+        client = host.client("out")
+        for number in range(65):
+            client.publish("in/x", b"%d" % number)
+        assert "all 64 workers are busy" in json.loads(client.message()[1])["error"]["message"]
+        assert {gate.entered.get(timeout=10).body for _ in range(64)} == {b"%d" % number for number in range(64)}
+        gate.open.set()
+        assert len(client.messages(64)) == 64
+
+
+def test_ordered_messages_of_one_topic_end_one_after_the_other(target: Recorder) -> None:
+    inside: list[bytes] = []
+    overlap: list[list[bytes]] = []
+    lock = threading.Lock()
+
+    def answer(seen: Seen) -> tuple[int, bytes]:
+        with lock:
+            inside.append(seen.body)
+            overlap.append([body for body in inside if body[:1] == seen.body[:1]])
+        threading.Event().wait(0.01)
+        with lock:
+            inside.remove(seen.body)
+        return 200, seen.body
+
+    target.answer = answer
+    with hosting(route(target, POST + ' WITH ORDERED "true"')) as host:
+        client = host.client("out")
+        sent = [f"{topic}{number}".encode() for number in range(5) for topic in "ab"]
+        for payload in sent:
+            client.publish(f"in/{payload[:1].decode()}", payload, qos=0)
+        got = [payload for _, payload in client.messages(10)]
+    for topic in (b"a", b"b"):
+        assert [body for body in got if body[:1] == topic] == [body for body in sent if body[:1] == topic]
+    assert all(len(same) == 1 for same in overlap)
+
+
+def test_a_slow_route_delays_no_other(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    with recording() as quick:
+        slow = route(target, POST.replace("in/#", "slow"), name="Slow")
+        fast = route(quick, POST.replace("in/#", "fast").replace('"out"', '"quick"'), name="Fast")
+        with hosting(slow + fast, workers=2) as host:
+            client = host.client("quick")
+            for _ in range(10):
+                client.publish("slow", b"-")
+            client.publish("fast", b"now")
+            assert client.message() == ("quick", b"now")
+            gate.open.set()
+
+
+def test_a_killed_bridge_process_costs_no_message_its_answer(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    with hosting(route(target, POST), processes=1) as host:
+        client = host.client("out")
+        client.publish("in/x", b"held")
+        assert gate.entered.get(timeout=10).body == b"held"
+        (bridge,) = host.bridges
+        os.kill(bridge.pid, signal.SIGKILL)
+        failure = json.loads(client.message()[1])
+        assert failure["error"]["code"] == "bridge_restarted"
+        gate.open.set()
+        client.publish("in/x", b"next")
+        assert client.message() == ("out", b"next")
+
+
+def test_several_processes_give_the_same_results(target: Recorder) -> None:
+    with hosting(route(target, POST), processes=2) as host:
+        client = host.client("out")
+        sent = [str(number).encode() for number in range(50)]
+        for payload in sent:
+            client.publish("in/x", payload, qos=0)
+        assert sorted(payload for _, payload in client.messages(50)) == sorted(sent)
+        assert len(host.bridges) == 2

@@ -1,0 +1,352 @@
+"""Large payloads in a real broker: what two processes hold of them, what is refused, and that it is given back."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.broker.disk.spool import Spool
+from amqtt_rest_bridge.model import Message
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_recorder import Answer, Recorder, recording
+from tests.support.http_target import Seen
+from tests.support.waiting import eventually
+
+MIB = 1 << 20
+
+
+def route(target: Recorder, more: str = "", *, name: str = "Hang", config: str = "", event: str = "") -> str:
+    """A route whose messages hold one field of use."""
+    topic = name.lower()
+    return f"""
+    DEFINE ROUTE {name} WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" {more} WITH REQUEST_TIMEOUT '300'
+        {config}
+        ADD EVENT E
+            WITH SOURCE_TOPIC "{topic}/#" WITH METHOD "POST" WITH ENDPOINT "/{topic}"
+            WITH BODY '{{"n": {{value.json.n}}}}' WITH DESTINATION_TOPIC "out/{topic}" {event}
+    """
+
+
+def message(number: int, size: int) -> bytes:
+    start, end = f'{{"n": {number}, "pad": "', '"}'
+    return f"{start}{'x' * (size - len(start) - len(end))}{end}".encode()
+
+
+@contextmanager
+def hanging(target: Recorder) -> Iterator[threading.Event]:
+    """Hold the answers to the route Hang back until the event is set, or the block ends."""
+    released = threading.Event()
+
+    def answer(seen: Seen) -> Answer:
+        if seen.path == "/hang":
+            released.wait()
+        return 200, seen.body
+
+    target.answer = answer
+    try:
+        yield released
+    finally:
+        released.set()
+
+
+def code_of(payload: bytes) -> str:
+    """Return the code of a failure, `ok` for a result."""
+    return str(json.loads(payload).get("error", {}).get("code", "ok"))
+
+
+def memory(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def processes(broker: int) -> list[int]:
+    """Return the broker and its bridge processes."""
+    children = Path(f"/proc/{broker}/task/{broker}/children").read_text().split()
+    return [broker, *map(int, children)]
+
+
+class Peak:
+    """The largest memory of a broker and its bridge processes together."""
+
+    def __init__(self, broker: int) -> None:
+        self._broker = broker
+        self.idle = self.now()
+        self.most = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def now(self) -> int:
+        return sum(map(memory, processes(self._broker)))
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.02):
+            self.most = max(self.most, self.now())
+
+    def stop(self) -> int:
+        """Return by how much memory grew at most."""
+        self._ended.set()
+        self._thread.join()
+        return self.most - self.idle
+
+
+class Results:
+    """Counts what the routes publish, by topic and code."""
+
+    def __init__(self, port: int) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._wire = Wire(port, "results", timeout=0.2)
+        self._wire.subscribe("out/#")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def of(self, topic: str) -> dict[str, int]:
+        return {code: count for (of, code), count in self.counts.items() if of == topic}
+
+    def _read(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                self.counts.update((topic, code_of(payload)) for topic, payload in self._wire.messages())
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._wire.close()
+
+
+def publish(port: int, count: int, size: int, *, others: int = 5, first: int = 0) -> int:
+    """Publish large messages to Hang, and after every few a small one to Good; return how many of these there were."""
+    with contextlib.closing(Wire(port, "publisher")) as wire:
+        small = 0
+        for number in range(first, first + count):
+            wire.send(publish_packet(f"hang/{number}", message(number, size), 1))
+            wire.expect(0x40)
+            if number % others == others - 1:
+                small += 1
+                wire.send(publish_packet(f"good/{number}", b'{"n": 1}', 2))
+                wire.expect(0x40)
+        return small
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as target:
+        yield target
+
+
+@pytest.fixture
+def broker(tmp_path: Path, target: Recorder) -> Iterator[BrokerProcess]:
+    """A broker with default settings and two routes on one server."""
+    process = BrokerProcess(tmp_path, route(target) + route(target, name="Good"))
+    process.start()
+    eventually(lambda: len(processes(process.pid)) == 2)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("count", [24, pytest.param(1000, marks=pytest.mark.long)])
+def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_route_a_call(
+    count: int, target: Recorder, broker: BrokerProcess
+) -> None:
+    peak, bridge = Peak(broker.pid), processes(broker.pid)[1]
+    idle = memory(bridge)
+    with contextlib.closing(Results(broker.port)) as results, hanging(target) as released:
+        small = publish(broker.port, count, 4 * MIB)
+        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16})
+        eventually(lambda: results.of("out/good") == {"ok": small})
+        eventually(lambda: memory(bridge) - idle < 40 * MIB, "the bridge process keeps what it has filled in")
+        released.set()
+        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
+        assert results.of("out/good") == {"ok": small}
+    assert peak.stop() < 450 * MIB
+    eventually(lambda: peak.now() - peak.idle < 40 * MIB, "memory is not given back")
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
+def test_a_bridge_process_with_little_memory_survives_large_messages(
+    count: int, target: Recorder, broker: BrokerProcess
+) -> None:
+    bridge = processes(broker.pid)[1]
+    resource.prlimit(bridge, resource.RLIMIT_AS, (1_800_000 << 10, 1_800_000 << 10))
+    with contextlib.closing(Results(broker.port)) as results, hanging(target) as released:
+        small = publish(broker.port, count, 4_000_000)
+        released.set()
+        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
+        eventually(lambda: results.of("out/good") == {"ok": small})
+    assert processes(broker.pid)[1] == bridge
+
+
+@contextmanager
+def running(folder: Path, routes: str, **settings: Any) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(folder, routes, **settings)
+    process.start()
+    try:
+        eventually(lambda: len(processes(process.pid)) == 1 + settings.get("processes", 1))
+        yield process
+    finally:
+        process.close()
+
+
+ROOM = "ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '1GiB'"
+
+
+def test_what_waits_for_its_next_try_is_held_by_the_broker_process_alone(tmp_path: Path, target: Recorder) -> None:
+    well, tried = threading.Event(), Counter[bytes]()
+
+    def answer(seen: Seen) -> Answer:
+        tried[seen.body] += 1
+        return (200 if well.is_set() else 503), seen.body
+
+    target.answer = answer
+    routes = route(target, "WITH RETRIES '20'", config=ROOM)
+    with running(tmp_path, routes) as broker, contextlib.closing(Results(broker.port)) as results:
+        bridge = processes(broker.pid)[1]
+        idle = memory(bridge)
+        publish(broker.port, 25, 4_000_000, others=1000)
+        eventually(lambda: len(tried) == 25 and min(tried.values()) > 1)
+        eventually(lambda: memory(bridge) - idle < 40 * MIB, "the bridge process keeps what waits")
+        well.set()
+        eventually(lambda: results.of("out/hang") == {"ok": 25})
+
+
+def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
+    tmp_path: Path, target: Recorder
+) -> None:
+    config = "ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '1GiB' WITH RATE_LIMIT '10/h'"
+    routes = route(target, config=config, event="WITH WHEN '{value.json.n} >= 0'")
+    with running(tmp_path, routes, workers=2, status_seconds=0.05) as broker:
+        bridge = processes(broker.pid)[1]
+        idle = memory(bridge)
+        with contextlib.closing(Wire(broker.port, "both", timeout=0.2)) as wire:
+            wire.subscribe("$SYS/broker/routes/Hang/status")
+            publish(broker.port, 20, 4_000_000, others=1000)
+            publish(broker.port, 5, 4_000_000, others=1000, first=-1000)
+            skipped = [0]
+
+            def look() -> bool:
+                with contextlib.suppress(TimeoutError):
+                    for _, payload in wire.messages():
+                        skipped[0] = json.loads(payload)["messages"]["skipped"]
+                return skipped[0] == 5
+
+            eventually(look)
+        eventually(lambda: memory(bridge) - idle < 40 * MIB, "the bridge process keeps what waits")
+        assert len(target.requests) == 1
+
+
+def test_each_request_has_its_message_though_payloads_are_let_go_and_sent_again(
+    tmp_path: Path, target: Recorder
+) -> None:
+    config = "ADD ROUTE_CONFIG WITH RATE_LIMIT '20/s'"
+    with running(tmp_path, route(target, config=config), workers=2) as broker:
+        with contextlib.closing(Results(broker.port)) as results:
+            publish(broker.port, 16, 4_000_000, others=1000)
+            eventually(lambda: results.of("out/hang") == {"ok": 16})
+        assert [json.loads(seen.body)["n"] for seen in target.requests] == list(range(16))
+
+
+def test_a_start_reads_from_the_spool_what_has_room_and_discards_nothing(tmp_path: Path, target: Recorder) -> None:
+    spool = tmp_path / "spool.db"
+    lossless = "ADD ROUTE_CONFIG WITH OVERLOAD_POLICY 'lossless' WITH OVERLOAD_BYTES"
+    with contextlib.closing(Spool(spool)) as left:
+        for number in range(40):
+            left.keep("Hang", "E", Message(f"hang/{number % 2}", message(number, 4_000_000), 1.0), 0, None)
+        left.keep("Good", "E", Message("good/1", b'{"n": 1}', 1.0), 0, None)
+    routes = route(target, config=f"{lossless} '16MiB'", event="WITH ORDERED 'true'")
+    routes += route(target, name="Good", config=f"{lossless} '16MiB'")
+    with hanging(target) as released, running(tmp_path, routes, spool=str(spool)) as broker:
+        peak = Peak(broker.pid)
+        seen = [target.request().path for _ in range(3)]
+        assert sorted(seen) == ["/good", "/hang", "/hang"]
+        with contextlib.closing(Results(broker.port)) as results:
+            publish(broker.port, 1, 1000)
+            eventually(lambda: results.of("out/hang") == {"overloaded": 1})
+            assert peak.stop() < 120 * MIB
+            released.set()
+            eventually(lambda: results.of("out/hang") == {"overloaded": 1, "ok": 40})
+    numbers = [json.loads(seen.body)["n"] for seen in target.requests if seen.path == "/hang"]
+    assert [number for number in numbers if number % 2] == list(range(1, 40, 2))
+    assert [number for number in numbers if number % 2 == 0] == list(range(0, 40, 2))
+
+
+def bridge_of(broker: BrokerProcess) -> int:
+    found = processes(broker.pid)[1:]
+    return found[0] if found else 0
+
+
+@pytest.mark.parametrize("event", ["", "WITH ORDERED 'true'"], ids=["", "ordered"])
+def test_what_waits_in_the_broker_process_survives_a_bridge_process_and_a_reload(
+    tmp_path: Path, target: Recorder, event: str
+) -> None:
+    routes = route(target, config=ROOM, event=event) + route(target, name="Good")
+    with (
+        running(tmp_path, routes, workers=2, reload_seconds=0.05) as broker,
+        contextlib.closing(Results(broker.port)) as results,
+        hanging(target) as released,
+    ):
+        publish(broker.port, 12, 4_000_000, others=1000)
+        eventually(lambda: len(target.requests) >= 2)
+        before = len(target.requests)
+        os.kill(bridge_of(broker), signal.SIGKILL)
+        eventually(lambda: len(target.requests) > before)
+        publish(broker.port, 2, 4_000_000, others=1)
+        eventually(lambda: results.of("out/good") == {"ok": 2})
+        changed = (tmp_path / "routes.lot").read_text().replace('"out/hang"', '"out/changed"')
+        (tmp_path / "routes.lot").write_text(changed)
+        eventually(lambda: "routes reloaded" in broker.log)
+        released.set()
+        eventually(lambda: sum(results.counts.values()) == 16)
+        ends = Counter(results.of("out/hang")) + Counter(results.of("out/changed"))
+        assert ends["bridge_restarted"] <= 4  # in flight and ahead, when it was killed
+        assert ends["bridge_restarted"] + ends["ok"] == 14
+        assert results.of("out/changed")["ok"] >= 4  # those that waited for the reload
+
+
+def test_a_bridge_process_that_died_leaves_no_payload_in_the_broker_process(tmp_path: Path, target: Recorder) -> None:
+    with (
+        running(tmp_path, route(target, config=ROOM), workers=2) as broker,
+        contextlib.closing(Results(broker.port)) as results,
+        hanging(target) as released,
+    ):
+        idle = memory(broker.pid)
+        publish(broker.port, 25, 4_000_000, others=1000)
+        eventually(lambda: len(target.requests) == 2)
+        os.kill(bridge_of(broker), signal.SIGKILL)
+        eventually(lambda: len(target.requests) == 4)
+        released.set()
+        eventually(lambda: sum(results.counts.values()) == 25)
+        eventually(lambda: memory(broker.pid) - idle < 40 * MIB, "memory is not given back")
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("count", [24, pytest.param(40, marks=pytest.mark.long)])
+def test_other_numbers_of_bridge_processes_have_the_same_bounds(
+    tmp_path: Path, target: Recorder, processes: int, count: int
+) -> None:
+    routes = route(target) + route(target, name="Good")
+    with (
+        running(tmp_path, routes, processes=processes) as broker,
+        contextlib.closing(Results(broker.port)) as results,
+        hanging(target) as released,
+    ):
+        peak = Peak(broker.pid)
+        small = publish(broker.port, count, 4 * MIB)
+        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16})
+        eventually(lambda: results.of("out/good") == {"ok": small})
+        released.set()
+        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
+        assert peak.stop() < 450 * MIB
+        eventually(lambda: peak.now() - peak.idle < 40 * MIB, "memory is not given back")

@@ -1,0 +1,232 @@
+"""Server mode in a real broker: HTTP in, MQTT out; and what the bridge process shares with the broker."""
+
+import asyncio
+import concurrent.futures
+import http.client
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from amqtt_rest_bridge.processes import route_service
+from tests.support.embedded_broker import Host, hosting
+from tests.support.http_recorder import recording
+from tests.support.waiting import eventually
+
+ROUTE = """
+    DEFINE ROUTE Hooks WITH TYPE REST_API
+        ADD REST_API_CONFIG
+            WITH ENABLE_SERVER "true"
+            WITH SERVER_PORT '0'
+            WITH REQUEST_TIMEOUT '5'
+        ADD EVENT In
+            WITH METHOD "POST"
+            WITH ENDPOINT "/hook"
+            WITH DESTINATION_TOPIC "hook/in"
+        ADD EVENT Device
+            WITH METHOD "PUT"
+            WITH ENDPOINT "/devices/{id}"
+            WITH DESTINATION_TOPIC "devices/{path.id}"
+            WITH PAYLOAD '{"id": "{path.id}", "body": {body.json}}'
+            WITH RETAIN "true"
+        ADD EVENT Latest
+            WITH METHOD "GET"
+            WITH ENDPOINT "/latest"
+            WITH SOURCE_TOPIC "sensors/+/t"
+        ADD EVENT Ask
+            WITH METHOD "POST"
+            WITH ENDPOINT "/ask/{who}"
+            WITH DESTINATION_TOPIC "ask/{path.who}/{request_id}"
+            WITH REPLY_TOPIC "answer/{request_id}"
+        ADD EVENT AskOne
+            WITH METHOD "POST"
+            WITH ENDPOINT "/ask"
+            WITH DESTINATION_TOPIC "ask-one"
+            WITH REPLY_TOPIC "answer-one"
+"""
+
+processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
+
+
+def call(
+    host: Host, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+    finally:
+        connection.close()
+
+
+@processes
+def test_a_request_is_published_and_answered(processes: int) -> None:
+    with hosting(ROUTE, processes=processes) as host:
+        client = host.client("hook/in")
+        body = bytes(range(256))
+        status, headers, answer = call(host, "POST", "/hook", body)
+        assert (status, json.loads(answer)) == (200, {"status": "published", "topic": "hook/in"})
+        assert headers["content-type"].startswith("application/json")
+        assert client.message() == ("hook/in", body)
+
+
+def test_wrong_paths_methods_and_sizes_are_answered_and_publish_nothing() -> None:
+    with hosting(ROUTE, max_body_bytes=10) as host:
+        client = host.client("hook/in")
+        codes = {
+            "/nowhere": (404, "not_found"),
+            "/hook/": (404, "not_found"),
+        }
+        for path, expected in codes.items():
+            status, _, answer = call(host, "POST", path, b"1")
+            assert (status, json.loads(answer)["error"]["code"]) == expected
+        status, headers, answer = call(host, "DELETE", "/hook")
+        assert (status, json.loads(answer)["error"]["code"]) == (405, "method_not_allowed")
+        assert "POST" in headers["allow"]
+        status, _, answer = call(host, "POST", "/hook", b"x" * 11)
+        assert (status, json.loads(answer)["error"]["code"]) == (413, "payload_too_large")
+        assert call(host, "POST", "/hook", b"x" * 10)[0] == 200
+        assert client.message() == ("hook/in", b"x" * 10)
+
+
+def test_payload_and_topic_are_filled_and_retained() -> None:
+    with hosting(ROUTE) as host:
+        assert call(host, "PUT", "/devices/d1", b'{"on":true}')[0] == 200
+        assert host.client("devices/#").message() == ("devices/d1", b'{"id": "d1", "body": {"on":true}}')
+
+
+@processes
+def test_a_read_event_answers_with_the_latest_payload(processes: int) -> None:
+    with hosting(ROUTE, processes=processes) as host:
+        assert call(host, "GET", "/latest")[0] == 404
+        client = host.client("sensors/#")
+        client.publish("sensors/1/t", b"20.5")
+        client.message()
+        assert await_answer(host, 200) == b"20.5"
+
+
+def await_answer(host: Host, wanted: int) -> bytes:
+    for _ in range(500):
+        status, _, answer = call(host, "GET", "/latest")
+        if status == wanted:
+            return answer
+    raise AssertionError(f"no {wanted}")
+
+
+def test_a_restarted_bridge_process_still_knows_the_latest_payload() -> None:
+    with hosting(ROUTE, processes=1) as host:
+        client = host.client("sensors/#")
+        client.publish("sensors/1/t", b"20.5")
+        client.message()
+        assert await_answer(host, 200) == b"20.5"
+        (bridge,) = host.bridges
+        os.kill(bridge.pid, signal.SIGKILL)
+        assert await_answer(host, 200) == b"20.5"
+
+
+def test_what_was_retained_before_the_start_is_read_too() -> None:
+    with hosting(ROUTE) as host:
+        host.wait(host.broker.retain_message(None, "sensors/7/t", b"kept"))
+        assert await_answer(host, 200) == b"kept"
+
+
+@processes
+def test_each_of_64_callers_at_once_gets_its_own_reply(processes: int) -> None:
+    with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(64) as pool:
+        client = host.client("ask/#", "hook/in")
+        calls = {who: pool.submit(call, host, "POST", f"/ask/{who}", f"from {who}".encode()) for who in range(64)}
+        asked = client.messages(64)
+        assert call(host, "POST", "/hook", b"meanwhile")[0] == 200  # 64 that wait delay no other
+        assert client.message() == ("hook/in", b"meanwhile")
+        for topic, payload in asked:
+            _, asking, request_id = topic.split("/")
+            assert payload == f"from {asking}".encode()
+            client.publish(f"answer/{request_id}", f"for {asking}".encode(), qos=0)
+        for who, answer in calls.items():
+            status, _, body = answer.result()
+            assert (status, body) == (200, f"for {who}".encode())
+
+
+def test_requests_of_one_reply_topic_are_served_one_after_the_other() -> None:
+    with hosting(ROUTE, processes=2) as host, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        client = host.client("ask-one")
+        calls = [pool.submit(call, host, "POST", "/ask", str(number).encode()) for number in range(8)]
+        for _ in calls:
+            _, payload = client.message()
+            client.publish("answer-one", b"re: " + payload, qos=0)
+        assert [answer.result()[2] for answer in calls] == [f"re: {number}".encode() for number in range(8)]
+
+
+def test_a_reply_that_never_comes_ends_in_504_and_a_late_one_is_dropped() -> None:
+    with hosting(ROUTE.replace("REQUEST_TIMEOUT '5'", "REQUEST_TIMEOUT '1'")) as host:
+        client = host.client("ask/#")
+        status, _, answer = call(host, "POST", "/ask/a", b"?")
+        assert (status, json.loads(answer)["error"]["code"]) == (504, "reply_timeout")
+        request_id = client.message()[0].split("/")[2]
+        client.publish(f"answer/{request_id}", b"late")
+        client.publish(f"answer/{request_id}", b"twice")
+        assert call(host, "POST", "/hook", b"1")[0] == 200
+
+
+def test_the_port_stays_open_while_the_bridge_process_is_started_again() -> None:
+    with hosting(ROUTE, processes=1) as host:
+        client = host.client("hook/in")
+        (bridge,) = host.bridges
+        os.kill(bridge.pid, signal.SIGKILL)
+        assert call(host, "POST", "/hook", b"after")[0] == 200
+        assert client.message() == ("hook/in", b"after")
+
+
+def test_a_server_event_may_trigger_a_client_event_of_another_route() -> None:
+    with recording() as target:
+        chained = f"""
+            DEFINE ROUTE Out WITH TYPE REST_API
+                ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+                ADD EVENT E
+                    WITH SOURCE_TOPIC "hook/in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                    WITH DESTINATION_TOPIC "out"
+        """
+        with hosting(ROUTE + chained) as host:
+            client = host.client("out")
+            assert call(host, "POST", "/hook", b"through")[0] == 200
+            assert client.message() == ("out", b"through")
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_reply(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_service, "GRACE_SECONDS", 1.0)
+    with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        client, port = host.client("ask/#"), host.http_port
+        waiting = pool.submit(call, host, "POST", "/ask/me", b"?")
+        client.message()
+        stopping = asyncio.run_coroutine_threadsafe(host.plugin.on_broker_pre_shutdown(), host._loop)
+
+        def is_refused() -> bool:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        eventually(is_refused, "connections are still taken")
+        assert not waiting.done()
+        status, _, answer = waiting.result(30)
+        assert status == 504
+        assert "the bridge shut down before a reply came" in json.loads(answer)["error"]["message"]
+        stopping.result(30)
+
+
+def test_stopping_the_broker_frees_the_port_and_leaves_no_process() -> None:
+    with hosting(ROUTE, processes=1) as host:
+        port = host.http_port
+        (bridge,) = host.bridges
+        pid = bridge.pid
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

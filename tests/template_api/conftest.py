@@ -1,0 +1,141 @@
+"""What the tests of the template API share: databases, libraries, an in-process client, a served API."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.library_store import Client, Store, template
+from tests.support.postgres import POSTGRES_MISSING, Postgres, postgres_program
+from tests.support.served_api import serving
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if POSTGRES_MISSING:
+        for item in items:
+            if item.get_closest_marker("postgres"):
+                item.add_marker(pytest.mark.skip(reason="PostgreSQL's programs are not installed"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    where = "not found, its tests were skipped" if POSTGRES_MISSING else postgres_program("initdb")
+    terminalreporter.write_line(f"PostgreSQL for the template API's tests: {where}")
+
+
+@pytest.fixture(scope="session")
+def new_postgres(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Postgres]:
+    """What makes a server that was never started; pytest's processes share what is copied for each."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return functools.partial(Postgres, shared / "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_server(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
+    server = new_postgres()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        server.remove()
+
+
+@pytest.fixture
+def own_postgres(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
+    """A server that a test may stop."""
+    server = new_postgres()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        server.remove()
+
+
+DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+def _empty_database(request: pytest.FixtureRequest, folder: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{folder / 'library.db'}"
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return server.new_database()
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, once on SQLite and once on PostgreSQL."""
+    return _empty_database(request, tmp_path)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of an empty SQLite database, where the kind of database does not matter."""
+    return f"sqlite:///{tmp_path / 'library.db'}"
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    """An empty library, on both kinds of database."""
+    yield from _store(database_url, tmp_path)
+
+
+@pytest.fixture
+def sqlite_store(sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
+    """An empty library on SQLite, where the kind of database does not matter."""
+    yield from _store(sqlite_url, tmp_path)
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def shared_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A library of the tests of one file that only read it, on both kinds of database."""
+    folder = tmp_path_factory.mktemp("library")
+    yield from _store(_empty_database(request, folder), folder)
+
+
+@pytest.fixture(scope="module")
+def shared_sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A library of the tests of one file that only read it, on SQLite."""
+    folder = tmp_path_factory.mktemp("library")
+    yield from _store(f"sqlite:///{folder / 'library.db'}", folder)
+
+
+def _store(url: str, folder: Path) -> Iterator[Store]:
+    store = Store(url, folder)
+    yield store
+    for client in store.clients:
+        client.library.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[..., Any]:
+    """Run `template-api serve`: `with serve("--database-url", url) as api:`."""
+
+    def run(
+        *arguments: str, environment: Mapping[str, str] | None = None, constants: Mapping[str, float] | None = None
+    ) -> Any:
+        return serving(tmp_path, *arguments, environment=environment, constants=constants)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def serve_in() -> Callable[..., Any]:
+    """Run `template-api serve` in a folder: `with serve_in(folder, "--database-url", url) as api:`."""
+    return serving
+
+
+@pytest.fixture(scope="session")
+def make_template() -> Callable[..., dict[str, Any]]:
+    """Write a template as a line of a .jsonl file."""
+    return template
+
+
+@pytest.fixture
+def make_client() -> type[Client]:
+    """Make a client over any library."""
+    return Client

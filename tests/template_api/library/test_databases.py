@@ -1,0 +1,240 @@
+"""The database under the library: made, upgraded, refused, lost and found again."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from template_api.errors import DatabaseUnavailableError, StartError
+from template_api.library import TemplateLibrary
+from template_api.library.database import SCHEMA_VERSION, UPGRADES, open_database, tables, translated
+from template_api.library.models import Table
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.support.library_store import Store
+    from tests.support.postgres import Postgres
+    from tests.support.served_api import Answer, Served
+
+Make = Callable[..., dict[str, Any]]
+
+
+def columns(url: str) -> set[str]:
+    engine = open_database(url, SCHEMA_VERSION + 1, {})
+    names = {column["name"] for column in sa.inspect(engine).get_columns("templates")}
+    engine.dispose()
+    return names
+
+
+def test_an_older_database_is_upgraded_and_keeps_its_templates(store: "Store", make_template: Make) -> None:
+    store.bring(make_template("one"))
+    upgrades = {SCHEMA_VERSION: ("ALTER TABLE templates ADD COLUMN author TEXT", "UPDATE templates SET author = 'me'")}
+    open_database(store.url, SCHEMA_VERSION + 1, upgrades).dispose()
+    assert "author" in columns(store.url)
+    engine = open_database(store.url, SCHEMA_VERSION + 1, upgrades)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT slug, author FROM templates")).all() == [("one", "me")]
+        assert connection.execute(sa.select(tables()["library"].c.schema_version)).scalar() == SCHEMA_VERSION + 1
+    engine.dispose()
+
+
+def test_an_upgrade_that_fails_changes_nothing(store: "Store", make_template: Make) -> None:
+    store.bring(make_template("one"))
+    upgrades = {SCHEMA_VERSION: ("ALTER TABLE templates ADD COLUMN author TEXT", "UPDATE nowhere SET x = 1")}
+    with pytest.raises(DatabaseUnavailableError):
+        open_database(store.url, SCHEMA_VERSION + 1, upgrades)
+    assert store.client().slugs("/api/templates") == ["one"]
+
+
+def test_a_newer_database_is_refused_with_a_clear_line(store: "Store") -> None:
+    open_database(store.url, SCHEMA_VERSION + 1).dispose()
+    newest = f"schema version {SCHEMA_VERSION + 1}, this software supports up to {SCHEMA_VERSION}"
+    with pytest.raises(StartError, match=newest):
+        TemplateLibrary(store.url)
+
+
+def test_there_is_a_way_up_from_every_older_version() -> None:
+    assert set(UPGRADES) == set(range(1, SCHEMA_VERSION))
+
+
+def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_store: "Store", make_template: Make, tmp_path: Path) -> None:
+    sqlite_store.bring(make_template("one"))
+    client = sqlite_store.client()
+    writer = sqlite3.connect(tmp_path / "library.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("UPDATE templates SET title = 'Changed'")
+    assert client.get("/api/templates/one").json["template"]["title"] == "Template one"
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+def test_postgresql_without_its_driver_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StartError, match=r"pip install 'amqtt-rest-bridge\[postgres\]'"):
+        open_database("postgresql+psycopg://h/d")
+
+
+def ask_until(served: "Served", path: str, status: int) -> "Answer":
+    """Ask again and again until the answer has this status, such as from the cache until a loss is noticed."""
+    answers: list[Answer] = []
+
+    def answered() -> bool:
+        answers.append(served.get(path))
+        return answers[-1].status == status
+
+    eventually(answered, f"{path} never answers {status}", 90)
+    return answers[-1]
+
+
+def assert_told_once_a_loss(served: "Served") -> None:
+    """Check the log of a process that has ended: a reader thread copies it, so before the end lines may be missing."""
+    log = served.log.read_text()
+    told = re.findall("requests are answered with 500 until it is back|the library's database is back", log)
+    assert told[0].startswith("requests are answered")
+    assert len(told) > 1
+    assert all(before != after for before, after in pairwise(told))
+    assert "Traceback" not in log
+
+
+@pytest.mark.postgres
+def test_a_lost_database_answers_500_and_service_returns_by_itself(
+    own_postgres: "Postgres", tmp_path: Path, make_template: Make, serve: Callable[..., Any]
+) -> None:
+    library = tmp_path / "library.jsonl"
+    library.write_text(json.dumps(make_template("one", title="Receive a webhook")))
+    with serve("--database-url", own_postgres.new_database(), "--library", str(library)) as served:
+        ask_until(served, "/api/templates/one", 200)
+        own_postgres.stop()
+        try:
+            ask_until(served, "/api/templates/one", 500)
+            paths = ("/api/templates/one", "/api/search?q=webhook", "/api/templates?limit=7", "/health")
+            lost = [served.get(path) for path in paths]
+        finally:
+            own_postgres.start()
+        assert [(answer.status, answer.json["error"]["code"]) for answer in lost] == [
+            (500, "template_unavailable"),
+            (500, "search_failed"),
+            (500, "search_failed"),
+            (500, "library_unavailable"),
+        ]
+        assert ask_until(served, "/api/search?q=webhook", 200).json["results"][0]["slug"] == "one"
+    assert_told_once_a_loss(served)
+
+
+@pytest.mark.postgres
+def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself(
+    own_postgres: "Postgres", tmp_path: Path, make_template: Make, serve: Callable[..., Any]
+) -> None:
+    library = tmp_path / "library.jsonl"
+    library.write_text(json.dumps(make_template("one")))
+    module = "template_api.library.postgres"
+    patience = {f"{module}.ANSWER_SECONDS": 1.0, f"{module}.PING_SECONDS": 0.5}
+    arguments = ("--database-url", own_postgres.new_database(), "--library", str(library))
+    with serve(*arguments, constants=patience) as served:
+        ask_until(served, "/api/templates/one", 200)
+        own_postgres.signal(signal.SIGSTOP)
+        try:
+            ask_until(served, "/api/templates/one", 500)  # a wait without an end would end this test
+        finally:
+            own_postgres.signal(signal.SIGCONT)
+        ask_until(served, "/api/templates/one", 200)
+    assert_told_once_a_loss(served)
+
+
+@pytest.mark.postgres
+def test_a_statement_without_an_answer_ends_and_the_next_one_gets_a_new_connection(
+    postgres_server: "Postgres", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(postgres_server.new_database())
+    with monkeypatch.context() as shorter:
+        shorter.setattr("template_api.library.postgres.ANSWER_SECONDS", 0.2)
+        with (
+            pytest.raises(DatabaseUnavailableError, match=r"no answer within 0\.2 s"),
+            translated(engine),
+            engine.connect() as connection,
+        ):
+            connection.execute(sa.text("SELECT pg_sleep(5)"))
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT 1")).scalar() == 1
+    engine.dispose()
+
+
+@pytest.fixture
+def sealed_folder() -> Iterator[Path]:
+    """A folder that this process may read and not write, also when root runs the tests."""
+    with tempfile.TemporaryDirectory() as name:
+        sqlite3.connect(Path(name, "library.db")).close()
+        Path(name, "library.db").touch()
+        Path(name).chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(user)
+            Path(name).chmod(0o755)
+
+
+def test_an_sqlite_file_on_a_read_only_place_is_refused_with_the_reason(sealed_folder: Path) -> None:
+    file = sealed_folder / "library.db"
+    with pytest.raises(StartError) as refused:
+        open_database(f"sqlite:///{file}")
+    assert f"database {file}: {sealed_folder} cannot be written" in str(refused.value)
+    assert "WAL" in str(refused.value)
+    assert "--database-url" in str(refused.value)
+
+
+def test_serving_an_empty_library_says_how_to_fill_it(serve: Callable[..., Any], sqlite_url: str) -> None:
+    with serve("--database-url", sqlite_url) as served:
+        assert served.get("/api/templates").json["results"] == []
+        assert served.log.read_text().count("the library is empty; fill it with template-api import PATH") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("postgresql://u:hunter2@127.0.0.1:1/d", id="authority"),
+        pytest.param("postgresql://u@127.0.0.1:1/d?password=hunter2", id="query"),
+        pytest.param("postgresql://u@127.0.0.1:1/d?sslmode=prefer&sslpassword=hunter2", id="key"),
+        pytest.param("postgresql:///d?host=127.0.0.1&port=1&user=u&password=hunter2", id="query-alone"),
+        pytest.param("postgresql://u:p@hunter2@127.0.0.1:1/d", id="at-sign"),
+        pytest.param("postgresql+nope://u:hunter2@127.0.0.1:1/d", id="driver"),
+    ],
+)
+def test_no_message_shows_a_password_of_the_database(url: str) -> None:
+    with pytest.raises((StartError, DatabaseUnavailableError)) as refused:
+        open_database(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_statements_name_the_tables_and_columns_that_are_made() -> None:
+    made = Table.metadata.tables
+    assert {name: list(table.c.keys()) for name, table in tables().items()} == {
+        name: list(table.c.keys()) for name, table in made.items()
+    }
+    for name, table in made.items():
+        booleans = {column.name for column in table.c if isinstance(column.type, sa.Boolean)}
+        assert {column.name for column in tables()[name].c if isinstance(column.type, sa.Boolean)} == booleans
+
+
+def test_a_library_that_exists_is_opened_without_sqlmodel(sqlite_store: "Store", make_template: Make) -> None:
+    sqlite_store.bring(make_template("pump"))
+    script = (
+        "import sys; from template_api import TemplateLibrary; "
+        f"library = TemplateLibrary({sqlite_store.url!r}); library.refresh(); library.close(); "
+        "print('sqlalchemy' in sys.modules, 'sqlmodel' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["True", "False"]

@@ -1,0 +1,161 @@
+"""How a process follows the library: changed templates only, all again, a lost database, a follower thread."""
+
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from template_api.errors import DatabaseUnavailableError
+from template_api.library import TemplateLibrary, set_status
+from template_api.library import template_library as library_module
+from template_api.records import Status, TemplateQuery
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.support.library_store import Store
+
+Make = Callable[..., dict[str, Any]]
+
+
+def found(library: TemplateLibrary, text: str) -> list[str | None]:
+    return [each.summary.slug for each in library.find(TemplateQuery(text=text)).found]
+
+
+@pytest.fixture
+def library(store: "Store", make_template: Make) -> Iterator[TemplateLibrary]:
+    """A library of ten published templates, the newest first: t0, t1, ..."""
+    store.bring(
+        *(make_template(f"t{n}", title=f"Common title{n}", published_at=f"2026-01-{20 - n}") for n in range(10))
+    )
+    library = TemplateLibrary(store.url)
+    yield library
+    library.close()
+
+
+def test_only_changed_templates_are_indexed_again(
+    library: TemplateLibrary, store: "Store", make_template: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    library.refresh()
+    store.bring(
+        make_template("t3", title="Something else", tags=["special"], published_at="2026-01-17"),
+        make_template("new", title="Common novelty", published_at="2026-01-15"),
+    )
+    set_status(store.url, "t5", Status.HIDDEN)
+    with caplog.at_level(logging.DEBUG):
+        library.refresh()
+    assert "3 templates put" in caplog.text
+    assert found(library, "something") == ["t3"]
+    assert found(library, "special") == ["t3"]
+    assert found(library, "novelty") == ["new"]
+    assert found(library, "title5") == []
+    assert found(library, "") == ["t0", "t1", "t2", "t3", "t4", "new", "t6", "t7", "t8", "t9"]
+    set_status(store.url, "t5", Status.PUBLISHED)
+    library.refresh()
+    assert found(library, "title5")[0] == "t5"
+
+
+def test_filters_follow_changed_templates(library: TemplateLibrary, store: "Store", make_template: Make) -> None:
+    store.bring(make_template("t9", difficulty="advanced", published_at="2026-01-11"))
+    library.refresh()
+    wanted = TemplateQuery(difficulty="advanced")
+    assert [each.summary.slug for each in library.find(wanted).found] == ["t9"]
+    set_status(store.url, "t9", Status.DRAFT)
+    library.refresh()
+    assert library.find(wanted).total == 0
+
+
+def test_a_version_that_runs_backwards_is_a_backup_that_came_back(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path
+) -> None:
+    sqlite_store.bring(make_template("one"), make_template("two"))
+    library = TemplateLibrary(sqlite_store.url)
+    database = sqlite3.connect(tmp_path / "library.db")
+    with database:
+        database.execute("DELETE FROM templates WHERE slug = 'two'")
+        database.execute("UPDATE library SET version = 1")
+    database.close()
+    library.refresh()
+    assert found(library, "template") == ["one"]
+    library.close()
+
+
+def test_what_was_hidden_a_moment_ago_is_not_shown(library: TemplateLibrary, store: "Store") -> None:
+    set_status(store.url, "t0", Status.HIDDEN)
+    assert found(library, "")[0] == "t1"
+    assert library.get("t0") is None
+
+
+def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, store: "Store") -> None:
+    library.follow()
+    before = library.version
+    set_status(store.url, "t0", Status.HIDDEN)
+    eventually(lambda: library.version > before)
+    eventually(lambda: found(library, "title0") == [])
+
+
+def test_following_outlives_a_fault_of_its_own(
+    library: TemplateLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[None] = []
+
+    def fail() -> None:
+        calls.append(None)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(library._indexer, "work", fail)
+    monkeypatch.setattr(library_module, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr(library_module, "_FIRST_INDEX_SECONDS", 0)
+    library.follow()
+    eventually(lambda: len(calls) > 2)
+    assert "cannot follow the library's changes" in caplog.text
+
+
+def test_a_request_looks_for_changes_itself_when_nothing_else_does(
+    library: TemplateLibrary, store: "Store", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_module, "_OVERDUE_SECONDS", -1)
+    set_status(store.url, "t0", Status.HIDDEN)
+    before = library.version
+    assert library.current() >= before
+    assert found(library, "title0") == []
+
+
+def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
+    library: TemplateLibrary, store: "Store"
+) -> None:
+    """However long that takes: here it does not end before the test."""
+    library.refresh()
+    with library._indexing:
+        library.follow()
+        assert found(library, "title0") == ["t0"]
+        before = library.edition
+        set_status(store.url, "t0", Status.HIDDEN)
+        eventually(lambda: library.edition > before)
+        assert found(library, "title0") == []
+        assert found(library, "")[0] == "t1"
+        assert library.suggest("common title0") == []
+        assert library.get("t0") is None
+
+
+def test_a_lost_database_is_reported_until_it_is_back(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite_store.bring(make_template("one"))
+    library = TemplateLibrary(sqlite_store.url)
+    database = sqlite3.connect(tmp_path / "library.db")
+    database.execute("ALTER TABLE library RENAME TO elsewhere")
+    for _ in range(2):
+        library.refresh()
+        with pytest.raises(DatabaseUnavailableError, match=re.escape("no such table: library")):
+            library.find(TemplateQuery())
+    database.execute("ALTER TABLE elsewhere RENAME TO library")
+    database.close()
+    library.refresh()
+    assert found(library, "") == ["one"]
+    library.close()
+    assert caplog.text.count("until it is back") == 1
+    assert caplog.text.count("the library's database is back") == 1

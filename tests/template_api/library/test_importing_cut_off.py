@@ -1,0 +1,109 @@
+"""Imports that are killed, begun and not completed, or run beside another one. On both databases."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from template_api.errors import StartError
+from template_api.library import fill_empty_library, import_templates
+from template_api.library.database import open_database, tables
+from template_api.sources.reading import Reading
+from tests.support.waiting import eventually
+from tests.template_api.library.imports import CELLS, statuses
+
+if TYPE_CHECKING:
+    from tests.support.library_store import Store
+
+Make = Callable[..., dict[str, Any]]
+
+
+def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(store: "Store", tmp_path: Path) -> None:
+    templates = [
+        {"slug": f"t{n}", "title": f"T{n}", "tags": ["a", "b"], "notebooks": [{"filename": "x", "cells": CELLS}]}
+        for n in range(1000 if store.url.startswith("sqlite") else 400)  # the slower, the fewer
+    ]
+    file = tmp_path / "many.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in templates))
+    engine = open_database(store.url)
+    command = [sys.executable, "-m", "template_api", "import", str(file), "--database-url", store.url]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    count = sa.select(sa.func.count()).select_from(tables()["templates"])
+
+    def imports() -> bool:
+        assert process.poll() is None
+        with engine.connect() as connection:
+            return bool(connection.execute(count).scalar_one() >= 20)
+
+    eventually(imports, "nothing is imported")
+    process.kill()
+    process.wait()
+    engine.dispose()
+    client = store.client()
+    done = list(statuses(store.url))
+    assert 0 < len(done) < len(templates)
+    for slug in done:
+        read = client.get(f"/api/templates/{slug}").json["template"]
+        assert [len(read["tags"]), len(read["notebooks"])] == [2, 1]
+    assert import_templates(store.url, file).failed == 0
+    assert len(statuses(store.url)) == len(templates)
+
+
+def test_a_first_import_that_was_cut_off_is_continued(store: "Store", tmp_path: Path, make_template: Make) -> None:
+    file = tmp_path / "library.jsonl"
+    file.write_text("".join(json.dumps(make_template(f"t{n}")) + "\n" for n in range(4)))
+
+    def cut_off(reading: Reading) -> None:
+        if reading.done > reading.total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill_empty_library(store.url, file, cut_off)
+    assert 0 < len(statuses(store.url)) < 4
+    assert str(fill_empty_library(store.url, file)) == "1 added, 0 changed, 3 unchanged, 0 failed"
+    assert fill_empty_library(store.url, file) is None
+
+
+def test_a_first_import_that_never_began_is_not_made_over_another_library(
+    store: "Store", tmp_path: Path, make_template: Make
+) -> None:
+    with pytest.raises(StartError, match="there is no such file"):
+        fill_empty_library(store.url, tmp_path / "mistyped")
+    store.bring(make_template("by-hand"))
+    file = tmp_path / "library.jsonl"
+    file.write_text(json.dumps(make_template("sample")))
+    assert fill_empty_library(store.url, file) is None
+    assert statuses(store.url) == {"by-hand": "published"}
+
+
+def test_of_two_imports_the_second_waits(store: "Store", make_template: Make, tmp_path: Path) -> None:
+    """The first one stops in the middle until the second has said that it waits."""
+    files = [tmp_path / f"{name}.jsonl" for name in ("first", "second")]
+    for file in files:
+        file.write_text("".join(json.dumps(make_template(f"{file.stem}-{n}")) + "\n" for n in range(3)))
+    waits, order = threading.Event(), []
+    begun = threading.Event()
+
+    def pause(_reading: Reading) -> None:
+        begun.set()
+        assert waits.wait(60)
+        order.append("first")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(import_templates, store.url, files[0], observe=pause)
+        assert begun.wait(60)
+        second = pool.submit(
+            import_templates, store.url, files[1], observe=lambda _: order.append("second"), on_wait=waits.set
+        )
+        assert str(first.result()) == str(second.result()) == "3 added, 0 changed, 0 unchanged, 0 failed"
+    assert order == ["first"] * 3 + ["second"] * 3
+    waited: list[None] = []
+    import_templates(store.url, files, on_wait=lambda: waited.append(None))
+    assert waited == [], "the lock was released"

@@ -1,0 +1,220 @@
+"""Importing folders and files that were made to do harm, or were made by mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from template_api.cli import main
+from template_api.library import Report, import_templates
+from template_api.sources import reading as reading_module
+from template_api.sources.fields import SLUG
+from template_api.sources.reading import Reading, read_templates
+from tests.support.library_store import Store, template
+
+_BOMB = "a0: &a0 [lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 15))
+
+
+def write(folder: Path, name: str = "one", text: str = "title: One\n") -> Path:
+    made = folder / name
+    made.mkdir(parents=True)
+    made.joinpath("template.yaml").write_text(text)
+    return made
+
+
+def only(path: Path) -> Reading:
+    [reading] = read_templates(path)
+    return reading
+
+
+def fault(path: Path) -> str:
+    reading = only(path)
+    assert reading.source is None
+    [fault] = reading.faults
+    return str(fault)
+
+
+@pytest.mark.parametrize("name", ["template.yaml", "README.md"])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path)
+    folder.joinpath(name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert fault(tmp_path) == f"{folder / name}: is not a regular file"
+
+
+@pytest.mark.parametrize("name", ["README.md", "cells.lotnb", "template.yaml"])
+def test_a_link_out_of_the_folder_shows_nothing_of_what_is_there(tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('["secret"]')
+    folder = write(tmp_path / "library")
+    folder.joinpath(name).unlink(missing_ok=True)
+    folder.joinpath(name).symlink_to(secret)
+    assert fault(tmp_path / "library") == f"{folder / name}: is a link that leads out of {tmp_path / 'library'}"
+
+
+def test_links_inside_the_folder_are_followed(tmp_path: Path) -> None:
+    tmp_path.joinpath("text").write_text("# Shared")
+    write(tmp_path / "library").joinpath("README.md").symlink_to("../text")
+    tmp_path.joinpath("text").rename(tmp_path / "library" / "text")
+    tmp_path.joinpath("link").symlink_to("library")
+    source = only(tmp_path / "link").source
+    assert source is not None
+    assert source.content == "# Shared"
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    folder.joinpath("self").symlink_to(".")
+    folder.joinpath("README.md").symlink_to("README.md")
+    assert "README.md: cannot be read" in fault(tmp_path)
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    folder.joinpath("README.md").touch()
+    os.truncate(folder / "README.md", 60 * 2**30)
+    assert fault(tmp_path) == f"{folder / 'README.md'}: is larger than 33554432 bytes"
+
+
+def test_a_line_without_end_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_module, "LARGEST_FILE", 1000)
+    file = tmp_path / "library.jsonl"
+    file.write_text("\n".join([json.dumps(template("one")), "x" * 5000, json.dumps(template("two"))]))
+    first, long, last = read_templates(file)
+    assert first.source is not None
+    assert last.source is not None
+    assert str(*long.faults) == f"{file}:2: is longer than 1000 bytes"
+    assert (last.done, last.total) == (file.stat().st_size, file.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("notebooks: [{filename: n.lotnb, is_primary: *a14}]\n", "must be text", id="flag"),
+        pytest.param("tags: *a14\n", "must be text", id="tags"),
+        pytest.param("title: *a14\n", "must be text", id="title"),
+        pytest.param("id: &i [*i]\n", "is not YAML", id="in itself"),
+        pytest.param("id: " + "[" * 20000, "is not YAML", id="nested"),
+    ],
+)
+def test_a_yaml_bomb_is_a_fault_like_any_other(tmp_path: Path, text: str, reason: str) -> None:
+    title = "" if text.startswith("title") else "title: One\n"
+    write(tmp_path, text=title + _BOMB + text).joinpath("n.lotnb").write_text("[]")
+    assert reason in fault(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("!!python/object/apply:os.system [id]", id="call"),
+        pytest.param("!!python/object:os.stat {a: 1}", id="object"),
+        pytest.param("[a, {b: !!python/name:os.system ''}]", id="inside"),
+        pytest.param("!vault secret", id="tag of the author's own"),
+        pytest.param("!!binary aGVsbG8=", id="binary"),
+    ],
+)
+def test_a_tag_that_yaml_does_not_define_is_a_fault_with_its_line(tmp_path: Path, value: str) -> None:
+    file = write(tmp_path, text=f"title: One\nsummary: !!str 2\ntags: {value}\n") / "template.yaml"
+    assert fault(tmp_path).startswith(f"{file}:3: has the tag '")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../two/n.lotnb", "..", "n.lotnb/../n.lotnb"])
+def test_notebooks_are_files_of_their_own_folder(tmp_path: Path, name: str) -> None:
+    write(tmp_path, text=f"title: One\nnotebooks: ['{name}']\n").joinpath("n.lotnb").write_text("[]")
+    assert "which is not a .lotnb file of this folder" in fault(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        pytest.param('[{"value": 1e999}]', "1e999 is too large a number", id="infinite"),
+        pytest.param('[{"a": ' + "[" * 100 + "]" * 100 + "}]", "nested more than 100 deep", id="nested"),
+        pytest.param("[" * 100_000, "is not JSON", id="nested beyond all measure"),
+    ],
+)
+def test_cells_that_could_not_be_answered_again_are_refused(tmp_path: Path, cells: str, reason: str) -> None:
+    write(tmp_path).joinpath("n.lotnb").write_text(cells)
+    assert reason in fault(tmp_path)
+
+
+def test_cells_as_deep_as_allowed_are_answered(store: Store) -> None:
+    cells: list[Any] = [{"a": json.loads("[" * 98 + "]" * 98)}]
+    store.bring(template("one", notebooks=[{"filename": "n.lotnb", "cells": cells}]))
+    assert store.client().get("/api/templates/one").json["template"]["notebooks"][0]["cells"] == cells
+
+
+def test_a_notebook_with_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "library.jsonl"
+    file.write_text(json.dumps(template("one", notebooks=[{"filename": "\ud800.lotnb", "cells": []}])))
+    assert "holds a lone surrogate" in fault(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        pytest.param(b"My template!", "my-template", id="blanks"),
+        pytest.param(b"bad\xffname", "bad-name", id="not UTF-8"),
+        pytest.param(b"Kept.As-it_is", "Kept.As-it_is", id="a slug"),
+    ],
+)
+def test_the_name_of_a_folder_becomes_a_slug(tmp_path: Path, name: bytes, slug: str) -> None:
+    write(tmp_path, os.fsdecode(name))
+    source = only(tmp_path).source
+    assert source is not None
+    assert source.slug == slug
+    assert SLUG.fullmatch(slug)
+
+
+def test_a_folder_whose_name_makes_no_slug_needs_one(tmp_path: Path) -> None:
+    write(tmp_path, "天気")
+    assert "slug is required" in fault(tmp_path)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_a_fault(tmp_path: Path) -> None:
+    write(tmp_path)
+    # A path of more than 4,096 bytes can be made step by step, but not be opened; permissions do not stop root.
+    deepen = "import os\nfor _ in range(20): os.mkdir('d' * 250); os.chdir('d' * 250)"
+    subprocess.run([sys.executable, "-c", deepen], cwd=tmp_path, check=True, timeout=60)
+    unreadable, good = read_templates(tmp_path)
+    assert "cannot be read: File name too long" in str(*unreadable.faults)
+    assert good.source is not None
+    assert (good.done, good.total) == (2, 2)
+
+
+def test_an_import_waits_for_the_one_that_runs_and_changes_nothing_twice(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "both.jsonl"
+    file.write_text("".join(json.dumps(template(f"t{number}", tags=["a", "b"])) + "\n" for number in range(20)))
+    with ThreadPoolExecutor() as pool:
+        others: list[Future[Report]] = []
+
+        def start_another(reading: Reading) -> None:
+            if not others:
+                others.append(pool.submit(import_templates, store.url, file))
+
+        report = import_templates(store.url, file, observe=start_another)
+    assert str(report) == "20 added, 0 changed, 0 unchanged, 0 failed"
+    assert [str(other.result()) for other in others] == ["0 added, 0 changed, 20 unchanged, 0 failed"]
+    assert store.client().library.version == 1 + 20
+
+
+def test_escape_sequences_of_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tmp_path / "library"
+    write(library, "a\x1b[2Jb", "title: [1]\n")
+    write(library, "c\x9b31m\nd", "title: One\ntitel: Two\n")
+    command = ["import", str(library), "--database-url", f"sqlite:///{tmp_path}/library.db"]
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    assert "a\\x1b[2Jb/template.yaml:1: error: " in printed.err
+    assert "c\\x9b31m\\nd/template.yaml" in printed.err
+    assert all(line.isprintable() for line in (printed.out + printed.err).splitlines())
+    assert main(["import", str(tmp_path / "\x1b[31mgone"), *command[2:]]) == 1
+    assert "\x1b" not in capsys.readouterr().err
+    assert main([*command, "--json"]) == 1
+    assert "\\x1b[2Jb" in json.loads(capsys.readouterr().out)["faults"][0]["where"]

@@ -1,0 +1,196 @@
+"""The library's pages in a real browser: typing, filters, copying; by keyboard, without JavaScript, narrow, dark.
+
+AXE_CORE names the file axe.min.js of axe-core (npm), by which `.ci/run` has the accessibility checked.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from template_api.library import import_templates
+from tests.support.browser import Page
+from tests.support.library_store import template
+from tests.support.served_api import Served, serving
+from tests.template_api.pages.test_pages import HOSTILE, MARKDOWN
+
+pytestmark = pytest.mark.chromium
+LIBRARY = Path(__file__).parents[3] / "conf" / "library"
+TEMPLATES = ["github-webhooks", "hostile", "none"]
+PATHS = ["/", "/?q=webhook", "/?q=zzzyyyxxx", "/docs", *(f"/templates/{name}" for name in TEMPLATES)]
+SCHEMES = ["light", "dark"]
+CARDS = "[...document.querySelectorAll('.card a')].map((link) => link.innerText)"
+FOCUSED = "document.activeElement.innerText || document.activeElement.id"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("library")
+    cells = [{"language": language, "value": HOSTILE} for language in ("lot", "markdown", "python", HOSTILE)]
+    hostile = template(
+        "hostile", title=f"Hostile {HOSTILE}", short_description=HOSTILE, content=MARKDOWN, tags=[HOSTILE, "x" * 300],
+        category=HOSTILE, published_at="2020-01-01T00:00:00Z", notebooks=[{"filename": "a.lotnb", "cells": cells}],
+    )  # fmt: skip
+    (folder / "hostile.jsonl").write_text(json.dumps(hostile))
+    database = f"sqlite:///{folder / 'library.db'}"
+    for source in (LIBRARY, folder / "hostile.jsonl"):
+        assert not import_templates(database, source).failed
+    with serving(folder, "--database-url", database) as served:
+        yield served
+
+
+def url(api: Served, path: str = "/") -> str:
+    return f"http://127.0.0.1:{api.port}{path}"
+
+
+def type_text(page: Page, text: str) -> None:
+    for character in text:
+        page.press(character)
+
+
+def tab_to(page: Page, name: str) -> None:
+    """Press Tab until what has this text or id has the focus, and can be seen to have it."""
+    for _ in range(60):
+        page.press("Tab")
+        if name in str(page.evaluate(FOCUSED)):
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+            return
+    raise AssertionError(f"{name} cannot be reached by Tab")
+
+
+def test_results_and_suggestions_appear_while_typing_without_a_reload(api: Served, page: Page) -> None:
+    page.open(url(api))
+    page.evaluate("window.mark = 'not reloaded'; document.getElementById('q').focus()")
+    type_text(page, "webh")
+    page.wait(f"{CARDS}.some((title) => title.toLowerCase().includes('webhook')) && location.search.includes('webh')")
+    page.wait("document.querySelectorAll('#suggestions option').length > 0")
+    assert "webhook" in page.evaluate("document.querySelector('#suggestions option').value").lower()
+    assert page.evaluate("[document.activeElement.id, window.mark]") == ["q", "not reloaded"]
+
+
+def test_the_counts_of_filters_follow_what_is_typed(api: Served, page: Page) -> None:
+    counts = (
+        "[...document.querySelectorAll('#facets .count')].reduce((sum, each) => sum + parseInt(each.textContent), 0)"
+    )
+    page.open(url(api))
+    before = page.evaluate(counts)
+    page.evaluate("document.getElementById('q').focus()")
+    type_text(page, "lorawan")
+    page.wait(f"location.search.includes('lorawan') && {counts} < {before}")
+    page.wait(f"{CARDS}.length === parseInt(document.querySelector('[data-count]').innerText)")
+
+
+def test_a_search_that_cannot_be_run_while_typing_says_why(api: Served, page: Page) -> None:
+    page.open(url(api))
+    before = page.evaluate(CARDS)
+    answer = "new Response('<h1>The search index is being built</h1><p>Try again in a second</p>', {status: 503})"
+    page.evaluate(f"window.fetch = async () => {answer}; document.getElementById('q').focus()")
+    type_text(page, "x")
+    page.wait("document.getElementById('told').innerText === 'The search index is being built. Try again in a second'")
+    assert page.evaluate(CARDS) == before
+
+
+def test_a_filter_narrows_the_results_and_stays_while_typing(api: Served, page: Page) -> None:
+    page.open(url(api))
+    before = len(page.evaluate(CARDS))
+    page.evaluate("document.querySelector('[data-facet=Difficulty] summary').click()")
+    page.evaluate(
+        "[...document.querySelectorAll('#facets a')].find((link) => link.innerText.startsWith('advanced')).click()"
+    )
+    page.wait("location.search.includes('difficulty=advanced') && document.readyState === 'complete'")
+    narrowed = page.evaluate(CARDS)
+    assert 0 < len(narrowed) < before
+    page.evaluate("document.getElementById('q').focus()")
+    type_text(page, "lorawan")
+    page.wait(f"{CARDS}.length < {len(narrowed)}")
+    assert "difficulty=advanced" in page.evaluate("location.search")
+    assert all(
+        "advanced" in text for text in page.evaluate("[...document.querySelectorAll('.card')].map((c) => c.innerText)")
+    )
+
+
+def test_the_install_line_and_a_cell_are_copied(api: Served, page: Page) -> None:
+    page.open(url(api, "/templates/webhook-intake"))
+    page._do("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    for id_ in ("install", "cell-1-2"):
+        page.evaluate(f"document.querySelector('[data-copy={id_}]').click()")
+        page.wait("document.getElementById('told').innerText === 'Copied'")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.evaluate(f"document.getElementById('{id_}').textContent")
+        page.evaluate("document.getElementById('told').textContent = ''")
+    assert copied.startswith("DEFINE ROUTE")
+
+
+def test_the_keyboard_alone_searches_opens_a_template_and_copies_its_install_line(api: Served, page: Page) -> None:
+    page.open(url(api))
+    page.press("Tab")
+    assert page.evaluate(FOCUSED) == "Skip to content"
+    tab_to(page, "q")
+    type_text(page, "weather")
+    page.press("Enter")
+    page.wait("location.search.includes('q=weather') && document.readyState === 'complete'")
+    (title, *_) = page.evaluate(CARDS)
+    tab_to(page, title)
+    page.press("Enter")
+    page.wait("location.pathname.startsWith('/templates/') && document.readyState === 'complete'")
+    assert page.text("h1") == title
+    tab_to(page, "Copy")
+    page.press("Enter")
+    page.wait("document.getElementById('told').innerText === 'Copied'")
+
+
+def test_everything_can_be_read_and_searched_without_javascript(api: Served, browser: Page) -> None:
+    with browser.elsewhere() as page:
+        page.size(1280, 800)
+        page.disable_scripts()
+        page.open(url(api))
+        page.evaluate("document.getElementById('q').focus()")
+        type_text(page, "webhook")
+        page.press("Enter")
+        page.wait("location.search.includes('q=webhook') && document.readyState === 'complete'")
+        assert "webhook" in page.text(".card").lower()
+        page.open(url(api, "/templates/webhook-intake"))
+        assert page.text("#install").startswith("rest-bridge install webhook-intake --from ")
+        assert page.evaluate("getComputedStyle(document.querySelector('.copy')).display") == "none"
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_is_wider_than_360_pixels_in_light_and_dark(api: Served, page: Page, path: str, scheme: str) -> None:
+    page.size(360, 640)
+    page.colours(scheme)
+    page.open(url(api, path))
+    assert page.fits()
+    paper, ink = page.evaluate("['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])")
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
+    assert (brightness[0] > brightness[1]) is (scheme == "light")
+
+
+def test_hostile_texts_run_nothing_and_break_nothing_rendered_or_found_while_typing(api: Served, page: Page) -> None:
+    for path in ("/templates/hostile", "/?q=hostile"):
+        page.open(url(api, path))
+        assert page.evaluate("[document.images.length, document.scripts.length]") == [0, 1]
+        assert HOSTILE in page.text("h1" if path.startswith("/t") else ".card h2")
+    page.evaluate("document.getElementById('q').focus(); document.getElementById('q').select()")
+    type_text(page, "hosti")
+    page.wait("document.querySelector('#suggestions option')?.value.startsWith('Hostile <img')")
+    assert page.text(".card h2") == f"Hostile {HOSTILE}"
+    assert page.evaluate("document.images.length") == 0
+    assert not page.evaluate("document.title").startswith("hacked")
+    assert page.errors == []
+
+
+@pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_accessibility_check_finds_nothing(api: Served, page: Page, path: str, scheme: str) -> None:
+    page.colours(scheme)
+    page.open(url(api, path))
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true }); tell('Copied')")
+    page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+    found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []

@@ -1,0 +1,202 @@
+"""`template-api serve` as a process: stop, freshness, several processes, settings, what it cannot start with."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from template_api.cli import main
+from template_api.library import set_status
+from template_api.library.template_library import FOLLOW_SECONDS
+from template_api.records import Status
+
+if TYPE_CHECKING:
+    from tests.support.library_store import Store
+    from tests.support.served_api import Served
+
+Make = Callable[..., dict[str, Any]]
+Serve = Callable[..., "AbstractContextManager[Served]"]
+
+
+def test_the_access_log_has_one_line_of_json_for_each_request(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
+    with serve("--database-url", sqlite_url, "--access-log", "access.log") as api:
+        api.get("/api/search?q=webhook", {"X-Request-ID": "mine"})
+        api.get("/api/templates/%0a%22,%22status%22:200")
+    lines = [json.loads(line) for line in tmp_path.joinpath("access.log").read_text().splitlines()]
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == [
+        ("GET", "/api/search", 200),
+        ("GET", '/api/templates/\n","status":200', 404),
+    ]
+    assert lines[0]["request_id"] == "mine"
+    assert lines[0]["query"] == "q=webhook"
+    assert lines[0]["client"] == "127.0.0.1"
+    assert lines[0]["bytes"] == len(b'{"results":[]}')
+    assert lines[0]["milliseconds"] > 0
+    assert lines[0]["time"].endswith("Z")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, ending: signal.Signals) -> None:
+    with (
+        serve("--database-url", sqlite_url) as served,
+        socket.create_connection(("127.0.0.1", served.port), timeout=60) as idle,
+    ):
+        idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+        served.process.send_signal(ending)
+        assert served.process.wait(10) == 0
+        assert idle.recv(1000) in {b"", b'{"status":"ok"}'}
+        assert "template API stopped" in served.log.read_text()
+        assert "Traceback" not in served.log.read_text()
+
+
+def test_a_change_by_another_process_is_seen_by_itself(
+    serve: Serve, sqlite_store: "Store", make_template: Make
+) -> None:
+    assert FOLLOW_SECONDS < 2
+    with serve("--database-url", sqlite_store.url) as served:
+        sqlite_store.bring(make_template("two", title="Poll the weather"))
+        while not served.get("/api/search?q=weather").json["results"]:
+            pass
+        set_status(sqlite_store.url, "two", Status.HIDDEN)
+        while served.get("/api/search?q=weather").json["results"]:
+            pass
+        assert served.get("/api/templates/two").status == 404
+
+
+def test_several_processes_answer_the_same_from_one_database(store: "Store", make_template: Make, serve: Serve) -> None:
+    store.bring(make_template("one", title="Receive a webhook", published_at="2026-01-01"))
+    base = ("--base-url", "https://library.example")
+    with serve("--database-url", store.url, *base) as first, serve("--database-url", store.url, *base) as second:
+        for path in ("/api/templates", "/api/search?q=webhook", "/api/templates/one"):
+            answers = [served.get(path) for served in (first, second)]
+            assert answers[0].content == answers[1].content
+            assert answers[0].headers["etag"] == answers[1].headers["etag"]
+
+
+def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, make_template: Make, serve: Serve) -> None:
+    library = tmp_path / "library.jsonl"
+    library.write_text(json.dumps(make_template()) + "\n" + json.dumps({"slug": "bad"}) + "\n")
+    environment = {
+        "TEMPLATE_API_DATABASE_URL": f"sqlite:///{tmp_path / 'environment.db'}",
+        "TEMPLATE_API_LIBRARY": str(library),
+        "TEMPLATE_API_BASE_URL": "https://not.example",
+        "TEMPLATE_API_HOST": "127.0.0.1",
+        "TEMPLATE_API_PORT": "1",
+    }
+    with serve("--base-url", "https://library.example/sub/", environment=environment) as served:
+        [found] = served.get("/api/templates").json["results"]
+        assert found["url"] == "https://library.example/sub/api/templates/one"
+        assert "library.jsonl:2: title is required" in served.log.read_text()
+        assert "1 added, 0 changed, 0 unchanged, 1 failed" in served.log.read_text()
+    assert tmp_path.joinpath("environment.db").exists()
+
+
+def test_a_library_is_imported_into_an_empty_database_only(
+    sqlite_store: "Store", tmp_path: Path, make_template: Make, serve: Serve
+) -> None:
+    sqlite_store.bring(make_template("there", status="draft"))
+    library = tmp_path / "library.jsonl"
+    library.write_text(json.dumps(make_template("other")))
+    with serve("--database-url", sqlite_store.url, "--library", str(library)) as served:
+        assert served.get("/api/templates").json == {"results": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        pytest.param(["--port", "x"], 2, "--port must be a whole number from 0 to 65535", id="port"),
+        pytest.param(["--port", "65536"], 2, "--port must be a whole number", id="port out of range"),
+        pytest.param(["--threads", "0"], 2, "--threads must be a whole number from 1 to 64", id="threads"),
+        pytest.param(["--base-url", "ftp://x"], 2, "base_url must be an address", id="base_url"),
+        pytest.param(["--base-url", "http://[x"], 2, "base_url must be an address", id="base_url brackets"),
+        pytest.param(["--host", ""], 2, "host must not be empty", id="blank host"),
+        pytest.param(["--database-url", " "], 2, "database_url must not be empty", id="blank database_url"),
+        pytest.param(["--database-url", "nonsense"], 1, "is not a database URL", id="database_url"),
+        pytest.param(["--database-url", "sqlite://"], 1, "names no file", id="database in memory"),
+        pytest.param(["--database-url", "sqlite:////no/such/x.db"], 1, "folder /no/such does not exist", id="folder"),
+        pytest.param(["--database-url", "mysql://u:p@h/d"], 1, "mysql is not supported", id="another database"),
+        pytest.param(["--database-url", "postgresql+nodriver://h/d"], 1, "is not supported", id="unknown driver"),
+        pytest.param(["--library", "/no/such"], 1, "/no/such: there is no such file or folder", id="library"),
+        pytest.param(["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7 port 0", id="foreign address"),
+        pytest.param(["--host", "no such host"], 1, "cannot listen on no such host port 0", id="no address"),
+        pytest.param(["--access-log", "/no/such/log"], 2, "--access-log /no/such/log: cannot be written", id="log"),
+    ],
+)
+def test_what_cannot_start_ends_with_one_line_and_a_status(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    status: int,
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--port", "0", *arguments]) == status
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("template-api: ")
+    assert told in line
+
+
+def test_a_taken_port_ends_with_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "template_api", "serve", "--port", str(port)]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr == f"template-api: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+
+
+def test_a_password_in_the_database_url_is_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "postgresql://user:s3cret@127.0.0.1:1/none"
+    assert main(["serve", "--port", "0", "--database-url", url]) == 1
+    told = capsys.readouterr().err
+    assert "s3cret" not in told
+    assert "postgresql+psycopg://user:***@127.0.0.1:1/none" in told
+
+
+def test_the_api_listens_on_ipv6_too(sqlite_url: str, serve: Serve) -> None:
+    with serve("--host", "::1", "--database-url", sqlite_url) as served:
+        with socket.create_connection(("::1", served.port), timeout=60) as connection:
+            connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert b'{"status":"ok"}' in connection.recv(65536) + connection.recv(65536)
+        assert f"public address http://[::1]:{served.port}" in served.log.read_text()
+
+
+def test_a_process_that_is_run_by_another_ignores_signals_and_ends_with_its_link(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    listening = socket.create_server(("127.0.0.1", 0))
+    fds = (listening.fileno(), theirs.fileno())
+    command = [sys.executable, "-m", "template_api", "serve", "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
+    log = tmp_path / "log"
+    with ours, theirs, listening, log.open("w") as sink:
+        process = subprocess.Popen(command, pass_fds=fds, cwd=tmp_path, stderr=sink, stdout=sink)
+        theirs.close()
+        assert ours.recv(100) == b"ready\n"
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(process.pid, ignored)
+        with socket.create_connection(listening.getsockname(), timeout=60) as connection:
+            connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.0 200")
+        ours.close()
+        assert process.wait(20) == 0
+    assert "Traceback" not in log.read_text()
+
+
+def test_idle_connections_keep_no_caller_out(serve: Serve, sqlite_url: str) -> None:
+    with serve("--database-url", sqlite_url) as served, ExitStack() as idle:
+        connections = [
+            idle.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=60)) for _ in range(950)
+        ]
+        assert served.get("/health").status == 200
+        assert connections[0].recv(1) == b""  # the oldest made room; the newest would go with it when idle for too long
+        connections[-1].sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert connections[-1].recv(100).startswith(b"HTTP/1.0 200")

@@ -1,0 +1,73 @@
+"""Sizes in settings: bytes, or a number with KiB, MiB or GiB."""
+
+import urllib.request
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, check_settings
+from amqtt_rest_bridge.sizes import read_size, size_text
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import recording
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0), ("1000", 1000), ("64MiB", 64 << 20), (" 1 kib ", 1024), ("2GIB", 2 << 30),
+        ("64MB", None), ("1.5MiB", None), ("-1", None), ("", None), ("MiB", None), ("9" * 16, None),
+    ],
+)  # fmt: skip
+def test_a_size_is_a_number_of_bytes_or_has_a_unit(text: str, size: int | None) -> None:
+    assert read_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (1, "1 byte"), (1000, "1000 bytes"), (1536, "1536 bytes"), (64 << 20, "64 MiB")]
+)
+def test_messages_write_whole_units(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_settings_take_sizes_in_either_form() -> None:
+    settings = Settings("routes", max_body_bytes="1MiB", max_response_bytes=10, queue_bytes="1GiB")
+    check_settings(settings)
+    assert bridge_settings(settings).max_body_bytes == 1 << 20
+    assert (settings.max_response_bytes, settings.queue_bytes, settings.max_message_bytes) == (10, 1 << 30, 4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"queue_bytes": "64MB"}, 'the setting queue_bytes is "64MB", which is not a size; write 64MiB'),
+        ({"max_message_bytes": 0}, "the setting max_message_bytes is 0; allowed is 1 to 268435455"),
+        ({"max_message_bytes": "1GiB"}, "the setting max_message_bytes is 1073741824; allowed is 1 to 268435455"),
+    ],
+)
+def test_a_text_that_is_not_a_size_and_one_out_of_range_end_the_start(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_settings(Settings("routes", **values))
+
+
+def test_a_large_message_fails_in_a_broker_with_the_setting_and_a_read_event_keeps_its_answer() -> None:
+    with recording() as target:
+        routes = f"""
+        DEFINE ROUTE Call WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+            ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                WITH DESTINATION_TOPIC "out"
+        DEFINE ROUTE Read WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+            ADD EVENT E WITH METHOD "GET" WITH ENDPOINT "/in" WITH SOURCE_TOPIC "in"
+        """
+        with hosting(routes, max_message_bytes="1KiB") as host:
+            client = host.client("out")
+            client.publish("in", b"1" * 1024)
+            assert client.message() == ("out", b"1" * 1024)
+            client.publish("in", b"2" * 1025)
+            assert b"the message has 1025 bytes, max_message_bytes allows 1024" in client.message()[1]
+            status = host.plugin.service.statistics["Read"].status(0.0)
+            assert (status["last_error"] or {})["code"] == "payload_too_large"
+            with urllib.request.urlopen(f"http://127.0.0.1:{host.http_port}/in", timeout=10) as answer:
+                assert answer.read() == b"1" * 1024
