@@ -15,7 +15,7 @@ PACKAGE = ROOT / "amqtt_rest_bridge"
 MAKERS = {
     "catalogue.py": "by its rows",
     "http_server/refusals.py": "by rows of the catalogue",
-    "calls/results.py": "a copy without secrets",
+    "calls/call.py": "a copy without secrets",
     "cli/route_tests/running.py": "what a route's test asks for",
 }
 """The modules that make a failure or a refusal, and from what."""

@@ -5,19 +5,35 @@ calls `begin`, sends the request that it returns, and hands what came of it to `
 `AGAIN`. One thread at a time has a call; an event is immutable, so that any number of them share it.
 """
 
+import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from amqtt_rest_bridge.calls import results
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.calls.requests import BuiltRequest, RequestBuilder
 from amqtt_rest_bridge.errors import BridgeError, CallError
-from amqtt_rest_bridge.http_client import Exchange, Stopwatch
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route, Run, RunIds
-from amqtt_rest_bridge.placeholders import MessageValues
+from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
+from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, redirect_refused
+from amqtt_rest_bridge.masking import Masker, credentials_of, masker_of
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Publication,
+    ResponseFormat,
+    Route,
+    Run,
+    RunIds,
+)
+from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+
+_UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Step(StrEnum):
@@ -160,10 +176,10 @@ class PreparedEvent:
         self.stages = tuple(stages)
         self._runs = runs
         self.forgets_payload = not event.failure_payload and not any(
-            map(results.needs_payload, (event.destination_topic, event.payload))
+            map(_needs_payload, (event.destination_topic, event.payload))
         )
         self._requests = RequestBuilder(route, event, max_body_bytes=max_body_bytes)
-        self._result = results.result_of(event)
+        self._result = result_of(event)
         self.enters, self._admits, self._befores = self._own("enter"), self._own("admit"), self._own("before")
         self._afters, self._endings = self._own("after"), self._own("ended")
 
@@ -198,11 +214,11 @@ class PreparedEvent:
         built, call.built = call.built, None
         response = None
         if isinstance(reply, CallError) or built is None:
-            failure = reply if isinstance(reply, CallError) else results.unexpected()
+            failure = reply if isinstance(reply, CallError) else catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED)
         else:
             response = reply
             try:
-                refused = results.failure_of(built.request, response)
+                refused = failure_of(built.request, response)
                 if refused is None:
                     publication = self._result(call.message, built.destination, response)
                     verdict = Verdict(Step.DONE, response.status, None, publication)
@@ -212,21 +228,25 @@ class PreparedEvent:
                 failure = error
         # The frames of its traceback hold the payload and what was parsed of it; with those they make a circle.
         failure.with_traceback(None).__cause__ = failure.__context__ = None
-        masker = results.masker_for(self.masker, None if built is None else built.request, response)
-        failure = results.error_without_secrets(masker, failure)
+        masker = masker_for(self.masker, None if built is None else built.request, response)
+        failure = _error_without_secrets(masker, failure)
         for after in self._afters:
             again = after(call, failure, response)
             if again is not None:
                 return self._noted(call, again)
-        return self.fail(call, failure, None if response is None else results.without_secrets(masker, response))
+        return self.fail(call, failure, None if response is None else _without_secrets(masker, response))
 
     def fail(self, call: OpenCall, failure: CallError, response: HttpResponse | None = None) -> Verdict:
         """Return the verdict that ends a call with a failure, whatever a stage would say; both hold no secrets."""
         call.built = None
         route, event = self.of
-        publication = results.failure(self.run_id(call), route.name, event, call.message, failure, response)
+        publication = failure_publication(self.run_id(call), route.name, event, call.message, failure, response)
         status = None if response is None else response.status
         return self._noted(call, Verdict(Step.FAILED, status, failure, publication))
+
+    def fail_unexpectedly(self, call: OpenCall) -> Verdict:
+        """Return the verdict that ends a call which met a fault of the bridge itself."""
+        return self.fail(call, catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED))
 
     def run_id(self, call: OpenCall) -> str:
         """Return the id of a call as text."""
@@ -242,3 +262,117 @@ class PreparedEvent:
         """Return the methods of this name that stages have of their own."""
         default = getattr(Stage, name)
         return tuple([getattr(stage, name) for stage in self.stages if getattr(type(stage), name) is not default])
+
+
+# Results: from a response or a failure to the publication.
+
+
+def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
+    """Return why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
+    status = response.status
+    if status >= 400:
+        other = catalogue.STATUS_OF_THE_SERVER if status >= 500 else catalogue.STATUS_EXPLAINED
+        row = catalogue.STATUSES.get(status, other)
+        if status == 400 and b"HTTPS" in response.body:
+            row = catalogue.STATUS_EXPECTS_TLS
+        return row.error(f"the server answered {describe_status(status)}")
+    return redirect_refused(request, response) if status >= 300 else None
+
+
+Result = Callable[[Message, str | None, HttpResponse], Publication | None]
+"""Return what a successful response to the request of a message publishes on a topic."""
+
+
+def result_of(event: ClientEvent) -> Result:
+    """Return what makes an event's results; it raises `CallError` where the response lacks a value of PAYLOAD."""
+    topic, payload = event.destination_topic, event.payload
+
+    def mapped(message: Message, destination: str | None, response: HttpResponse) -> Publication | None:
+        if topic is None:
+            return None
+        values = result_values(message, response)
+        name = topic.fill(values) if destination is None else destination
+        return Publication(
+            name, _payload(event, response) if payload is None else payload.fill_bytes(values), event.retain
+        )
+
+    def plain(_: Message, destination: str | None, response: HttpResponse) -> Publication | None:
+        if destination is None:
+            return None
+        return Publication(destination, _payload(event, response), event.retain)
+
+    return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
+
+
+def _needs_payload(text: PlaceholderText | None) -> bool:
+    """Return whether a text of the result is filled with the payload of the message."""
+    return text is not None and any(name.startswith(("payload", "value")) for name in text.names)
+
+
+def _payload(event: ClientEvent, response: HttpResponse) -> bytes:
+    return response.body if event.response_format is ResponseFormat.BODY else envelope(response)
+
+
+def envelope(response: HttpResponse) -> bytes:
+    """Serialise a response as one JSON object (RESPONSE_FORMAT "envelope"), as UTF-8."""
+    headers: dict[str, str] = {}
+    for name, value in response.headers:
+        lower = name.lower()
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    return _to_json(
+        {
+            "status": response.status,
+            "reason": response.reason,
+            "headers": headers,
+            **body_members(response.body),
+            "elapsed_ms": round(response.elapsed * 1000, 1),
+        }
+    ).encode("utf-8", "replace")
+
+
+def masker_for(masker: Masker, request: HttpRequest | None, response: HttpResponse | None) -> Masker:
+    """Return what masks the secrets of a route and of one of its requests: a server may send any of them back."""
+    sent = frozenset() if request is None else credentials_of(request.headers, request.url)
+    return masker.including(sent if response is None else sent | response.credentials)
+
+
+def _without_secrets(masker: Masker, response: HttpResponse) -> HttpResponse:
+    """Return the response of a failed call as it may be published.
+
+    Decision: the payload of the message, which FAILURE_PAYLOAD adds, stays: what is published again must be the same.
+    """
+    body, head = masker.body(response.body), "\n".join([response.reason, *(value for _, value in response.headers)])
+    if masker.text(head) == head:  # nearly always, and one search instead of many
+        return replace(response, body=body)
+    headers = tuple((name, masker.text(value)) for name, value in response.headers)
+    return replace(response, reason=masker.text(response.reason), headers=headers, body=body)
+
+
+def _error_without_secrets(masker: Masker, failure: CallError) -> CallError:
+    """Return a failure as it may be logged, shown and published: its message may quote a URL, or what a server sent."""
+    message = masker.address(failure.message)
+    if message == failure.message:
+        return failure
+    return CallError(failure.code, message, failure.hint, unsent=failure.unsent)
+
+
+def failure_publication(
+    run: str, route: str, event: ClientEvent, message: Message, error: CallError, response: HttpResponse | None = None
+) -> Publication | None:
+    """Return what a failed call publishes, or None when the event has no topic for it: then only the log has it.
+
+    `run` is the id of the call.
+
+    Decision: a failure is not retained, even with RETAIN: the last good value stays.
+    """
+    topic = failure_topic(event, message, response)
+    if topic is None:
+        return None
+    kept = message.payload if event.failure_payload else None
+    payload = failure_payload(run, route, event.name, message.topic, message.timestamp, error, response, kept)
+    return Publication(topic, payload)
+
+
+def header(response: HttpResponse, name: str) -> str | None:
+    """Return the first value of a header, its name in lower case; None when there is none."""
+    return next((value for key, value in response.headers if key.lower() == name), None)

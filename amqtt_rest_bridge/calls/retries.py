@@ -5,8 +5,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict
-from amqtt_rest_bridge.calls.results import header
+from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict, header
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Method, Route
 from amqtt_rest_bridge.times import Backoff

@@ -13,8 +13,7 @@ import typer
 
 from amqtt_rest_bridge.bridge.client.senders import sender_of
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
-from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict
-from amqtt_rest_bridge.calls.results import masker_for
+from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict, masker_for
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line

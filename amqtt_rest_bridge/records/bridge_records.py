@@ -14,7 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
+from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, Record, WantLive, WantRecords
 from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route, Run, RunIds, ServerEvent
@@ -25,6 +26,8 @@ _FAILURES: Final = 20
 _LIVE_SECONDS: Final = 0.1
 _MOST_LIVE: Final = 1000  # records between two looks at them
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
+
+_KINDS: Final = {Step.SKIPPED: "skipped", Step.AGAIN: "retry"}
 
 Failure = tuple[str, str, str]
 """Code, message and hint."""
@@ -84,47 +87,38 @@ class BridgeRecords:
         self._recent = {name: self._recent.get(name) or deque(maxlen=_RECENT) for name in routes}
         self._failures = {name: self._failures.get(name) or deque(maxlen=_FAILURES) for name in routes}
 
-    def call(
-        self,
-        of: tuple[Route, ClientEvent],
-        run: Run,
-        topic: str,
-        url: str | None,
-        status: int | None,
-        failure: CallError | None,
-        tries: int,
-        waited: float,
-        took: float,
-        kind: str = "call",
-    ) -> None:
-        """Record the end of a call, or (`kind` "retry") a try that failed; `url` None when none could be built."""
+    def call(self, call: OpenCall, verdict: Verdict) -> None:
+        """Record the end of a call, or a try that failed."""
+        now, of, url, topic, error = time.time(), call.event.of, call.url, call.message.topic, verdict.failure
         if url is not None and len(url) > _LONGEST:
             url = masker_of(of[0]).address(url)[:_LONGEST]
-        if len(topic) > _LONGEST:
-            topic = topic[:_LONGEST]
-        error = None if failure is None else (failure.code.value, failure.message, failure.hint)
-        self._add(_Raw(time.time(), kind, of, run, topic, of[1].method, url, status, error, tries, took, waited))
+        failure = None if error is None else (error.code.value, error.message, error.hint)
+        kind = _KINDS.get(verdict.step, "call")
+        self._add(
+            _Raw(
+                now, kind, of, call.run, topic[:_LONGEST], of[1].method, url, verdict.status,
+                failure, call.tries, call.took, call.waited(now),
+            )
+        )  # fmt: skip
 
     def request(
         self,
         of: Matched,
-        request_id: str,
-        method: str,
-        target: str,
-        topic: str | None,
+        request: Request,
         status: str,
-        failure: Failure | None,
+        failure: Failure | None = None,
+        topic: str | None = None,
         began: float | None = None,
     ) -> None:
-        """Record an answered request of server mode: its target, its status line, and when it began (Unix time)."""
-        now = time.time()
+        """Record an answered request: its status line, the topic that it is published on, when it began (Unix time)."""
+        now, target = time.time(), request.target
         if len(target) > _LONGEST:
             masker = NO_SECRETS if of[0] is None else masker_of(of[0])
             target = masker.address(_path(target))[:_LONGEST]
-        if topic is not None and len(topic) > _LONGEST:
+        if topic is not None:
             topic = topic[:_LONGEST]
         seconds = 0.0 if began is None or began > now else now - began
-        self._add(_Raw(now, "request", of, request_id, topic, method, target, status, failure, None, seconds))
+        self._add(_Raw(now, "request", of, request.id, topic, request.method, target, status, failure, None, seconds))
 
     def last(self, route: str) -> LastRecords:
         """Return the last records and failures of a route, the oldest first."""

@@ -7,7 +7,8 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.calls import results, retries
+from amqtt_rest_bridge.calls import retries
+from amqtt_rest_bridge.calls.call import envelope, failure_of, failure_publication, result_of
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -50,17 +51,17 @@ FAILED = CallError(FailureCode.TIMEOUT, "too slow", "wait")
 @pytest.mark.parametrize("body", [b"", b"text", b"\x00\xff"])
 @pytest.mark.parametrize("retain", [False, True])
 def test_result_is_the_body_byte_for_byte(body: bytes, retain: bool) -> None:
-    made = results.result_of(event("out", retain=retain))(MESSAGE, "out", response(200, body))
+    made = result_of(event("out", retain=retain))(MESSAGE, "out", response(200, body))
     assert made == Publication("out", body, retain)
 
 
 def test_no_destination_publishes_no_result() -> None:
-    assert results.result_of(event())(MESSAGE, None, response()) is None
+    assert result_of(event())(MESSAGE, None, response()) is None
 
 
 def test_envelope_holds_all_of_the_response() -> None:
     answer = response(201, "grüß".encode(), ("X-B", "1"), ("Set-Cookie", "a"), ("x-b", "2"))
-    made = results.result_of(event("out", response_format=ResponseFormat.ENVELOPE))(MESSAGE, "out", answer)
+    made = result_of(event("out", response_format=ResponseFormat.ENVELOPE))(MESSAGE, "out", answer)
     assert made is not None
     assert (
         made.payload
@@ -72,13 +73,13 @@ def test_envelope_holds_all_of_the_response() -> None:
 
 
 def test_envelope_of_binary_is_base64() -> None:
-    members = json.loads(results.envelope(response(200, b"\xff\x00")))
+    members = json.loads(envelope(response(200, b"\xff\x00")))
     assert members["body_encoding"] == "base64"
     assert base64.b64decode(members["body"]) == b"\xff\x00"
 
 
 def test_failure_payload_tells_what_where_and_for_which_message() -> None:
-    made = results.failure(RUN, "route", event("out"), MESSAGE, FAILED)
+    made = failure_publication(RUN, "route", event("out"), MESSAGE, FAILED)
     assert made is not None
     assert made.topic == "out"
     assert made.payload == (
@@ -96,14 +97,14 @@ def test_failure_payload_tells_what_where_and_for_which_message() -> None:
     ],
 )
 def test_failure_payload_holds_the_response_when_there_was_one(body: bytes, members: dict[str, object]) -> None:
-    made = results.failure(RUN, "route", event("out"), MESSAGE, FAILED, response(500, body))
+    made = failure_publication(RUN, "route", event("out"), MESSAGE, FAILED, response(500, body))
     assert made is not None
     payload = json.loads(made.payload)
     assert {name: payload[name] for name in members} == members
 
 
 def test_failure_is_not_retained() -> None:
-    made = results.failure(RUN, "route", event("out", retain=True), MESSAGE, FAILED)
+    made = failure_publication(RUN, "route", event("out", retain=True), MESSAGE, FAILED)
     assert made is not None
     assert not made.retain
 
@@ -120,7 +121,7 @@ def test_failure_is_not_retained() -> None:
     ],
 )
 def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: str | None) -> None:
-    published = results.failure(RUN, "route", made, MESSAGE, FAILED)
+    published = failure_publication(RUN, "route", made, MESSAGE, FAILED)
     assert (None if published is None else published.topic) == expected
 
 
@@ -129,12 +130,12 @@ def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: 
 
 @pytest.mark.parametrize("status", [200, 204, 300, 304, 302, 399])
 def test_status_below_400_without_location_is_not_a_failure(status: int) -> None:
-    assert results.failure_of(REQUEST, response(status)) is None
+    assert failure_of(REQUEST, response(status)) is None
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 407, 413, 415, 418, 421, 429, 500, 503, 599])
 def test_status_from_400_is_http_status_with_a_hint(status: int) -> None:
-    failure = results.failure_of(REQUEST, response(status, b"secret of the server"))
+    failure = failure_of(REQUEST, response(status, b"secret of the server"))
     assert failure is not None
     assert failure.code is FailureCode.HTTP_STATUS
     assert str(status) in failure.message
@@ -154,7 +155,7 @@ def test_status_from_400_is_http_status_with_a_hint(status: int) -> None:
 )
 def test_redirect_elsewhere_names_where_without_path_and_query(location: str, said: str) -> None:
     request = HttpRequest(Method.GET, REQUEST.url)
-    failure = results.failure_of(request, response(302, b"", ("location", location)))
+    failure = failure_of(request, response(302, b"", ("location", location)))
     assert failure is not None
     assert failure.code is FailureCode.REDIRECT_REFUSED
     assert said in failure.message

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.calls import results
+from amqtt_rest_bridge.calls.call import failure_of
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Stopwatch, finish
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
@@ -53,7 +53,7 @@ def test_five_redirects_are_followed_and_the_sixth_is_refused() -> None:
         request = HttpRequest(Method.GET, f"http://127.0.0.1:{target.port}/a")
         response = get(RestApiConfig(base_address=f"http://127.0.0.1:{target.port}"), "/a")
         assert len(target.requests) == 6
-    failure = results.failure_of(request, response)
+    failure = failure_of(request, response)
     assert failure is not None
     assert failure.code is FailureCode.REDIRECT_REFUSED
     assert "circle" in failure.hint
@@ -77,7 +77,7 @@ def test_redirect_elsewhere_is_not_followed(location: str) -> None:
         response = get(RestApiConfig(base_address=base), "/a")
         assert len(target.requests) == 1
         assert not other.connections
-    failure = results.failure_of(HttpRequest(Method.GET, base + "/a"), response)
+    failure = failure_of(HttpRequest(Method.GET, base + "/a"), response)
     assert failure is not None
     assert (failure.code, response.status) == (FailureCode.REDIRECT_REFUSED, 302)
 
@@ -89,7 +89,7 @@ def test_redirect_of_another_method_is_not_followed(method: Method) -> None:
         with client_by(RestApiConfig(base_address=base)) as client:
             response = client.send(HttpRequest(method, base + "/a"))
         assert len(target.requests) == 1
-    failure = results.failure_of(HttpRequest(method, base + "/a"), response)
+    failure = failure_of(HttpRequest(method, base + "/a"), response)
     assert failure is not None
     assert failure.code is FailureCode.REDIRECT_REFUSED
     assert f"{method} is not redirected" in failure.message

@@ -22,7 +22,6 @@ from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
 from amqtt_rest_bridge.bridge.timers import Timers
-from amqtt_rest_bridge.calls import results
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
@@ -40,7 +39,6 @@ log = logging.getLogger(__name__)
 _SLOW_SECONDS: Final = 0.05
 _LARGE: Final = 128 << 10  # bytes of a payload that is filled in while no other large one is
 _LOG_SECONDS: Final = 1.0
-_KINDS: Final = {Step.SKIPPED: SKIPPED, Step.AGAIN: "retry"}  # of records
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class RouteRunner:
         self._context = context
         self._link = context.link
         self._pace = context.pace
-        means = Means(time.time, random.random, settings.runs, None if records is None else partial(_record, records))
+        means = Means(time.time, random.random, settings.runs, None if records is None else records.call)
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
@@ -142,7 +140,7 @@ class RouteRunner:
                 self._follow(call, verdict)
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
-            self._follow(call, call.event.fail(call, results.unexpected()))
+            self._follow(call, call.event.fail_unexpectedly(call))
 
     def _run(self, call: OpenCall) -> None:
         try:
@@ -153,7 +151,7 @@ class RouteRunner:
                     pass
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
-            self._follow(call, call.event.fail(call, results.unexpected()))
+            self._follow(call, call.event.fail_unexpectedly(call))
 
     def _run_turn(self, call: OpenCall, pace: Pace) -> None:
         """Send one request of a call whose turn it is."""
@@ -352,14 +350,6 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
-
-
-def _record(records: BridgeRecords, call: OpenCall, verdict: Verdict) -> None:
-    kind = _KINDS.get(verdict.step, "call")
-    waited, of = call.waited(time.time()), call.event.of
-    records.call(
-        of, call.run, call.message.topic, call.url, verdict.status, verdict.failure, call.tries, waited, call.took, kind
-    )
 
 
 class _RetryLog:

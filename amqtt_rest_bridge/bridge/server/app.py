@@ -98,9 +98,7 @@ class RouteApplication:
             if self._records is not None:
                 refusal = failure.refusal
                 shown = refusal.code, refusal.message, refusal.hint
-                self._records.request(
-                    _UNMATCHED, request.id, request.method, request.target, None, refusal.status, shown
-                )
+                self._records.request(_UNMATCHED, request, status, shown)
             return refused(failure.refusal)
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
@@ -218,11 +216,7 @@ class _Endpoint:
 
     def _record(self, request: EventRequest, status: str, failure: Failure | None) -> None:
         if self._records is not None:
-            http = request.http
-            began = request.timestamp
-            self._records.request(
-                self._of, http.id, http.method, http.target, request.topic, status, failure, began
-            )
+            self._records.request(self._of, request.http, status, failure, request.topic, request.timestamp)
 
 
 class _PendingAnswer:
