@@ -8,7 +8,7 @@ from typing import Any, Final
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 
 from amqtt_rest_bridge.errors import HintedError, reason
-from amqtt_rest_bridge.language.hints import did_you_mean
+from amqtt_rest_bridge.spelling import did_you_mean
 
 ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 _OFTEN_USED: Final = (

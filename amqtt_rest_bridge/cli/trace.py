@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import typer
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, visible
+from amqtt_rest_bridge.spelling import did_you_mean
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
@@ -151,7 +152,6 @@ def _check_route(name: str, response: http.client.HTTPResponse) -> None:
     except (ValueError, TypeError, KeyError):
         return
     if name not in names:
-        from amqtt_rest_bridge.language.hints import did_you_mean  # takes longer to import than all the rest
 
         listed = f"routes: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
         hint = did_you_mean(name, names) or (listed if names else "it has no routes")

@@ -1,5 +1,6 @@
 """A tree to its definitions: those of our type, and faults outside of their blocks. Pure."""
 
+import contextlib
 import hashlib
 import pickle
 import re
@@ -7,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
-from amqtt_rest_bridge.language.blocks import is_name, read_blocks, report_open_strings
-from amqtt_rest_bridge.language.grammar import parse, parse_condition
-from amqtt_rest_bridge.language.hints import COMMENT_HINT, closest, did_you_mean
-from amqtt_rest_bridge.language.nodes import Blocks, ConditionTree, Junk, OtherNode, RouteNode, Tree
+from amqtt_rest_bridge.language.blocks import Definition, is_name, read_blocks, report_open_strings
+from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, Tree, parse
+from amqtt_rest_bridge.language.hints import COMMENT_HINT
 from amqtt_rest_bridge.language.sources import Report
+from amqtt_rest_bridge.spelling import closest, did_you_mean
 
 ROUTE_TYPE = "REST_API"
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
@@ -21,24 +22,6 @@ _WITHOUT_DEFINE = re.compile(
     rf"^[^\S\n]*(?:[A-Za-z]+[^\S\n]+)?(?P<route>ROUTE)\s+(?P<name>\S+)\s+WITH\s+TYPE\s+{ROUTE_TYPE}(?!\S)",
     re.MULTILINE | re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """One `DEFINE ROUTE ... WITH TYPE REST_API`: its name, None when it cannot be read, its blocks, its offset.
-
-    `is_faulty`: its text has an error already.
-    """
-
-    name: str | None
-    offset: int
-    blocks: Blocks
-    is_faulty: bool
-
-    @property
-    def title(self) -> str:
-        """Return what a message calls it."""
-        return f"route {self.name}" if self.name is not None else "this route"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,40 +53,22 @@ class ParsedTexts:
     """
 
     def __init__(self, dumped: bytes = b"") -> None:
-        self._known, self._known_conditions = _undumped(dumped)
+        self._known: dict[bytes, ParsedText] = {}
         self._used: dict[bytes, ParsedText] = {}
-        self._conditions: dict[str, ConditionTree] = {}
+        # Errors: the package was upgraded while the broker runs.
+        with contextlib.suppress(AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
+            known = pickle.loads(dumped) if dumped else {}  # noqa: S301  # our own process
+            self._known = known if isinstance(known, dict) else {}
 
     def parse(self, text: str) -> ParsedText:
         """Parse a text, or return the result of the last time."""
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        found = self._used.get(key) or self._known.get(key)
-        if found is None:
-            found = parse_text(text)
-        self._used[key] = found
-        return found
-
-    def parse_condition(self, text: str) -> ConditionTree:
-        """Parse a condition, or return the result of the last time; raises `RecursionError` as the grammar does."""
-        found = self._conditions.get(text) or self._known_conditions.get(text)
-        if found is None:
-            found = parse_condition(text)
-        self._conditions[text] = found
+        found = self._used[key] = self._used.get(key) or self._known.get(key) or parse_text(text)
         return found
 
     def dump(self) -> bytes:
         """Return the texts in use, for another process of the same version."""
-        return pickle.dumps((self._used, self._conditions))
-
-
-def _undumped(dumped: bytes) -> tuple[dict[bytes, ParsedText], dict[str, ConditionTree]]:
-    if not dumped:
-        return {}, {}
-    try:
-        known, conditions = pickle.loads(dumped)  # noqa: S301  # our own process
-    except (AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
-        return {}, {}  # the package was upgraded while the broker runs
-    return known, conditions
+        return pickle.dumps(self._used)
 
 
 def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:
@@ -114,10 +79,11 @@ def _read_definitions(tree: Tree, report: Report) -> Iterator[Definition]:
             _report_skipped(node, report)
         else:
             before = report.errors
-            name = _read_name(node, report)
+            definition = Definition(_read_name(node, report), node.offset)
             report_open_strings(node.open_strings, report)
-            blocks = read_blocks(node, report)
-            yield Definition(name, node.offset, blocks, report.errors > before)
+            read_blocks(node.body, definition, report)
+            definition.is_faulty = report.errors > before
+            yield definition
 
 
 def _read_outside(outside: Junk, report: Report) -> None:

@@ -3,7 +3,6 @@
 Blocks for the file of a secret.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TypeGuard
 
 from amqtt_rest_bridge.errors import HintedError, on_one_line
 from amqtt_rest_bridge.files import regular_file
-from amqtt_rest_bridge.language.nodes import Piece
+from amqtt_rest_bridge.language.grammar import Piece, unescape
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.placeholders import Fixed, constants
@@ -101,10 +100,6 @@ class RecordingEnvironment(Environment):
             raise
         record[name] = None
         return value
-
-
-_ESCAPE = re.compile(r"\\([\"'\\nt])")
-_ESCAPED = {"n": "\n", "t": "\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +193,3 @@ def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, def
 def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
     """Return whether a part is the value of a variable or secret, not its default."""
     return isinstance(part, Fixed) and "|" not in part.label
-
-
-def unescape(raw: str) -> str:
-    """Resolve escapes; a line break in a string is LF, also in a file with CRLF."""
-    if "\\" in raw:
-        raw = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), raw)
-    return raw.replace("\r\n", "\n") if "\r" in raw else raw

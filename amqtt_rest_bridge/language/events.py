@@ -5,10 +5,9 @@ from typing import Any
 
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.hints import closest
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.settings import TypedBlock, read_template, warn_of_foreign
-from amqtt_rest_bridge.language.when import ParseCondition, read_condition
+from amqtt_rest_bridge.language.when import read_condition
 from amqtt_rest_bridge.model import (
     ClientEvent,
     Method,
@@ -19,11 +18,12 @@ from amqtt_rest_bridge.model import (
     SignatureScheme,
 )
 from amqtt_rest_bridge.placeholders import Condition, Mode, Place, PlaceholderText, may_match, pattern, place_of
+from amqtt_rest_bridge.spelling import closest
 from amqtt_rest_bridge.topics import schedule_topic
 
 
 def read_event(
-    block: TypedBlock, config: RestApiConfig, route: str, parse: ParseCondition
+    block: TypedBlock, config: RestApiConfig, route: str
 ) -> ClientEvent | ServerEvent | None:
     """Check and build an event of a route; None when it has no mode, or something it needs is missing or at fault.
 
@@ -31,15 +31,15 @@ def read_event(
     """
     triggered = "SOURCE_TOPIC" in block or "EVERY" in block
     if config.enable_client and (triggered or not config.enable_server):
-        return _read_client_event(block, config, route, parse)
-    return _read_server_event(block, config, parse) if config.enable_server else None
+        return _read_client_event(block, config, route)
+    return _read_server_event(block, config) if config.enable_server else None
 
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 
 
 def _read_client_event(
-    block: TypedBlock, config: RestApiConfig, route: str, parse: ParseCondition
+    block: TypedBlock, config: RestApiConfig, route: str
 ) -> ClientEvent | None:
     values = block.values
     block.warn_of_unused(Mode.CLIENT)
@@ -59,7 +59,7 @@ def _read_client_event(
     payload = block.template("PAYLOAD", place_of(_read_content_type(block)), Mode.RESULT)
     _check_result(block)
     signature = _read_signature(block)
-    when = read_condition(block, Mode.CLIENT, parse)
+    when = read_condition(block, Mode.CLIENT)
     if body is not None and values.get("METHOD") == Method.GET:
         block.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
@@ -156,7 +156,7 @@ def _warn_of_loops(block: TypedBlock, destination: PlaceholderText | None) -> No
             block.warning(name, message, "publish to another topic")
 
 
-def _read_server_event(block: TypedBlock, config: RestApiConfig, parse: ParseCondition) -> ServerEvent | None:
+def _read_server_event(block: TypedBlock, config: RestApiConfig) -> ServerEvent | None:
     values = block.values
     if block.has("SOURCE_TOPIC") and block.has("DESTINATION_TOPIC"):
         message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
@@ -180,7 +180,7 @@ def _read_server_event(block: TypedBlock, config: RestApiConfig, parse: ParseCon
     response = _template(block, "RESPONSE", place_of(_read_content_type(block)), segments)
     _check_answer(block)
     signature = _read_signature(block)
-    when = read_condition(block, Mode.SERVER, parse)
+    when = read_condition(block, Mode.SERVER)
     if when is not None:
         _check_segments(block, "WHEN", when.names, segments)
     if reply is not None and destination is not None and reply.source == destination.source:

@@ -1,50 +1,17 @@
 """What a writer may have meant: names that come close, text that is not a statement, words that look like placeholders.
 
-Only faults come here. Pure; the bridge's only use of rapidfuzz, which is imported for the first name that is not known.
+Only faults come here. Pure.
 """
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.forms import DURATION_FORM
-from amqtt_rest_bridge.language.nodes import BlockNode, Junk, Piece, SettingNode
+from amqtt_rest_bridge.language.grammar import BlockNode, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, Suspect, recognise
-
-_ALIKE = 0.87  # Jaro-Winkler, for endings and parts that are missing: REST_CONFIG means REST_API_CONFIG
-
-
-def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | None:
-    """Return the name that was probably meant, or None; case and the difference of - and _ do not matter.
-
-    With `parts`, the end of a name counts when only one ends so (CLIENT means ENABLE_CLIENT), then any part of one.
-    """
-    from rapidfuzz import process
-    from rapidfuzz.distance import OSA, JaroWinkler
-
-    names = list(names)
-    slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
-    slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
-    if slip is not None:
-        return slip[0]
-    ending = [whole for whole in names if parts and _normalised(whole).endswith(f"_{_normalised(name)}")]
-    if len(ending) == 1:
-        return ending[0]
-    alike = process.extractOne(
-        name, names, scorer=JaroWinkler.normalized_similarity, processor=_normalised, score_cutoff=_ALIKE
-    )
-    if alike is not None or not parts:
-        return alike[0] if alike else None
-    holding = [whole for whole in names if _normalised(name) in _normalised(whole).split("_")]
-    return holding[0] if len(holding) == 1 else None
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str | None:
-    """Return the hint of a fault, or None when nothing comes close."""
-    found = closest(name, names)
-    return f"did you mean {found}?" if found else None
+from amqtt_rest_bridge.spelling import closest
 
 
 def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]:
@@ -104,12 +71,6 @@ _ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
     ("QUERY PARAMS QUERY_PARAMS PARAMETERS", [], 'write it in ENDPOINT, as in "/search?q={payload}"'),
 )
 """Names of things that are not settings: the names, the settings that are meant, what to write instead."""
-
-
-def _normalised(name: str) -> str:
-    return name.upper().replace("-", "_")
-
-
 
 SPACES = "a value with spaces needs quotes"
 COMMENT_HINT = "a comment begins with // or --"

@@ -10,11 +10,11 @@ from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 from amqtt_rest_bridge.language import forms, written
+from amqtt_rest_bridge.language.blocks import Block, Definition
 from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
-from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, Definition, ParsedTexts
+from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.events import read_event
-from amqtt_rest_bridge.language.nodes import Block, Blocks
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
@@ -113,21 +113,20 @@ class _Loader:
     def _read_definition(self, definition: Definition, report: Report) -> Route | None:
         if definition.name is not None and (hint := self._first_place("route", definition.name, definition, report)):
             report.error(definition.offset, f"there are two routes {definition.name}", hint)
-        blocks = definition.blocks
         route_config, shaping = RouteConfig(), None
-        if blocks.route_config is not None:
-            shaping = TypedBlock(blocks.route_config, report, self._environment)
+        if definition.route_config is not None:
+            shaping = TypedBlock(definition.route_config, report, self._environment)
             route_config = read_route_config(shaping)
-        events = [TypedBlock(block, report, self._environment) for block in blocks.events]
-        if blocks.config is None:
-            if BlockKind.CONFIG not in blocks.broken:
+        events = [TypedBlock(block, report, self._environment) for block in definition.events]
+        if definition.config is None:
+            if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
                 report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
             return None
-        config_block = TypedBlock(blocks.config, report, self._environment)
+        config_block = TypedBlock(definition.config, report, self._environment)
         config = read_config(config_block)
         client_events, server_events = self._read_events(definition, config, config_block, events, report)
-        _warn_of_idle(definition, blocks, config, report)
+        _warn_of_idle(definition, config, report)
         warn_of_cleartext(config_block, events)
         secrets: frozenset[str] = frozenset().union(config_block.secrets, *(event.secrets for event in events))
         name = definition.name or ""
@@ -155,7 +154,7 @@ class _Loader:
         client_events: list[ClientEvent] = []
         server_events: list[ServerEvent] = []
         for block in blocks:
-            event = read_event(block, config, definition.name or "", self._parsed.parse_condition)
+            event = read_event(block, config, definition.name or "")
             if isinstance(event, ClientEvent):
                 client_events.append(event)
                 self._events.append(_Placed.of(event, definition, block, report))
@@ -177,11 +176,11 @@ class _Loader:
         return None if (path, first) == here else f"the first is in {path}:{first.line}:{first.column}"
 
 
-def _warn_of_idle(definition: Definition, blocks: Blocks, config: RestApiConfig, report: Report) -> None:
+def _warn_of_idle(definition: Definition, config: RestApiConfig, report: Report) -> None:
     if not config.enable_client and not config.enable_server:
         hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
         report.warning(definition.offset, f"{definition.title} does nothing: both modes are off", hint)
-    elif not blocks.events and BlockKind.EVENT not in blocks.broken:
+    elif not definition.events and BlockKind.EVENT not in definition.broken:
         message = f"{definition.title} does nothing: it has no event"
         report.warning(definition.offset, message, "write ADD EVENT <name>")
 

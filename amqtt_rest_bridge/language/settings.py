@@ -12,10 +12,10 @@ from typing import Any
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.blocks import Block
 from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.hints import did_you_mean, explain_suspect
-from amqtt_rest_bridge.language.nodes import Block
+from amqtt_rest_bridge.language.hints import explain_suspect
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
@@ -31,6 +31,7 @@ from amqtt_rest_bridge.placeholders import (
     suspects,
 )
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
+from amqtt_rest_bridge.spelling import did_you_mean
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")

@@ -4,14 +4,13 @@ A fault has the line and column of the term that it concerns.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.language.evaluation import Value, unescape
+from amqtt_rest_bridge.language.evaluation import Value
 from amqtt_rest_bridge.language.forms import FormError
+from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.language.hints import explain_suspect
-from amqtt_rest_bridge.language.nodes import ConditionTree, Operation, Term
 from amqtt_rest_bridge.language.settings import TypedBlock
 from amqtt_rest_bridge.placeholders import (
     Combination,
@@ -46,17 +45,13 @@ _ANY_TYPE: Final = ("json",)
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
-ParseCondition = Callable[[str], ConditionTree]
-"""Parse the text of a condition; raises `RecursionError`."""
-
-
-def read_condition(block: TypedBlock, mode: Mode, parse: ParseCondition) -> Condition | None:
+def read_condition(block: TypedBlock, mode: Mode) -> Condition | None:
     """Read WHEN; None when it is missing or at fault."""
     value = block.texts.get(_NAME)
     if value is None or _NAME in block.failed:
         return None
     try:
-        return _ConditionReader(value, mode).read(parse)
+        return _ConditionReader(value, mode).read(block.block.condition)
     except _AtError as fault:
         block.failed.add(_NAME)
         block.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
@@ -90,7 +85,7 @@ class _ConditionReader:
         self._source = ""
         self._offsets: list[int] = []  # in the file, of each character of the condition
 
-    def read(self, parse: ParseCondition) -> Condition:
+    def read(self, tree: ConditionTree | None) -> Condition:
         piece = self._value.pieces[0]
         if len(self._value.pieces) > 1 or not piece.is_string:
             hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
@@ -99,11 +94,12 @@ class _ConditionReader:
         self._offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
         source = self._source = "".join([unescape(one[0]) for one in found])
         try:
-            tree = parse(source)
-            self._check_shape(tree)
-            return Condition(source, self._test(tree.root))
+            if tree is not None:
+                self._check_shape(tree)
+                return Condition(source, self._test(tree.root))
         except RecursionError:
-            raise _AtError(piece.offset, "is nested too deeply", "write fewer parentheses") from None
+            pass
+        raise _AtError(piece.offset, "is nested too deeply", "write fewer parentheses")
 
     def _fault(self, term: Term | Operation, message: str, hint: str | None = None) -> _AtError:
         return _AtError(self._offsets[min(term.offset, len(self._offsets) - 1)], message, hint)

@@ -7,11 +7,11 @@ import pytest
 import amqtt_rest_bridge
 from amqtt_rest_bridge.errors import Position, Severity
 from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
-from amqtt_rest_bridge.language.hints import closest
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.placeholders import MessageValues
+from amqtt_rest_bridge.spelling import closest
 from tests.support.documents import codes, page, section
 from tests.support.route_text import BASIC, load_text, messages, write_secrets
 

@@ -9,8 +9,16 @@ import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.grammar import parse
-from amqtt_rest_bridge.language.nodes import BlockNode, HeadersNode, Junk, OpenComment, Piece, RouteNode, SettingNode
+from amqtt_rest_bridge.language.grammar import (
+    BlockNode,
+    HeadersNode,
+    Junk,
+    OpenComment,
+    Piece,
+    RouteNode,
+    SettingNode,
+    parse,
+)
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 from tests.language.generated_parser import GRAMMAR, PARSER, generated
 from tests.support.route_text import CASES

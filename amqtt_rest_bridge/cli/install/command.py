@@ -20,9 +20,9 @@ from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, l
 from amqtt_rest_bridge.cli.install.placing import InstallError, check_names, place, refuse_present
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import Definition, ParsedTexts
+from amqtt_rest_bridge.language.blocks import Block, Definition
+from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment, Value, evaluate
-from amqtt_rest_bridge.language.nodes import Block
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import RestApiConfig
@@ -82,14 +82,14 @@ class Effects:
 
     def add(self, definition: Definition) -> None:
         """Add those of a route."""
-        config = definition.blocks.config
+        config = definition.config
         if config is not None:
             if _is_on(config, "ENABLE_CLIENT"):
                 addresses = (_shown(config, name) for name in _CALLED)
                 self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
             if _is_on(config, "ENABLE_SERVER"):
                 self.ports.add(_shown(config, "SERVER_PORT") or str(RestApiConfig().server_port))
-        for event in definition.blocks.events:
+        for event in definition.events:
             self.reads |= {topic for name in _READ if (topic := _shown(event, name))}
             self.writes |= {topic for name in _WRITTEN if (topic := _shown(event, name))}
 
@@ -282,8 +282,7 @@ def published_credentials(definition: Definition, environment: Environment) -> I
 
     Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
     """
-    blocks = definition.blocks
-    for block in (blocks.config, *blocks.events):
+    for block in (definition.config, *definition.events):
         if block is None:
             continue
         for name in _CREDENTIALS:

@@ -20,9 +20,9 @@ from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Sev
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
-from amqtt_rest_bridge.language.hints import did_you_mean
 from amqtt_rest_bridge.language.sources import in_order
 from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.spelling import did_you_mean
 
 SUFFIX: Final = ".test.yaml"
 NOW: Final = 1_769_860_800.0

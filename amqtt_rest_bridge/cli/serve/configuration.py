@@ -17,7 +17,7 @@ from amqtt_rest_bridge.broker.listeners import (
 from amqtt_rest_bridge.broker.plugin_classes import ANONYMOUS, UnusablePluginError, authenticates, import_plugin
 from amqtt_rest_bridge.cli.serve.validation import InvalidValue, build
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, reason
-from amqtt_rest_bridge.language.hints import did_you_mean
+from amqtt_rest_bridge.spelling import did_you_mean
 
 _HIGHEST_PORT: Final = 65_535
 

@@ -15,7 +15,7 @@ import dacite
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from amqtt_rest_bridge.errors import reason
-from amqtt_rest_bridge.language.hints import did_you_mean
+from amqtt_rest_bridge.spelling import did_you_mean
 
 _WORDS: Final[Mapping[Any, str]] = {
     bool: "true or false",
