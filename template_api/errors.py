@@ -37,7 +37,7 @@ class DamagedIndexError(TemplateApiError):
 
 
 class IndexNotReadyError(TemplateApiError):
-    """The search index is new, and no part of it can be searched yet."""
+    """A first search index is being built; there is none to search in yet."""
 
 
 class UnknownTemplateError(TemplateApiError):

@@ -1,49 +1,43 @@
-"""How the search index follows the library: what has changed is put first, what is missing is built in between.
+"""How the search index follows the library: brought forward change by change, or rebuilt beside the old one.
 
-The index is derived data. Kept in it, committed with its documents, is how far it is: the library that it was made of,
-that library's version, and where a walk over all published templates has arrived. So a process that was killed goes on
-from its last commit, a new index is one whose walk has just begun, and one that does not agree with the database is
-walked over again while it is searched. Of several processes with one folder, the first one writes and the others read.
-Runs on one thread at a time; blocks on the disk and the database.
+The index is derived data: the published templates of one library at one version, which are committed with them. Each
+change of the library has a version of its own, so an index is brought forward by putting what has changed since its
+version, and a new one is an empty index brought forward from version 0. One check says whether an index is right: that
+of how many templates there are, and the sum of the versions that they came with. An index that is damaged, ahead of
+the library, of another library or not right is replaced by a new one, once that is complete; till then searches use
+the old one, unless it is of another library. A process that was killed goes on from its last commit; what it was
+building is deleted. Of several processes with one folder, the first one writes and the others read. Runs on one thread
+at a time; blocks on the disk and the database.
 """
 
 import json
 import logging
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from sqlalchemy.engine import Connection, Engine
 
 from template_api.errors import DamagedIndexError
 from template_api.library.database import translated
 from template_api.library.statements import Statements, document, is_published
-from template_api.ranking import Ranking, SearchIndex
+from template_api.ranking import KeptIndex, Ranking, SearchIndex
 
 log = logging.getLogger(__name__)
 
-_PART_SECONDS = 0.4  # of putting templates before the next look at what has changed
-_CHANGES_SECONDS = 1.0  # of putting changed ones before they are committed: 1,000 of 300 words take 0.3 to 0.8
-_COMMIT_SECONDS = 5.0  # between commits while all is built; what a killed process has to do again
+_PART_SECONDS = 0.5  # of putting templates before what is put is committed: 1,000 of 300 words take 0.3 to 0.8
 _ROWS = 50
 _REMIND_SECONDS = 60.0  # after which a fault that lasts is logged again; then twice as long, and so on
 _LONGEST_REMIND_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """How far an index is.
-
-    `walked` is the id of the last template that the walk has reached, None when it is complete.
-    """
+class State(NamedTuple):
+    """What an index is made of: a library's identity, and its version."""
 
     library: str
     version: int
-    walked: str | None
 
 
 class LastingFault:
@@ -84,16 +78,15 @@ class Indexer:
     def __init__(self, engine: Engine, statements: Statements, folder: Path | None) -> None:
         self._engine = engine
         self._statements = statements
-        self._folder = folder
-        self._index: SearchIndex | None = None
-        self._state: State | None = None  # what was put, committed or not; None to go on from what was committed
-        self._committed = 0.0
-        self._checked = -1  # the version at which the index was last compared with the database
+        self._kept = KeptIndex(folder)
+        self._built: tuple[SearchIndex, State] | None = None  # the new index, and how far it is
+        self._checked: tuple[SearchIndex, int] | None = None  # the index and its version that were last checked
+        self._wrong: SearchIndex | None = None  # what the check has found to be so
         self._fault = LastingFault()
-        self._searched: tuple[SearchIndex, State] | None = None  # what `ranking` is a state of
+        self._library: str | None = None  # whose index `ranking` is
         self.ranking: Ranking | None = None
+        """The index as it is searched; None while a first one is built."""
         self.edition = 0
-        self.is_settled = False  # whether a kept index was opened, or a first one is complete
 
     def work(self) -> bool:
         """Do a part of what the index lacks, half a second's worth; return whether something is left.
@@ -102,148 +95,102 @@ class Indexer:
             DatabaseUnavailableError: the database does not answer.
         """
         try:
-            return self._work()
+            is_left = self._work()
         except DamagedIndexError as exc:
             self._fault.met(exc)
-            self._close()  # until the next time; searches keep the state that they have
+            self.close()  # until the next time; searches keep the state that they have
             return False
+        if not is_left:
+            self._fault.ended()
+        return is_left
 
     def close(self) -> None:
         """Release the index's lock: another process may write it."""
-        self._close()
+        self._built = self._checked = None
+        self._kept.close()
 
     def _work(self) -> bool:
-        index = self._opened()
-        if not index.lock():
-            index.reload()
-            self._state = None
-        state = self._state or _state(index.ranking)
+        writes = self._kept.lock()
+        index = self._kept.current()
         with self._reading() as connection:
             library, version = connection.execute(self._statements.identity).one()
-        if state is not None and state.library == library:
-            self._adopt(index, state)
-            self.is_settled = self.is_settled or self._state is None
-        if not index.is_locked:
-            self._fault.ended()
-            return False
-        if state == State(library, version, None):
-            self._fault.ended()
-            return self._compared(index, state)
-        self._put_part(index, state, library)
-        return True
-
-    def _opened(self) -> SearchIndex:
-        """Return the index, opened again when its folder was deleted and rebuilt when it is damaged."""
-        if self._index is not None and not self._index.is_intact():
-            log.warning("the search index in %s was deleted; it is rebuilt", self._folder)
-            self._close()
-        if self._index is None:
-            try:
-                self._index = SearchIndex(self._folder)
-            except DamagedIndexError as exc:
-                if self._folder is None or not self._folder.is_dir():
-                    raise
-                log.warning("%s; it is rebuilt", exc)
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._index = SearchIndex(self._folder)
-            self._checked = -1
-        return self._index
-
-    def _close(self) -> None:
-        if self._index is not None:
-            self._index.close()
-        self._index, self._state = None, None
-
-    def _adopt(self, index: SearchIndex, state: State) -> None:
-        """Search this state of the index from now on.
-
-        An index that is built in place of a deleted one waits until it is complete: files that are open outlive their
-        folder, so the one before is searched till then.
-        """
-        if state.walked is not None and self._searched is not None:
-            searched, reached = self._searched
-            if searched is not index and (reached.library, reached.walked) == (state.library, None):
-                return
-        if self.ranking is not index.ranking:
-            self.ranking, self._searched = index.ranking, (index, state)
+        if self._library not in {None, library}:
+            self.ranking = self._library = None  # another library has taken its place, with other templates
             self.edition += 1
+        state = _state(index)
+        if index is not None and state is not None and state.library == library:
+            self._adopt(index, library)
+            if writes and state.version < version:
+                state = self._put_part(index, state)
+                self._commit(index, state)
+                self._adopt(index, library)
+                return True
+            if not writes or self._is_right(index, state, version):
+                return False
+        return writes and self._build_part(library, version)
 
-    def _put_part(self, index: SearchIndex, before: State | None, library: str) -> None:
-        """Read and put templates for a while, changed ones first.
-
-        They are committed when something has changed and all of it is put, at the end, and now and then.
-        """
-        began, count = time.monotonic(), 0
-        with self._reading() as connection:
-            version = connection.execute(self._statements.identity).one().version
-            state = self._begun(index, before, library, version)
-            changed = state.version < version
-            seconds = _CHANGES_SECONDS if changed else _PART_SECONDS
-            while (state.version, state.walked) != (version, None):
-                if count and time.monotonic() - began > seconds:
-                    break
-                if state.version < version:  # each change has a version of its own
-                    rows = connection.execute(self._statements.changed, {"since": state.version, "most": _ROWS}).all()
-                    _take(index, rows)
-                    state = replace(state, version=rows[-1].changed if len(rows) == _ROWS else version)
-                else:
-                    rows, state = self._walked(connection, index, state)
-                count += len(rows)
-        self._state = state
-        log.debug("%d templates put in %.2f s", count, time.monotonic() - began)
-        if (
-            changed
-            or state.walked is None
-            or self.ranking is None
-            or time.monotonic() - self._committed > _COMMIT_SECONDS
-        ):
-            self._commit(index, state)
-
-    def _begun(self, index: SearchIndex, state: State | None, library: str, version: int) -> State:
-        """Return the state to go on from: a walk from the start for an index that is not one of this library."""
-        if state is None or state.library != library:
-            index.clear()
-            return State(library, version, "")
+    def _is_right(self, index: SearchIndex, state: State, version: int) -> bool:
+        """Check an index that is at the version of the library, or ahead of it, once for each version."""
+        if index is self._wrong:
+            return False
         if state.version > version:
             log.warning(
                 "library version %d after %d: a backup was restored, all is indexed again", version, state.version
             )
-            return State(library, version, "")
+            self._wrong = index
+        elif self._checked != (index, version):
+            with self._reading() as connection:
+                found = connection.execute(self._statements.fingerprint).one()
+            if found.version != version:
+                return True  # until the next look
+            self._checked = index, version
+            if index.ranking.fingerprint() != (found.templates, found.changes):
+                log.warning("the search index does not agree with the library; all is indexed again")
+                self._wrong = index
+        return index is not self._wrong
+
+    def _build_part(self, library: str, version: int) -> bool:
+        """Put some templates into a new index; use it once it has all of them."""
+        if self._built is None or self._built[1].library != library or self._built[1].version > version:
+            self._built = self._kept.begin(), State(library, 0)
+        index, state = self._built
+        state = self._put_part(index, state)
+        self._built = index, state
+        if state.version >= version:
+            self._commit(index, state)
+            self._kept.use(index)
+            self._built, self._checked = None, (index, state.version)  # made of the library: not checked
+            self._adopt(index, library)
+            log.info("the index is complete")
+        return True
+
+    def _put_part(self, index: SearchIndex, state: State) -> State:
+        """Put what has changed since a state for a while, in the order of the changes; return how far that led."""
+        began, count = time.monotonic(), 0
+        with self._reading() as connection:
+            version = connection.execute(self._statements.identity).one().version
+            while state.version < version and not (count and time.monotonic() - began > _PART_SECONDS):
+                rows = connection.execute(self._statements.changed, {"since": state.version, "most": _ROWS}).all()
+                for row in rows:
+                    if is_published(row):
+                        index.put(document(row))
+                    else:
+                        index.remove(row.id)
+                count += len(rows)
+                state = state._replace(version=rows[-1].changed if len(rows) == _ROWS else version)
+        log.debug("%d templates put in %.2f s", count, time.monotonic() - began)
         return state
 
     def _commit(self, index: SearchIndex, state: State) -> None:
-        index.commit(json.dumps(asdict(state)))
-        self._committed = time.monotonic()
+        index.commit(json.dumps(state))
         self._fault.ended()
-        self._adopt(index, state)
-        self.is_settled = self.is_settled or state.walked is None
-        complete = "complete" if state.walked is None else "being built"
-        log.info("library version %d is indexed; the index is %s", state.version, complete)
+        log.info("library version %d is indexed", state.version)
 
-    def _walked(self, connection: Connection, index: SearchIndex, state: State) -> tuple[Sequence[Any], State]:
-        """Put the next templates of the walk; at its end, remove those that the library does not have."""
-        rows = connection.execute(self._statements.walk, {"after": state.walked, "most": _ROWS}).all()
-        _take(index, rows)
-        if len(rows) == _ROWS:
-            return rows, replace(state, walked=rows[-1].id)
-        for key in index.ranking.keys().difference(connection.execute(self._statements.ids).scalars()):
-            index.remove(key)
-        return rows, replace(state, walked=None)
-
-    def _compared(self, index: SearchIndex, state: State) -> bool:
-        """Compare a complete index with the database, once for each version; return whether something is left."""
-        if self._checked == state.version:
-            return False
-        with self._reading() as connection:
-            found = connection.execute(self._statements.fingerprint).one()
-        if found.version != state.version:
-            return True
-        self._checked = state.version
-        if index.ranking.fingerprint() == (found.templates, found.changes):
-            return False
-        log.warning("the search index does not agree with the library; all is indexed again")
-        self._state = replace(state, walked="")
-        return True
+    def _adopt(self, index: SearchIndex, library: str) -> None:
+        """Search the index as it is now."""
+        if self.ranking is not index.ranking:
+            self.ranking, self._library = index.ranking, library
+            self.edition += 1
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -255,20 +202,7 @@ class Indexer:
                 yield connection
 
 
-def _take(index: SearchIndex, rows: Sequence[Any]) -> None:
-    for row in rows:
-        if is_published(row):
-            index.put(document(row))
-        else:
-            index.remove(row.id)
-
-
-def _state(ranking: Ranking) -> State | None:
-    """Return the state that an index was committed with, None when there is none."""
-    text = ranking.state
-    if text is None:
-        return None
-    try:
-        return State(**json.loads(text))
-    except (ValueError, TypeError) as exc:
-        raise DamagedIndexError(f"the search index has a state that is not ours: {exc}") from exc
+def _state(index: SearchIndex | None) -> State | None:
+    """Return the state that an index was committed with."""
+    text = None if index is None else index.ranking.state
+    return None if text is None else State(*json.loads(text))

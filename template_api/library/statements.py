@@ -28,8 +28,6 @@ class Statements:
         )  # fmt: skip
         most: sa.BindParameter[int] = sa.bindparam("most")
         self.changed = indexed.where(t.changed > sa.bindparam("since")).order_by(t.changed).limit(most)
-        self.walk = indexed.where(t.id > sa.bindparam("after")).order_by(t.id).limit(most)
-        self.ids = sa.select(t.id).where(published)
         counted = sa.func.count().label("templates"), sa.func.coalesce(sa.func.sum(t.changed), 0).label("changes")
         sums = sa.select(*counted).where(published).subquery()
         self.fingerprint = sa.select(library.c.version, sums).select_from(sa.join(library, sums, sa.true()))

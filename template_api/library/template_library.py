@@ -105,7 +105,7 @@ class TemplateLibrary:
             thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
-        while not self._indexer.is_settled and time.monotonic() < deadline:
+        while self._indexer.ranking is None and time.monotonic() < deadline:
             self._stopping.wait(0.005)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class TemplateLibrary:
         """Return the templates that a query asks for: best first, or newest first when it has no text.
 
         Raises:
-            IndexNotReadyError: there is a text, and the index has no part that can be searched.
+            IndexNotReadyError: there is a text, and a first index is being built.
             DatabaseUnavailableError: the database does not answer.
         """
         self.current()

@@ -12,6 +12,6 @@ template_api/README.md, "How search ranks" (`tests/benchmarks/ranking.py`, `sear
 
 from template_api.ranking.engine import Filters, Hit, Match, Ranked, Ranking
 from template_api.ranking.fields import FORMAT, Document
-from template_api.ranking.index import SearchIndex
+from template_api.ranking.index import KeptIndex, SearchIndex
 
-__all__ = ["FORMAT", "Document", "Filters", "Hit", "Match", "Ranked", "Ranking", "SearchIndex"]
+__all__ = ["FORMAT", "Document", "Filters", "Hit", "KeptIndex", "Match", "Ranked", "Ranking", "SearchIndex"]

@@ -122,11 +122,6 @@ class Ranking:
         best.sort(key=lambda each: -title_likeness(" ".join(typed), self._stored(each, "title")))
         return [self._stored(each, "key") for each in best[:limit]]
 
-    def keys(self) -> set[str]:
-        """Return the keys of all templates; 0.1 s for 100,000."""
-        everything = self._searcher.terms_with_prefix("key", "", filter_query=Query.all_query())
-        return {key for key, count in everything if count} - {STATE_KEY}
-
     def facets(self, text: str = "", filters: Filters = ()) -> dict[str, int]:
         """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
         wanted = interpret(text, self.vocabulary)

@@ -82,25 +82,21 @@ def main(count: int, size: int) -> None:
     with TemporaryDirectory() as folder:
         before = resident()
         index = SearchIndex(Path(folder))
-        index.lock()
         began = perf_counter()
         for document in made:
             index.put(document)
         index.commit("built")
         taken = perf_counter() - began
         print(f"{count} templates of {size} words: built in {taken:.2f} s, {resident() - before:.0f} MiB")
-        index.close()
         before = resident()
         began = perf_counter()
         index = SearchIndex(Path(folder))
         print(f"  opened again: {(perf_counter() - began) * 1000:.0f} ms, {resident() - before:.0f} MiB")
-        index.lock()
         began = perf_counter()
         index.put(replace(made[count // 2], title="Changed"))
         index.commit("changed")
         print(f"  one template changed: {(perf_counter() - began) * 1000:.0f} ms")
         searches(index.ranking)
-        index.close()
 
 
 def searches(ranking: Ranking) -> None:

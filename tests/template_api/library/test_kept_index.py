@@ -100,14 +100,16 @@ def test_an_index_that_does_not_agree_with_the_database_is_rebuilt(
     library.close()
 
 
-@pytest.mark.parametrize("damage", ["a file", "the list", "all files"])
+@pytest.mark.parametrize("damage", ["a file", "the list", "all files", "its name"])
 def test_a_damaged_index_is_rebuilt(
     sqlite_store: "Store", kept: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    index = kept / (kept / "current").read_text()
     damaged = {
-        "a file": [next(kept.glob("*.term"))],
-        "the list": [kept / "meta.json"],
-        "all files": list(kept.iterdir()),
+        "a file": [next(index.glob("*.term"))],
+        "the list": [index / "meta.json"],
+        "all files": list(index.iterdir()),
+        "its name": [kept / "current"],
     }
     for file in damaged[damage]:
         file.write_bytes(b"?" * 1000)
@@ -131,31 +133,109 @@ def test_an_index_that_is_deleted_while_it_is_used_is_rebuilt(
     library.refresh()
     assert found(library, "control") == {"fan", "pump", "valve"}
     library.close()
-    assert (kept / "meta.json").exists()
+    assert (kept / "current").exists()
 
 
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexing takes one template at a time."""
+    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0)):
+        monkeypatch.setattr(indexing, name, value)
+    # On a slow machine, a search would index the rest itself.
+    monkeypatch.setattr(template_library, "_OVERDUE_SECONDS", float("inf"))
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_answers_are_complete_while_a_deleted_index_is_rebuilt(
-    sqlite_store: "Store", make_template: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: "Store", make_template: Make, tmp_path: Path
 ) -> None:
     slugs = {f"pump-{n}" for n in range(5)}
     sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
     writes, reads = opened(sqlite_store, tmp_path / "index"), opened(sqlite_store, tmp_path / "index")
     shutil.rmtree(tmp_path / "index")
-    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0), ("_COMMIT_SECONDS", 0.0)):
-        monkeypatch.setattr(indexing, name, value)
-    # On a slow machine, a search would index the rest itself.
-    monkeypatch.setattr(template_library, "_OVERDUE_SECONDS", float("inf"))
-    put = 0
+    parts = 0
     while writes._indexer.work():
         reads._indexer.work()
-        put += 1
+        parts += 1
         assert found(writes, "pump") == found(reads, "pump") == slugs
-    assert put > len(slugs), "it was built in parts"
+    assert parts >= len(slugs), "it was built in parts"
     set_status(sqlite_store.url, "pump-0", Status.HIDDEN)
     for library in (writes, reads):
         library.refresh()
         assert library.find(TemplateQuery(text="pump")).total == len(slugs) - 1
         library.close()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("change", ["a backup", "a row taken out"])
+def test_changes_are_found_in_the_old_index_while_a_new_one_is_built(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    slugs = {f"pump-{n}" for n in range(5)}
+    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
+    library = opened(sqlite_store, tmp_path / "index")
+    with sqlite3.connect(tmp_path / "library.db") as connection:
+        connection.execute("DELETE FROM templates WHERE slug = 'pump-4'")
+        if change == "a backup":
+            connection.execute("UPDATE library SET version = version - 1")
+    connection.close()
+    set_status(sqlite_store.url, "pump-1", Status.HIDDEN)
+    if change == "a backup":  # its versions come again for other changes
+        sqlite_store.bring(make_template("valve", title="Valve control"))
+    slugs -= {"pump-4", "pump-1"}
+    late, parts = "", 0
+    while library._indexer.work():
+        assert found(library, "pump") == slugs, "what is gone is shown by no answer"
+        parts += 1
+        if parts == 3:
+            late = "fan"
+            sqlite_store.bring(make_template(late, title="Fan control"))
+        elif parts > 4:
+            assert found(library, "fan") == {late}
+    assert parts > len(slugs), "it was built in parts"
+    assert library.find(TemplateQuery(text="control")).total == len(slugs) + 1 + (change == "a backup")
+    assert len([each for each in caplog.messages if "all is indexed again" in each]) == 1
+    library.close()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_index_of_another_library_is_not_searched(
+    sqlite_store: "Store", kept: Path, make_template: Make, tmp_path: Path
+) -> None:
+    library = opened(sqlite_store, kept)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for file in tmp_path.glob("library.db*"):
+        file.rename(aside / file.name)
+    library._engine.dispose()
+    sqlite_store.bring(make_template("meter", title="Meter control"), make_template("fan", title="Fan control"))
+    assert library._indexer.work()
+    assert library._indexer.ranking is None
+    library.refresh()
+    assert library.find(TemplateQuery(text="control")).total == 2
+    assert found(library, "control") == {"fan", "meter"}
+    library.close()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_process_that_is_killed_while_it_rebuilds_leaves_the_old_index(
+    sqlite_store: "Store", kept: Path, make_template: Make
+) -> None:
+    name = (kept / "current").read_text()
+    sqlite_store.bring(*(make_template(f"pump-{n}", title="Pump control") for n in range(4)))
+    with sqlite3.connect(kept.parent / "library.db") as connection:
+        connection.execute("DELETE FROM templates WHERE slug = 'pump'")
+    connection.close()
+    killed = TemplateLibrary(sqlite_store.url, kept)
+    while len(list(kept.iterdir())) < 4:
+        assert killed._indexer.work()
+    killed.close()  # its lock; nothing else is written here
+    assert (kept / "current").read_text() == name
+    library = opened(sqlite_store, kept)
+    assert library.find(TemplateQuery(text="control")).total == 5
+    assert (kept / "current").read_text() != name
+    assert len(list(kept.iterdir())) == 3
+    library.close()
 
 
 def test_of_two_processes_with_one_folder_one_writes_until_it_ends(
@@ -192,16 +272,15 @@ def test_a_search_before_the_first_part_gets_503_and_retry_after(
     assert len(client.post({"query": ""}).json["results"]) == 1
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_a_start_waits_until_a_first_index_is_complete(
     sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float
 ) -> None:
-    """It is built in parts, the first one slowly: searches right after the start found a part, or got 503."""
+    """It is built in parts, and committed slowly: searches right after the start found a part, or got 503."""
     slugs = {f"pump-{n}" for n in range(4)}
     monkeypatch.setattr(template_library, "_FIRST_INDEX_SECONDS", 60.0)  # a loaded machine needs more than 5 s
     sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in slugs))
-    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0), ("_COMMIT_SECONDS", 0.0)):
-        monkeypatch.setattr(indexing, name, value)
     commit = SearchIndex.commit
 
     def slowly(index: SearchIndex, state: str) -> None:
@@ -216,19 +295,14 @@ def test_a_start_waits_until_a_first_index_is_complete(
     library.close()
 
 
-def test_a_start_does_not_wait_for_the_rest_of_a_kept_index(
-    sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_start_does_not_wait_for_what_a_kept_index_lacks(
+    sqlite_store: "Store", kept: Path, make_template: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sqlite_store.bring(*(make_template(f"pump-{n}", title="Pump control") for n in range(4)))
-    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0), ("_COMMIT_SECONDS", 0.0)):
-        monkeypatch.setattr(indexing, name, value)
-    killed = TemplateLibrary(sqlite_store.url, tmp_path / "index")
-    assert killed._indexer.work()
-    killed.close()
-    library, gate = TemplateLibrary(sqlite_store.url, tmp_path / "index"), threading.Event()
+    sqlite_store.bring(make_template("fan", title="Fan control"))
+    library, gate = TemplateLibrary(sqlite_store.url, kept), threading.Event()
     monkeypatch.setattr(SearchIndex, "put", lambda *_: gate.wait(60))
     library.follow()
-    assert len(found(library, "pump")) == 1
+    assert found(library, "control") == {"pump", "valve"}
     monkeypatch.undo()
     gate.set()
     library.close()
@@ -248,11 +322,13 @@ def test_a_disk_that_is_full_is_logged_once_and_so_is_its_end(
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, unlimited)
         eventually(lambda: served.get("/api/search?q=valve").json["results"], "the change is not seen")
+        ended = "WARNING - the search index can be written again, after "
+        eventually(lambda: served.log.read_text().count(ended) == 1, "its end is not logged")
         logged = served.log.read_text()
     assert [line.rpartition(": ")[2] for line in logged.splitlines() if "ERROR" in line] == [
         "File too large; searches do not see changes until it can be written again"
     ]
-    assert logged.count("WARNING - the search index can be written again, after ") == 1
+    assert logged.count(ended) == 1
 
 
 def test_a_fault_that_lasts_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:

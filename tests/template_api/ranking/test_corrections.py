@@ -205,11 +205,9 @@ def test_a_word_typed_right_and_wrong_counts_as_typed_right(library: Ranking) ->
 
 def test_a_word_that_has_left_the_library_hides_no_known_one() -> None:
     index = SearchIndex(None)
-    assert index.lock()
     index.put(Document("gone", "Transmitte", "", "", "", ""))
     index.commit("first")
     index.remove("gone")
     index.put(Document("kept", "Transmits", "", "", "", ""))
     index.commit("second")
     assert keys(index.ranking, "transmittr x") == ["kept"]
-    index.close()

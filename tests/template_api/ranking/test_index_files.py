@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from template_api.errors import DamagedIndexError
-from template_api.ranking import Document, Ranking, SearchIndex
+from template_api.ranking import Document, KeptIndex, Ranking, SearchIndex
 
 PUMP = Document("pump", "Pump control", "", "", "Starts the pump.", "", changed=2)
 VALVE = Document("valve", "Valve control", "", "", "Opens the valve.", "", changed=3)
@@ -26,12 +26,10 @@ def found(ranking: Ranking, text: str) -> set[str]:
 def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SearchIndex]:
     """An index of three documents."""
     index = SearchIndex(None if request.param == "memory" else tmp_path / "index")
-    assert index.lock()
     for document in (PUMP, VALVE, METER):
         index.put(document)
     index.commit("first")
     yield index
-    index.close()
 
 
 def test_what_is_put_counts_from_the_commit_on(index: SearchIndex) -> None:
@@ -54,18 +52,10 @@ def test_a_document_that_is_removed_is_gone_and_may_come_back(index: SearchIndex
     index.remove("valve")
     index.commit("second")
     assert found(index.ranking, "control") == {"pump"}
-    assert index.ranking.keys() == {"pump", "meter"}
+    assert found(index.ranking, "pump meter") == {"pump", "meter"}
     index.put(replace(VALVE, content="Faucet."))
     index.commit("third")
     assert found(index.ranking, "faucet") == {"valve"}
-
-
-def test_all_documents_are_removed_at_once(index: SearchIndex) -> None:
-    index.clear()
-    index.put(PUMP)
-    index.commit("second")
-    assert index.ranking.keys() == {"pump"}
-    assert found(index.ranking, "meter") == set()
 
 
 def test_new_words_are_corrected_and_completed(index: SearchIndex) -> None:
@@ -85,43 +75,111 @@ def test_the_state_is_committed_with_the_documents(index: SearchIndex) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder of an index with three documents that no process has open."""
-    index = SearchIndex(tmp_path / "index")
-    assert index.lock()
+def kept(tmp_path: Path) -> Path:
+    """The folder of a kept index with three documents that no process has open."""
+    kept = KeptIndex(tmp_path / "kept")
+    assert kept.lock()
+    index = kept.begin()
     for document in (PUMP, VALVE, METER):
         index.put(document)
     index.commit("first")
-    index.close()
-    return tmp_path / "index"
+    kept.use(index)
+    kept.close()
+    return tmp_path / "kept"
 
 
-def test_an_index_is_opened_as_it_was_left(folder: Path) -> None:
-    ranking = SearchIndex(folder).ranking
+@pytest.fixture
+def folder(kept: Path) -> Path:
+    """The folder of the index in use."""
+    return kept / (kept / "current").read_text()
+
+
+def current(kept: KeptIndex) -> SearchIndex:
+    """Return the index in use, which is there."""
+    index = kept.current()
+    assert index is not None
+    return index
+
+
+def test_an_index_is_opened_as_it_was_left(kept: Path) -> None:
+    ranking = current(KeptIndex(kept)).ranking
     assert ranking.state == "first"
     assert found(ranking, "contrl x") == {"pump", "valve"}
 
 
-def test_one_writes_and_others_see_it_when_they_look(folder: Path) -> None:
-    writing, reading = SearchIndex(folder), SearchIndex(folder)
+def test_one_writes_and_others_see_it_when_they_look(kept: Path) -> None:
+    writing, reading = KeptIndex(kept), KeptIndex(kept)
     assert writing.lock()
     assert not reading.lock()
-    writing.put(Document("fan", "Ventilator", "", "", "", ""))
-    writing.commit("second")
-    assert found(reading.ranking, "ventilator") == set()
-    reading.reload()
-    assert found(reading.ranking, "ventlator x") == {"fan"}
+    before = current(reading).ranking
+    current(writing).put(Document("fan", "Ventilator", "", "", "", ""))
+    current(writing).commit("second")
+    assert found(before, "ventilator") == set()
+    assert found(current(reading).ranking, "ventilator x") == {"fan"}
     writing.close()
     assert reading.lock()
     reading.close()
 
 
+def test_a_new_index_is_built_beside_the_one_in_use_and_takes_its_place_at_once(kept: Path) -> None:
+    writing, reading = KeptIndex(kept), KeptIndex(kept)
+    assert writing.lock()
+    before = current(reading)
+    new = writing.begin()
+    new.put(replace(PUMP, title="Ventilator"))
+    new.commit("second")
+    assert current(reading) is before
+    assert current(writing).ranking.state == "first"
+    writing.use(new)
+    assert current(writing) is new
+    assert current(reading).ranking.state == "second"
+    assert found(before.ranking, "meter") == {"meter"}, "one that is open is searched all the same"
+    assert {path.name for path in kept.iterdir()} == {"lock", "current", (kept / "current").read_text()}
+    writing.close()
+
+
+def test_what_a_killed_process_was_building_is_deleted(kept: Path) -> None:
+    killed = KeptIndex(kept)
+    assert killed.lock()
+    killed.begin().put(PUMP)
+    assert len(list(kept.iterdir())) == 4
+    killed.close()
+    (kept / "meta.json").touch()
+    (kept / "current.new").touch()
+    again = KeptIndex(kept)
+    assert again.lock()
+    assert len(list(kept.iterdir())) == 3
+    assert current(again).ranking.state == "first"
+    again.close()
+
+
+@pytest.mark.parametrize("name", [b"", b"\xff", b"nothing", b"../x", b"lock"])
+def test_a_damaged_name_of_the_index_in_use_means_that_there_is_none(kept: Path, name: bytes) -> None:
+    (kept / "current").write_bytes(name)
+    assert KeptIndex(kept).current() is None
+    assert KeptIndex(kept).current() is None
+
+
+def test_a_reader_that_finds_the_index_damaged_has_the_writer_build_another_one(
+    kept: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writing, reading = KeptIndex(kept), KeptIndex(kept)
+    assert writing.lock()
+    assert writing.current() is not None
+    largest(folder).write_bytes(b"?")
+    assert reading.current() is None
+    assert caplog.text.count("it is rebuilt") == 1
+    assert writing.current() is None
+    writing.close()
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
-from template_api.ranking import Document, SearchIndex
-index = SearchIndex(Path(sys.argv[1]))
-assert index.lock()
+from template_api.ranking import Document, KeptIndex
+kept = KeptIndex(Path(sys.argv[1]))
+assert kept.lock()
+index = kept.current()
 for number in range(100_000):
     index.put(Document(str(number), "new words", "", "", "more of them " * 50, ""))
     if number == 30:
@@ -132,20 +190,21 @@ for number in range(100_000):
 
 
 @pytest.mark.parametrize("number", [20, 200])
-def test_a_process_that_is_killed_leaves_its_last_commit_and_not_its_lock(folder: Path, number: int) -> None:
-    command = [sys.executable, "-c", KILLED, str(folder), str(number)]
+def test_a_process_that_is_killed_leaves_its_last_commit_and_not_its_lock(kept: Path, number: int) -> None:
+    command = [sys.executable, "-c", KILLED, str(kept), str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         os.kill(process.pid, signal.SIGKILL)
-    index = SearchIndex(folder)
+    again = KeptIndex(kept)
+    assert again.lock()
+    index = current(again)
     assert index.ranking.state == ("first" if number < 30 else "second")
-    assert len(index.ranking.keys()) == (3 if number < 30 else 34)
-    assert index.lock()
+    assert index.ranking.fingerprint()[0] == (3 if number < 30 else 34)
     index.put(Document("fan", "Ventilator", "", "", "", ""))
     index.commit("third")
     assert found(index.ranking, "ventilator") == {"fan"}
-    index.close()
+    again.close()
 
 
 def largest(folder: Path) -> Path:
@@ -179,11 +238,14 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) 
         SearchIndex(tmp_path / "file" / "index")
 
 
-def test_a_deleted_folder_is_noticed(folder: Path) -> None:
-    index = SearchIndex(folder)
-    assert index.is_intact()
-    folder.rename(folder.with_name("elsewhere"))
-    assert not index.is_intact()
-    SearchIndex(folder)
-    assert not index.is_intact(), "it is another folder"
-    assert found(index.ranking, "pump") == {"pump"}, "what was open is searched all the same"
+def test_a_deleted_folder_is_noticed(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writing, reading = KeptIndex(kept), KeptIndex(kept)
+    assert writing.lock()
+    before = current(reading)
+    kept.rename(kept.with_name("elsewhere"))
+    assert writing.lock(), "in another folder"
+    assert caplog.text.count("was deleted; it is rebuilt") == 1
+    assert writing.current() is None
+    assert reading.current() is None
+    assert found(before.ranking, "pump") == {"pump"}, "what was open is searched all the same"
+    writing.close()
