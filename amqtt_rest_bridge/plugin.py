@@ -17,15 +17,12 @@ from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.bridge import main
-from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.broker.connections import Connections
+from amqtt_rest_bridge.broker import amqtt_broker, repairs
 from amqtt_rest_bridge.broker.disk.spool import Spool
-from amqtt_rest_bridge.broker.draining import Draining
 from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.broker.transports import close_leftover_connections
-from amqtt_rest_bridge.broker.wills import Wills
+from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
@@ -78,9 +75,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
                 settings, _CODE, parts, loaded, sockets, tasks=tasks, on_reload=self._routes_replaced
             )
             self._incoming.use_packet_hook()
-            Connections(broker, Wills(broker, may_publish))
-            close_leftover_connections(broker)
-            amqtt_broker.copy_subscriptions_when_read(broker)
+            repairs.mend(broker)
             self.service.start()
             self._opened = opened.pop_all()
 

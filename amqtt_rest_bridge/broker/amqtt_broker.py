@@ -1,7 +1,8 @@
 """What this package uses of amqtt 0.12.1 without being promised it: every private name, in this one module.
 
 An upgrade of amqtt begins here: look each name up in the new `amqtt/broker.py` and `amqtt/plugins/manager.py`, and run
-the tests of the broker. Functions take a broker whose constructor runs, or has run. Its loop alone, unless they say so.
+the tests of the broker; those of `repairs` say which defects are mended upstream. Functions take a broker whose
+constructor runs, or has run. Its loop alone, unless they say so.
 
 amqtt has hooks for what a client publishes, in a task for each message, and none for last wills, `$SYS` topics and what
 plugins publish; none before a CONNECT has its session, and none where connections come in. There a function of ours
@@ -141,24 +142,11 @@ def ends_something(packet: Any) -> bool:
     return isinstance(packet, (PubackPacket, PubrecPacket, PubcompPacket, DisconnectPacket))
 
 
-def copy_subscriptions_when_read(broker: Any) -> None:
-    """Replace the subscriptions by a mapping that is read as a copy, so that clients may change it meanwhile.
-
-    amqtt 0.12.1 awaits the ACL, and the delivery of retained messages, in between: "dictionary changed size during
-    iteration" then keeps a message from its subscribers, or ends the connection of a client that has just connected.
-    """
-    broker._subscriptions = _Subscriptions(broker._subscriptions)
-
-
-class _Subscriptions(dict[str, list[tuple[Session, int]]]):
-    """Subscribers by filter; what goes through them sees those that there were when it began."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self.keys()))
-
-    def items(self) -> Any:
-        """Return each filter and its subscribers."""
-        return [(topic_filter, subscribers[:]) for topic_filter, subscribers in super().items()]
+def replace_subscriptions(
+    broker: Any, make: Callable[[dict[str, list[tuple[Session, int]]]], dict[str, list[tuple[Session, int]]]]
+) -> None:
+    """Replace the mapping of filters to sessions and QoS."""
+    broker._subscriptions = make(broker._subscriptions)
 
 
 async def forwarded(broker: Any) -> None:
@@ -201,42 +189,39 @@ def replace_retain(broker: Any, make: Callable[[Step], Step]) -> None:
     broker.retain_message = make(broker.retain_message)
 
 
+def replace_publish_retained(broker: Any, make: Callable[[Step], Step]) -> None:
+    """Replace the step that sends a session what is retained for a filter: filter and QoS, session."""
+    broker._publish_retained_messages_for_subscription = make(broker._publish_retained_messages_for_subscription)
+
+
 # The steps that begin and end a connection.
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSteps:
-    """Read a CONNECT, serve its client, authenticate it, and end its connection."""
+    """Serve the client of a CONNECT, authenticate it, and end its connection."""
 
-    read_connect: Step
     serve: Step
     authenticate: Step
     end: Step
 
 
 def replace_connection_steps(broker: Any, steps: ConnectionSteps) -> ConnectionSteps:
-    """Replace the steps of every connection, and return amqtt's own."""
-    own = ConnectionSteps(
-        _read_connect_as_newcomer(broker),
-        broker._handle_client_session,
-        broker._authenticate,
-        broker._handle_disconnect,
-    )
-    broker._initialize_client_session = steps.read_connect
-    broker._handle_client_session = steps.serve
-    broker._authenticate = steps.authenticate
-    broker._handle_disconnect = steps.end
-    return own
+    """Replace the steps of every connection, and return amqtt's own.
 
-
-def _read_connect_as_newcomer(broker: Any) -> Step:
-    """Return amqtt's step that reads a CONNECT, for which no client has a session yet."""
+    A CONNECT is read as if no client had a session.
+    """
 
     async def read_connect(reader: Any, writer: Any, address: str, port: int) -> Any:
         empty = cast("Broker", _NoSessions(broker))
         return await Broker._initialize_client_session(empty, reader, writer, address, port)
 
-    return read_connect
+    own = ConnectionSteps(broker._handle_client_session, broker._authenticate, broker._handle_disconnect)
+    broker._initialize_client_session = read_connect
+    broker._handle_client_session = steps.serve
+    broker._authenticate = steps.authenticate
+    broker._handle_disconnect = steps.end
+    return own
 
 
 class _NoSessions:

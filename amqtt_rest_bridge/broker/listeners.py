@@ -13,6 +13,7 @@ from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
 from amqtt.errors import BrokerError
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, reason
 
 __all__ = [
@@ -54,13 +55,11 @@ def probe(listeners: Mapping[str, ListenerConfig]) -> None:
 def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
     """Return host (None: all addresses; IPv6 without brackets) and port of a listener that has `bind`.
 
-    amqtt 0.12.1 keeps the brackets of an IPv6 address, with which nothing can be bound.
-
     Raises:
         ValueError: The port is not a number.
     """
     host, port = amqtt_broker.split_address(listener)
-    return (host.strip("[]") or None if host is not None else None), port
+    return bare(host), port
 
 
 def certificate_fault(listener: ListenerConfig) -> str | None:

@@ -6,16 +6,16 @@ starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge s
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
 from amqtt.errors import BrokerError
-from amqtt.events import BrokerEvents
 
-from amqtt_rest_bridge.broker import amqtt_broker, listeners
-from amqtt_rest_bridge.broker.transports import close_leftover_connections
+from amqtt_rest_bridge.broker import amqtt_broker, listeners, repairs
+from amqtt_rest_bridge.broker.repairs import start_hooks
+from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
 from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor, loop_factory
 
@@ -50,8 +50,8 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         listeners.probe(config.listeners)  # before plugins start processes and fill databases
         try:
             broker = Broker(config, loop=loop)
+            repairs.mend(broker)
             amqtt_broker.replace_listen(broker, _listen_or_explain)
-            close_leftover_connections(broker)
         except Exception as error:
             runner.run(_close(amqtt_broker.plugins_before(error)))
             if signals.received is not None:  # after a signal, a failure is part of the stop
@@ -62,7 +62,7 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
 
 
 async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None]) -> None:
-    failed = _watch_hooks(broker.plugins_manager)
+    failed = start_hooks.record_failures(broker.plugins_manager)
     try:
         if signals.received is None:
             await broker.start()
@@ -120,14 +120,13 @@ async def _release(broker: Broker) -> None:
 
 
 def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Support IPv6 addresses, and name listener and address in errors."""
+    """Name listener and address in errors."""
 
     async def explaining(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
-        host = address.strip("[]") if address is not None else None
         try:
-            return await listen(name, kind, host, port, context)
+            return await listen(name, kind, address, port, context)
         except OSError as error:
-            raise listeners.CannotListenError(name, host, port, error) from error
+            raise listeners.CannotListenError(name, bare(address), port, error) from error
 
     return explaining
 
@@ -149,26 +148,3 @@ async def _close(plugins: list[Any]) -> None:
             await plugin.close()
         except Exception:
             log.exception("plugin %s failed to close", type(plugin).__name__)
-
-
-def _watch_hooks(manager: Any) -> list[str]:
-    """Return the list to which failures of the start hooks are added; amqtt 0.12.1 drops them."""
-    failed: list[str] = []
-    hooks = amqtt_broker.hooks(manager)
-    for event in (BrokerEvents.PRE_START, BrokerEvents.POST_START):
-        if event in hooks:
-            hooks[event] = [_recording(hook, failed) for hook in hooks[event]]
-    return failed
-
-
-def _recording(
-    hook: Callable[..., Coroutine[Any, Any, None]], failed: list[str]
-) -> Callable[..., Coroutine[Any, Any, None]]:
-    async def recording(**arguments: Mapping[str, Any]) -> None:
-        try:
-            await hook(**arguments)
-        except Exception as error:  # noqa: BLE001  # of any plugin; the reason why the start failed
-            name = type(getattr(hook, "__self__", hook)).__name__
-            failed.append(f"{name} cannot start: {reason(error)}")
-
-    return recording

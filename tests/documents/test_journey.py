@@ -24,7 +24,8 @@ DEEP = ("calls", "http_client", "http_server", "link", "placeholders")
 # Called like the standard library, by any stage.
 LEAVES = {"errors.py", "failures.py", "model.py", "topics.py"}
 # amqtt's own connections and subscriptions, which are read and written while a message is on its way.
-BESIDE = {"broker/amqtt_broker.py", "broker/connections.py", "broker/transports.py"}
+REPAIRS = ("connections", "flooding", "leftovers", "retained", "shutdown", "stopping", "subscriptions", "wills")
+BESIDE = {"broker/amqtt_broker.py", *(f"broker/repairs/{name}.py" for name in REPAIRS)}
 HOOK = "broker/incoming.py"
 TARGET = "the HTTP server"
 

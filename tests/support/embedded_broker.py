@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
-from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.repairs import subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 
@@ -176,7 +176,7 @@ def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **s
 def plain_broker() -> Iterator[Host]:
     """Run a broker without the bridge, which lets its clients subscribe at any time as one with it, until the end."""
     host = Host({"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}, "plugins": ANONYMOUS})
-    amqtt_broker.copy_subscriptions_when_read(host.broker)
+    subscriptions.mend(host.broker)
     try:
         yield host
     finally:

@@ -1,6 +1,8 @@
-"""Last wills: each is sent only where its client might publish, as the ACL says of a publish. The broker's loop alone.
+"""Defect, amqtt 0.12.1: a last will is sent to any topic, those of the broker (`$SYS`) too; the ACL is not asked.
 
-amqtt 0.12.1 sends any will to any topic.
+Mended: a will is sent only where its client might publish, as the ACL says of a publish.
+
+Upstream: no issue is known.
 """
 
 import logging
@@ -9,7 +11,6 @@ from typing import Any
 from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
@@ -20,12 +21,10 @@ class Wills:
 
     Args:
         broker: An amqtt broker whose constructor runs, or has run.
-        may_publish: Asks the ACL.
     """
 
-    def __init__(self, broker: Any, may_publish: MayPublish) -> None:
+    def __init__(self, broker: Any) -> None:
         self._broker = broker
-        self._may_publish = may_publish
 
     async def send(self, owner: Session) -> None:
         """Send the will of a client whose connection ended without DISCONNECT, and retain it where it says so."""
@@ -42,7 +41,7 @@ class Wills:
         if topic.startswith("$") or check_topic_name(topic) is not None:
             return False
         try:
-            return await self._may_publish(session, topic)
+            return await amqtt_broker.may_publish(self._broker, session, topic)
         except Exception:
             log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
             return False

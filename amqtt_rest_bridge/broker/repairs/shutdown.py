@@ -1,21 +1,50 @@
-"""The end of a broker, as far as results need it: they reach their subscribers first. The broker's loop alone.
+"""Defect, amqtt 0.12.1: a shutdown drops the messages that are on their way to subscribers.
 
-At the shutdown amqtt 0.12.1 ends the connections of its clients at once, and cancels what it is sending: of 16 results
-12 arrived. So the plugin first waits until they have arrived.
+It ends the connections of its clients at once and cancels what it is sending: of 16 results 12 arrived. It also logs a
+stack trace for each message that a client has not read.
 
-Meanwhile amqtt goes on reading, and one client that sends all the time keeps the loop busy. While requests end it is
-read, for a packet may be the reply that one waits for; then clients are read only for their acknowledgements.
+Mended: the plugin first waits until they have arrived (`Draining`). Meanwhile amqtt goes on reading, and one client
+that sends all the time keeps the loop busy. While requests end it is read, for a packet may be the reply that one waits
+for; then clients are read only for their acknowledgements. What clients do not read is dropped, with one line.
+
+Upstream: no issue is known.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from amqtt_rest_bridge.broker import amqtt_broker
 
+log = logging.getLogger(__name__)
+
 _STUCK_SECONDS: Final = 1.0  # a delivery in which nothing moves for so long has a client that does not read
 _LOOK_SECONDS: Final = 0.005
 _UNREAD_SECONDS: Final = 0.05
+_END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
+
+
+def mend(broker: Any) -> None:
+    """Drop what clients have not read before forwarding ends."""
+    deliveries = amqtt_broker.deliveries(broker)
+
+    def dropping_unread(end: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def drop_and_end() -> None:
+            unread = [delivery for delivery in deliveries if not delivery.done()]
+            for delivery in unread:
+                deliveries.remove(delivery)  # first: amqtt, which may still forward, logs those that have ended
+                delivery.cancel()
+            if unread:
+                ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)
+                for delivery in ended:
+                    delivery.cancelled() or delivery.exception()  # else asyncio logs that nothing has asked for it
+                log.warning("%d message(s) are dropped: their clients had not read them at the shutdown", len(unread))
+            await end()
+
+        return drop_and_end
+
+    amqtt_broker.replace_end_of_forwarding(broker, dropping_unread)
 
 
 class Draining:

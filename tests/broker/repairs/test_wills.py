@@ -46,8 +46,8 @@ class Rights(BaseTopicPlugin):
 
 PLUGINS: dict[str, Any] = {
     "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": False},
-    "tests.broker.test_wills.Passwords": {},
-    "tests.broker.test_wills.Rights": {},
+    "tests.broker.repairs.test_wills.Passwords": {},
+    "tests.broker.repairs.test_wills.Rights": {},
 }
 
 
@@ -261,7 +261,7 @@ def test_a_route_does_not_publish_on_status_topics_either(target: Recorder) -> N
 def test_a_will_that_a_slow_acl_keeps_waiting_is_sent_with_its_own_topic(
     host: Host, target: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.connections._TAKE_OVER_SECONDS", 0.1)
+    monkeypatch.setattr("amqtt_rest_bridge.broker.repairs.connections._TAKE_OVER_SECONDS", 0.1)
     ask, asked, may = Rights.topic_filtering, threading.Event(), threading.Event()
 
     async def slow(

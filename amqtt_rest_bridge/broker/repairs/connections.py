@@ -1,8 +1,12 @@
-"""Connections of clients, from CONNECT to their end: authenticated before they touch a session. The broker's loop.
+"""Defect, amqtt 0.12.1: a client that is refused has changed the session of the client whose id it names.
 
-amqtt 0.12.1 gives a CONNECT the session of its client id (subscriptions, will, credentials), then authenticates it; one
-that it refuses has changed them all, and has ended the connection of the client whose id it is. Here a CONNECT is
-authenticated with a new session; only then it gets the old one, as in amqtt.
+amqtt gives a CONNECT the session of its client id (subscriptions, will, credentials), then authenticates it; one that
+it refuses has changed them all, and has ended the connection of the client whose id it is. A connection that takes a
+session over also sends its own will for that of the connection that it ends.
+
+Mended: a CONNECT is authenticated with a new session; only then it gets the old one, as in amqtt.
+
+Upstream: https://github.com/Yakifo/amqtt/pull/89 brought the take-over; no issue about its order is known.
 """
 
 import asyncio
@@ -15,7 +19,7 @@ from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.broker.wills import Wills
+from amqtt_rest_bridge.broker.repairs.wills import Wills
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,11 @@ _OF_THE_CONNECTION: Final = (
 )  # fmt: skip
 
 
+def mend(broker: Any, wills: Wills) -> None:
+    """Replace the steps that begin and end a connection; `wills` sends the last wills."""
+    _Connections(broker, wills)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Served:
     """A connection that is served: `owner` has its client, credentials and will, `end` is set once it has ended.
@@ -40,13 +49,8 @@ class _Served:
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Connections:
-    """Replaces those steps of a broker that begin and end a connection.
-
-    Args:
-        broker: An amqtt broker whose constructor runs, or has run.
-        wills: Sends the last wills.
-    """
+class _Connections:
+    """The steps of a broker that begin and end a connection."""
 
     def __init__(self, broker: Any, wills: Wills) -> None:
         self._broker = broker
@@ -54,12 +58,8 @@ class Connections:
         self._admitted: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
         self._served: dict[Any, _Served] = {}  # by their handlers
         self._own = amqtt_broker.replace_connection_steps(
-            broker, amqtt_broker.ConnectionSteps(self._read_connect, self._receive, self._is_admitted, self._disconnect)
+            broker, amqtt_broker.ConnectionSteps(self._receive, self._is_admitted, self._disconnect)
         )
-
-    async def _read_connect(self, reader: Any, writer: Any, address: str, port: int) -> Any:
-        """Read a CONNECT; the session is a new one, with any client id."""
-        return await self._own.read_connect(reader, writer, address, port)
 
     async def _receive(
         self, reader: Any, writer: Any, session: Session, handler: Any, server: Any, listener_name: str

@@ -1,0 +1,80 @@
+"""Defect, amqtt 0.12.1: a client that sends all the time keeps everything else of the broker waiting.
+
+amqtt reads all that has come of it, 128 KiB or more, in one iteration of the loop when it has no keep-alive, and from
+Python 3.12 on in any case. That may be 10,000 packets, and everything else, SIGTERM too, waits for seconds on a busy
+machine. amqtt also reads a PUBLISH in five steps, each with the cost of a `StreamReader`.
+
+Mended: reading pauses after a dozen packets.
+
+Upstream: no issue is known.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from amqtt_rest_bridge.broker import amqtt_broker
+
+_READS: Final = 64  # of a connection in one iteration of the loop; about twelve packets, two milliseconds
+_CHUNK: Final = 16 << 10  # bytes that are taken out of a stream at once
+
+
+def mend(broker: Any) -> None:
+    """Pause between the packets of a TCP connection."""
+
+    def pausing(serve: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def serve_with_pauses(reader: asyncio.StreamReader, *arguments: Any, **names: Any) -> None:
+            await serve(_Reader(reader), *arguments, **names)
+
+        return serve_with_pauses
+
+    amqtt_broker.replace_serve_stream(broker, pausing)
+
+
+class _Reader:
+    """A stream as amqtt reads it: what has come is taken out of it at once, with a pause after some reads.
+
+    amqtt reads a PUBLISH in five steps. Out of a buffer of its own they take half as long as out of a `StreamReader`,
+    which pays for the pauses. In a pause the loop does everything else.
+    """
+
+    __slots__ = ("_at", "_buffer", "_reader", "_reads")
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._buffer = b""
+        self._at = 0
+        self._reads = 0
+
+    async def readexactly(self, size: int) -> bytes:
+        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end. Cancelled, it takes none."""
+        self._reads += 1
+        if self._reads == _READS:
+            self._reads = 0
+            await asyncio.sleep(0)
+        while (end := self._at + size) > len(self._buffer):
+            rest = self._buffer[self._at :]
+            if size > _CHUNK:
+                rest += await self._reader.readexactly(size - len(rest))
+            elif chunk := await self._reader.read(_CHUNK):
+                rest += chunk
+            else:
+                raise asyncio.IncompleteReadError(rest, size)
+            self._buffer, self._at = rest, 0
+        data = self._buffer[self._at : end]
+        if end == len(self._buffer):
+            self._buffer, self._at = b"", 0  # an idle connection keeps nothing
+        else:
+            self._at = end
+        return data
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read up to so many bytes, or all."""
+        if not self._buffer:
+            return await self._reader.read(size)
+        end = len(self._buffer) if size < 0 else self._at + size
+        data, self._at = self._buffer[self._at : end], min(end, len(self._buffer))
+        return data + await self._reader.read(-1) if size < 0 else data
+
+    def feed_eof(self) -> None:
+        """End the stream."""
+        self._reader.feed_eof()

@@ -1,0 +1,67 @@
+"""Defect, amqtt 0.12.1: a TCP connection on which no CONNECT came, or whose CONNECT was refused, is left open.
+
+Each port scan then costs a file descriptor for ever. From Python 3.12.1 on (seen in 3.12.1 and 3.13.0) asyncio's
+`Server.wait_closed` waits until every connection is gone, where it returned at once before: one such connection, or a
+client that reads nothing, keeps `Broker.shutdown` from ending. uvloop 0.23 does not wait.
+
+Mended: a connection is closed once amqtt is done with it, and cut off when the broker ends.
+
+Upstream: https://github.com/python/cpython/issues/104344 is the change of `wait_closed`; of amqtt no issue is known.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from amqtt_rest_bridge.broker import amqtt_broker
+
+log = logging.getLogger(__name__)
+
+
+def mend(broker: Any) -> None:
+    """Close and cut off connections."""
+    transports: WeakSet[asyncio.WriteTransport] = WeakSet()
+    amqtt_broker.replace_serve_stream(broker, partial(_closing, transports))
+    amqtt_broker.replace_listen(broker, partial(_cutting_off, transports))
+
+
+def _closing(transports: "WeakSet[asyncio.WriteTransport]", serve: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Return the step that serves a connection, with the connection closed after it."""
+
+    async def serve_and_close(reader: Any, writer: asyncio.StreamWriter, listener_name: str) -> None:
+        transports.add(writer.transport)
+        try:
+            await serve(reader, writer, listener_name)
+        except asyncio.CancelledError:
+            # At the loop's end, of a connection on which no CONNECT came. Python 3.11's asyncio would ask this task for
+            # its exception, and log a stack trace where there is none.
+            pass
+        except (OSError, RuntimeError) as error:  # the latter is uvloop's, of a transport that is closed
+            if not writer.transport.is_closing():
+                raise
+            log.debug("a client of listener %s has gone while its CONNECT was answered: %s", listener_name, error)
+        finally:
+            writer.close()
+
+    return serve_and_close
+
+
+def _cutting_off(transports: "WeakSet[asyncio.WriteTransport]", listen: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Return the step that makes a listener, whose `wait_closed` first aborts what is still connected."""
+
+    async def listen_and_cut_off(*arguments: Any) -> Any:
+        server = await listen(*arguments)
+        if isinstance(server, asyncio.Server):
+            wait_closed = server.wait_closed
+
+            async def cut_off() -> None:
+                for transport in list(transports):
+                    transport.abort()
+                await wait_closed()
+
+            server.wait_closed = cut_off  # type: ignore[method-assign]
+        return server
+
+    return listen_and_cut_off
