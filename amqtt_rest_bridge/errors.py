@@ -1,5 +1,6 @@
 """Faults of route files and the package's error tree. Bottom floor: imports nothing of ours; any thread may use it."""
 
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +13,11 @@ class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
     NOTICE = "notice"
+
+    @property
+    def level(self) -> int:
+        """Return the level of its log record."""
+        return {"error": logging.ERROR, "warning": logging.WARNING}.get(self.value, logging.INFO)
 
 
 class FailureCode(StrEnum):

@@ -27,8 +27,9 @@ from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
-from amqtt_rest_bridge.processes.settings import Settings, check_settings, server_ports
 from amqtt_rest_bridge.processes.supervisor import Work
+from amqtt_rest_bridge.route_set import server_ports
+from amqtt_rest_bridge.settings import Settings, check_settings
 
 log = logging.getLogger(__name__)
 

@@ -92,6 +92,11 @@ def routes_by_port(routes: Iterable[Route], ports: Collection[int]) -> dict[int,
     return by_port
 
 
+def server_ports(routes: Iterable[Route]) -> set[int]:
+    """Return the ports that server mode needs."""
+    return {route.config.server_port for route in routes if route.config.enable_server and route.server_events}
+
+
 def longest_request(route: Route) -> float:
     """Return the seconds after which a request that a route has begun to serve has ended.
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, check_settings
+from amqtt_rest_bridge.settings import Settings, bridge_settings, check_settings
 from amqtt_rest_bridge.sizes import read_size, size_text
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording

@@ -25,8 +25,8 @@ from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFil
 from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
-from amqtt_rest_bridge.memory import return_large_blocks
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+from amqtt_rest_bridge.system import return_large_blocks
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,13 @@
 """`rest-bridge worker`: run routes beside a broker of any kind, or validate a worker's configuration. Main thread."""
 
+import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,6 +15,7 @@ from amqtt_rest_bridge.cli.serve.command import in_one_line, report_failure
 from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
 from amqtt_rest_bridge.processes.supervisor import Signals
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, WorkerSettings, row_of, variable_of
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +30,11 @@ What cannot work ends the start with one line that says why: a faulty file or se
 that is taken, a broker that cannot be reached or that lacks MQTT 5 or shared subscriptions. Once it runs, a worker
 whose broker is away connects again after 1, 2, 4 ... 30 s.
 
-The password is read from the environment variable REST_BRIDGE_BROKER_PASSWORD, or from the file password_secret of
-secrets_dir. SIGTERM and SIGINT shut down gracefully, within 10 s; SIGHUP reads the route files again.
+Every setting of the file is an option too, but for secrets, and an environment variable: --adopt-seconds and
+REST_BRIDGE_ADOPT_SECONDS for adopt_seconds. An option wins over its variable, both over the file. The broker's password
+is read from REST_BRIDGE_BROKER_PASSWORD, or from the file password_secret of secrets_dir.
+
+SIGTERM and SIGINT shut down gracefully, within 10 s; SIGHUP reads the route files again.
 """
 EPILOG = """\
 exit status:
@@ -44,31 +50,46 @@ examples:
 """
 
 
+_ROWS: Final = [one for one in fields(WorkerSettings) if row_of(one).no_worker is None]
+
+
+def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
+    """Add an option to a command for each setting of a worker, and a variable of the environment for the option.
+
+    A secret has a variable only: other users of the machine can see options.
+    """
+    parameters = [one for one in inspect.signature(run).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    parameters += [_option(one) for one in _ROWS if not row_of(one).is_secret]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
+    return run
+
+
+def _option(setting: "Field[Any]") -> inspect.Parameter:
+    row = row_of(setting)
+    kind: Any = next((number for number in (int, float) if setting.type in (number, number | None)), str)
+    default = "required" if row.is_required else f"default: {'none' if setting.default is None else setting.default}"
+    option = typer.Option(
+        envvar=variable_of(setting),
+        metavar="SIZE" if row.is_size else "TEXT" if kind is str else "N",
+        help=f"{row.meaning} ({default})".replace("`", ""),
+    )
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+@_with_settings
 def run(
     config: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="the worker's configuration")],
-    broker: Annotated[str | None, typer.Option(metavar="URL", help="mqtt:// or mqtts://[USER@]HOST[:PORT]")] = None,
-    group: Annotated[str | None, typer.Option(help="the group of the worker")] = None,
-    slots: Annotated[int | None, typer.Option(help="how many slots the group has")] = None,
-    slot: Annotated[int | None, typer.Option(help="which of them this worker is, from 0")] = None,
-    adopt_seconds: Annotated[float | None, typer.Option(help="after how long a slot that is away is adopted")] = None,
-    session_expiry: Annotated[int | None, typer.Option(help="seconds that the broker keeps a slot's session")] = None,
-    ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities")] = None,
-    cert_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of the worker")] = None,
-    key_file: Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key")] = None,
-    routes: Annotated[str | None, typer.Option(metavar="PATH", help="file or folder of routes")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="validate configuration and route files, connect to nothing, start nothing")
     ] = False,
     log_format: Annotated[LogFormat, typer.Option(help="how log records are written")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False, help="the least level written")] = LogLevel.INFO,
+    **settings: Any,
 ) -> int:
     """Run until a signal, or validate; a failure is reported on one line."""
-    given = {
-        "broker": broker, "group": group, "slots": slots, "slot": slot, "adopt_seconds": adopt_seconds,
-        "session_expiry": session_expiry, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file,
-        "routes": routes,
-    }  # fmt: skip
-    options = {name: value for name, value in given.items() if value is not None}
+    secrets = {one.name: os.environ.get(variable_of(one)) or None for one in _ROWS if row_of(one).is_secret}
+    options = {name: value for name, value in (settings | secrets).items() if value is not None}
     if check:
         logs = configure(log_format, sys.stdout, level=LogLevel.INFO, only_messages=True)
         return report_failure(lambda: _check(config, options), logs)
@@ -91,20 +112,27 @@ class _Read:
 def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli.serve import configuration
     from amqtt_rest_bridge.cli.serve.validation import build
-    from amqtt_rest_bridge.worker.settings import WorkerSettings
+    from amqtt_rest_bridge.spelling import did_you_mean
+    from amqtt_rest_bridge.worker.address import address_faults
 
+    variables = [PASSWORD_VARIABLE, *map(variable_of, _ROWS)]
+    for name in os.environ:
+        if name.startswith("REST_BRIDGE_") and name not in variables and (hint := did_you_mean(name, variables)):
+            log.warning("the variable %s sets nothing: %s", name, hint)
     read = configuration.read(path)
     settings, misfits = build(WorkerSettings, {**read.values, **options})
     faults = [read.invalid((), one) for one in misfits]
-    if "spool" in read.values:
-        hint = "leave it out: the broker keeps the messages of lossless routes"
-        faults.append(read.fault(("spool",), "a worker has no spool", hint))
+    faults += [
+        read.fault((one.name,), f"a worker has no {one.name}", row_of(one).no_worker)
+        for one in fields(WorkerSettings)
+        if one.name in read.values and one not in _ROWS
+    ]
 
     def keys(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if name in read.values and name not in options)[:1]
 
     invalid = frozenset(str(one.key) for one in misfits)
-    found = settings.setting_faults() if settings is not None else ()
+    found = [] if settings is None else [*settings.setting_faults(), *address_faults(settings)]
     faults += [read.fault(keys(names), message) for names, message in found if invalid.isdisjoint(names)]
     return _Read(settings, faults, invalid, lambda names: read.place(keys(names)))
 
@@ -125,11 +153,11 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     from amqtt_rest_bridge.bridge import main
     from amqtt_rest_bridge.processes.route_service import BridgeCode
     from amqtt_rest_bridge.worker import service
-    from amqtt_rest_bridge.worker.settings import check_worker_settings
+    from amqtt_rest_bridge.worker.address import broker_address
 
     read = _read(path, options)
     if read.faults:
         raise ConfigurationError(in_one_line(read.faults))
-    address = check_worker_settings(read.settings)
+    address = broker_address(read.settings)
     service.run(read.settings, address, BridgeCode(main.check_routes, main.run), signals, logs.stop_holding)
     return 0

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.files import regular_file
+from amqtt_rest_bridge.system import regular_file
 
 Identity = tuple[str, int, int, int]
 """A file as it is: path, time of change (ns), inode, size."""

@@ -12,7 +12,7 @@ import ssl
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.files import regular_file
+from amqtt_rest_bridge.system import regular_file
 
 
 @dataclass(frozen=True, slots=True)

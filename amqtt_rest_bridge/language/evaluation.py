@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeGuard
 
 from amqtt_rest_bridge.errors import HintedError, on_one_line
-from amqtt_rest_bridge.files import regular_file
 from amqtt_rest_bridge.language.grammar import Piece, unescape
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.placeholders import Fixed, constants
+from amqtt_rest_bridge.system import regular_file
 
 MAX_SECRET_BYTES = 65_536
 _ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError
+from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
@@ -22,8 +22,8 @@ from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import BridgeSettings, Route
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
-from amqtt_rest_bridge.processes.settings import Settings, bridge_settings, route_paths, usable_routes
 from amqtt_rest_bridge.routing.status import ReloadFailure
+from amqtt_rest_bridge.settings import Settings, bridge_settings
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +52,29 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
         RouteFilesError: A route file has an error.
         ConfigurationError: A file cannot be read, or no bridge process could run a route.
     """
-    paths, parsed = route_paths(settings), ParsedTexts()
+    paths, parsed = settings.route_paths, ParsedTexts()
     seen = fingerprint(paths)
     texts = sources.read(paths)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check(routes, bridge_settings(settings))
     return FirstLoad(routes, parsed, seen)
+
+
+def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
+    """Log every fault and return the routes.
+
+    Raises:
+        RouteFilesError: There is an error among the faults; a route that needs a setting which is missing is one: a
+            lossless route the spool, one with USE_SSL and server events the certificate.
+    """
+    faults = [*loaded.faults, *(fault for route in loaded.routes for fault in settings.faults_of(route))]
+    for fault in faults:
+        log.log(fault.severity.level, "%s", fault)
+    errors = tuple(fault for fault in faults if fault.severity is Severity.ERROR)
+    if errors:
+        raise RouteFilesError(errors)
+    return loaded.routes
 
 
 def _nothing(_failure: ReloadFailure | None) -> None:

@@ -16,23 +16,15 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.memory import return_large_blocks
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
-from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader
-from amqtt_rest_bridge.processes.settings import (
-    Settings,
-    bridge_settings,
-    route_paths,
-    server_ports,
-    usable_routes,
-)
+from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_routes
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
-from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters
+from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes
@@ -41,6 +33,8 @@ from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, status_topic
+from amqtt_rest_bridge.settings import Settings, bridge_settings
+from amqtt_rest_bridge.system import return_large_blocks
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +153,7 @@ class RouteService:
         self._numbered = self._numbering.number(loaded.routes)
         self._dispatch_to(loaded.routes)
         self._reloader = Reloader(
-            route_paths(settings), settings.secrets_dir, self._replace, self._check_new, loaded, parts.reporter.reloaded
+            settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded, parts.reporter.reloaded
         )
 
     @property

@@ -19,11 +19,11 @@ from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
-from amqtt_rest_bridge.processes.settings import server_ports
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
+from amqtt_rest_bridge.route_set import server_ports
+from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.membership import Membership, status_topic
-from amqtt_rest_bridge.worker.settings import WorkerSettings
 from amqtt_rest_bridge.worker.slots import Plan, Slot, plan
 from amqtt_rest_bridge.worker.values import Address, BrokerError, Will
 

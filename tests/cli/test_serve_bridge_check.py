@@ -8,7 +8,7 @@ from amqtt.contexts import ListenerConfig, ListenerType
 
 from amqtt_rest_bridge.broker import listeners
 from amqtt_rest_bridge.cli.serve import bridge_check
-from amqtt_rest_bridge.processes.settings import Settings
+from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE, Workplace
 
 

@@ -11,7 +11,7 @@ from amqtt.errors import PluginInitError
 
 from amqtt_rest_bridge.cli.serve import bridge_check
 from amqtt_rest_bridge.http_client import connecting
-from amqtt_rest_bridge.processes.settings import Settings
+from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE
 from tests.support.embedded_broker import Host, configuration
 

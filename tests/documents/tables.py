@@ -5,11 +5,14 @@
 prints them; a test compares the pages of the reference with them.
 """
 
+import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
+from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 
 PLAIN = {
     *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
@@ -28,6 +31,26 @@ def setting_table(kind: BlockKind) -> str:
         for row in PARAMETERS[kind].values()
     )
     return _table(("Setting", "Value", "Default", "Mode", "Meaning", "Example"), rows)
+
+
+def plugin_table(settings: type[Settings], beside: type[Settings] | None = None) -> str:
+    """Make the table of the plugin's or a worker's settings, without those that are beside it already."""
+    known = {one.name for one in dataclasses.fields(beside)} if beside is not None else set()
+    rows = (
+        (f"`{one.name}`", _written(one), row.meaning, f"`{one.name}: {row.example}`")
+        for one in dataclasses.fields(settings)
+        if one.name not in known
+        for row in (row_of(one),)
+    )
+    return _table(("setting", "default", "meaning", "example"), rows)
+
+
+def _written(setting: "dataclasses.Field[Any]") -> str:
+    if row_of(setting).is_required:
+        return "required"
+    if setting.default is None:
+        return "null"
+    return f"`{setting.default}`" if isinstance(setting.default, str) else str(setting.default)
 
 
 def placeholder_table() -> str:
@@ -79,6 +102,8 @@ def main() -> None:
     """Print all tables with a heading each."""
     for kind in BlockKind:
         print(f"#### `{kind}`\n\n{setting_table(kind)}")
+    print(f"#### Plugin\n\n{plugin_table(Settings)}")
+    print(f"#### Worker\n\n{plugin_table(WorkerSettings, Settings)}")
     print(f"#### Placeholders\n\n{placeholder_table()}")
     print(f"#### Failure codes\n\n{failure_table()}")
     print(f"#### Answers\n\n{answer_table()}")

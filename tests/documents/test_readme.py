@@ -12,9 +12,7 @@ from amqtt_rest_bridge.admin.metrics import METRICS
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
-from amqtt_rest_bridge.processes.settings import Settings
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
-from amqtt_rest_bridge.worker.settings import WorkerSettings
 from template_api import config
 from template_api.errors import ApiError
 from tests.support.documents import PAGES, REFERENCE, ROOT, anchors, codes, links, page, rows, section
@@ -24,18 +22,6 @@ ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
 ADMIN = page("amqtt_rest_bridge/admin/README.md")
 BRIDGE = page("amqtt_rest_bridge/bridge/README.md")
 API = page("template_api/README.md")
-
-
-def written(default: object) -> str:
-    if default is None:
-        return "null"
-    return f"`{default}`" if isinstance(default, str) else str(default)
-
-
-def test_the_plugins_settings_and_defaults_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(section(INDEX, "Configuration")) if codes(row[0])}
-    defaults = {field.name: written(field.default) for field in dataclasses.fields(Settings)}
-    assert table == defaults | {"routes": "required"}
 
 
 def test_the_failure_codes_are_the_codes() -> None:
@@ -190,10 +176,3 @@ def test_the_helpers_for_tests_are_there() -> None:
     named = {code for code in codes(section(page("tests/README.md"), "Writing a test")) if code.endswith((".py", "/"))}
     assert len(named) > 10
     assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
-
-
-def test_the_workers_settings_and_defaults_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(page("amqtt_rest_bridge/worker/README.md")) if codes(row[0])}
-    shared = {field.name for field in dataclasses.fields(Settings)}
-    own = {field.name: written(field.default) for field in dataclasses.fields(WorkerSettings)}
-    assert table == {name: value for name, value in own.items() if name not in shared} | {"group": "required"}

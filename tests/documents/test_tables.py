@@ -7,7 +7,8 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.language.parameters import BlockKind
-from tests.documents.tables import answer_table, failure_table, placeholder_table, setting_table
+from amqtt_rest_bridge.settings import Settings, WorkerSettings
+from tests.documents.tables import answer_table, failure_table, placeholder_table, plugin_table, setting_table
 from tests.support.documents import FENCED, page, section
 
 LANGUAGE = page("amqtt_rest_bridge/language/README.md")
@@ -19,6 +20,12 @@ COMMANDS = page("amqtt_rest_bridge/cli/README.md")
 @pytest.mark.parametrize("kind", list(BlockKind))
 def test_table_of_settings_is_the_codes(kind: BlockKind) -> None:
     assert setting_table(kind) in LANGUAGE, "python -m tests.documents.tables makes it"
+
+
+def test_tables_of_the_plugins_and_the_workers_settings_are_the_codes() -> None:
+    made = "python -m tests.documents.tables makes it"
+    assert plugin_table(Settings) in page("amqtt_rest_bridge/README.md"), made
+    assert plugin_table(WorkerSettings, Settings) in page("amqtt_rest_bridge/worker/README.md"), made
 
 
 def test_table_of_placeholders_is_the_codes() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.worker.settings import WorkerSettings, check_worker_settings
+from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.worker.address import broker_address
 from tests.support import forked
 from tests.support.commands import taken_port
 from tests.support.embedded_broker import plain_broker
@@ -60,7 +61,7 @@ def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
 def test_a_setting_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], wrong: str) -> None:
     given = {"broker": "mqtt://127.0.0.1:1", "group": "plant", "routes": str(tmp_path), **settings}
     with pytest.raises(ConfigurationError, match=re.escape(wrong)) as raised:
-        check_worker_settings(WorkerSettings(**given))
+        broker_address(WorkerSettings(**given))
     assert "secret@" not in str(raised.value)
 
 

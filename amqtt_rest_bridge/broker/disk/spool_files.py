@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.files import regular_file
+from amqtt_rest_bridge.system import regular_file
 
 log = logging.getLogger(__name__)
 

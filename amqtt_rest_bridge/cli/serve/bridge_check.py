@@ -12,7 +12,8 @@ from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.processes.settings import SettingFault, Settings, bridge_settings, route_paths, usable_routes
+from amqtt_rest_bridge.processes.reload import usable_routes
+from amqtt_rest_bridge.settings import SettingFault, Settings, bridge_settings
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def _routes_are_sound(settings: Settings, place: Callable[[tuple[str, ...]], str
     unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
     settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
     try:
-        texts = sources.read(route_paths(settings))
+        texts = sources.read(settings.route_paths)
         loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
         unusable = [
             f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -14,8 +14,6 @@ from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Sev
 from amqtt_rest_bridge.processes.supervisor import Signals
 
 log = logging.getLogger(__name__)
-
-_LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
 
 DESCRIPTION = """\
 Run an MQTT broker with the plugins of a configuration file, the same file as for `amqtt -c`.
@@ -113,14 +111,14 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
 
 def _check(path: Path) -> int:
     from amqtt_rest_bridge.cli.serve import bridge_check, configuration
-    from amqtt_rest_bridge.processes.settings import Settings
+    from amqtt_rest_bridge.settings import Settings
 
     read = configuration.read(path)
     plugins, plugin_faults = configuration.listed_plugins(read)
     faults = [*configuration.broker_faults(read), *plugin_faults]
     faults += [fault for plugin in plugins for fault in configuration.setting_faults(read, plugin)]
     for fault in faults:
-        log.log(_LEVELS[fault.severity], "%s", fault)
+        log.log(fault.severity.level, "%s", fault)
     sound = [
         bridge_check.is_sound(plugin.settings, partial(configuration.place_of, read, plugin), plugin.invalid)
         for plugin in plugins

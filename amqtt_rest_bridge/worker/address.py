@@ -1,83 +1,31 @@
-"""The settings of a worker: the plugin's, the broker, and the place in the group. Pure, but for files."""
+"""The broker of a worker: its address, password and TLS, from the worker's settings. Blocks for files."""
 
 import os
-import re
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.model import OverloadPolicy, Route
-from amqtt_rest_bridge.processes.settings import SettingFault, Settings, check_settings
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, SettingFault, WorkerSettings, check_settings
 from amqtt_rest_bridge.worker.values import Address
 
-PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
-_GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_RANGES: Final = (
-    ("slots", 1, 1024),
-    ("adopt_seconds", 1, 86_400),
-    ("session_expiry", 60, 4_294_967_294),
-)
 
 
-@dataclass
-class WorkerSettings(Settings):
-    """The settings of `worker.yaml`; `spool` is not one of them: the broker keeps the messages of lossless routes."""
-
-    broker: str = "mqtt://127.0.0.1:1883"
-    group: str = ""
-    slots: int = 1
-    slot: int = 0
-    adopt_seconds: float = 30
-    session_expiry: int = 86_400
-    password_secret: str | None = None
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-    @property
-    def confirms(self) -> bool:
-        """Return true: a broker elsewhere has what it has acknowledged."""
-        return True
-
-    def setting_faults(self) -> Iterator[SettingFault]:
-        """Return everything that is wrong with the values; reads certificates and the password."""
-        yield from super().setting_faults()
-        if not _GROUP.fullmatch(self.group):
-            message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
-            yield ("group",), f"the setting group {message}"
-        for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                yield (name,), f"the setting {name} is {value}; allowed is {least} to {most}"
-        if not 0 <= self.slot < self.slots:
-            yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
-        for names, read in ((("broker",), _server), (("password_secret",), _password), (_TLS_FILES, _tls)):
-            try:
-                read(self)
-            except ConfigurationError as error:
-                yield names, str(error)
-
-    def faults_of(self, route: Route) -> Iterator[Fault]:
-        """Return what a route needs that a worker has not."""
-        is_lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
-        yield from (fault for fault in super().faults_of(route) if not (is_lossless and "spool" in fault.message))
-        for event in route.server_events:
-            if event.reply_topic is not None and "request_id" not in event.reply_topic.names:
-                yield Fault(
-                    route.path, route.position, Severity.ERROR,
-                    f"event {event.name} of route {route.name}: with workers a REPLY_TOPIC needs {{request_id}}",
-                    "add a level {request_id}: every worker of the group receives all replies",
-                )  # fmt: skip
+def address_faults(settings: WorkerSettings) -> Iterator[SettingFault]:
+    """Return what is wrong with the address, the password and the certificates; reads them."""
+    for names, read in ((("broker",), _server), (("password_secret",), _password), (_TLS_FILES, _tls)):
+        try:
+            read(settings)
+        except ConfigurationError as error:
+            yield names, str(error)
 
 
-def check_worker_settings(settings: WorkerSettings) -> Address:
-    """Return the broker's address; reads certificates and the password.
+def broker_address(settings: WorkerSettings) -> Address:
+    """Check the settings and return the broker's address; reads certificates and the password.
 
     Raises:
         ConfigurationError: The first setting that cannot be used; the message holds no password.

@@ -1,8 +1,10 @@
-"""What the C library does with freed memory. Called once, at the start of a process; nothing but glibc is changed."""
+"""What is asked of the system: what a path leads to before it is opened, what becomes of freed memory. Any thread."""
 
 import contextlib
 import ctypes
+import errno
 import os
+import stat
 from typing import Final
 
 _MMAP_THRESHOLD: Final = (-3, "MALLOC_MMAP_THRESHOLD_")
@@ -18,6 +20,8 @@ _ARENAS: Final = 2
 def return_large_blocks(*, few_arenas: bool = False) -> None:
     """Return large payloads to the system from now on, as soon as they are freed; variables of the environment win.
 
+    Called once, at the start of a process; nothing but glibc is changed.
+
     glibc raises its threshold for such blocks up to 32 MiB once a large one has been freed. From then on payloads of
     4 MB lie between small objects: a broker that had queued 64 MiB kept 130 MB after the queue was empty.
 
@@ -30,3 +34,24 @@ def return_large_blocks(*, few_arenas: bool = False) -> None:
         for (parameter, variable), value in wanted:
             if variable not in os.environ:
                 mallopt(parameter, value)
+
+
+def regular_file(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return the status of a regular file, links followed.
+
+    Raises:
+        OSError: There is none; or it is a folder, FIFO, device or socket, whose reading may never end.
+    """
+    status = os.stat(path)  # noqa: PTH116  # of text and paths alike
+    if not stat.S_ISREG(status.st_mode):
+        number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+        raise OSError(number, f"it is {_kind(status.st_mode)}, not a regular file")
+    return status
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"

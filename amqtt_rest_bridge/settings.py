@@ -1,0 +1,286 @@
+"""The settings of the plugin and of a worker: one row each, in the class that is built from a configuration file.
+
+A row has name, type, default, what the setting means, an example, its bounds, and whether it is secret. What is checked
+and said of a value, the options and variables of `rest-bridge worker` and the tables of the reference all come from the
+rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` builds `WorkerSettings`. Pure.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Final
+
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
+from amqtt_rest_bridge.model import BridgeSettings, OverloadPolicy, Route
+from amqtt_rest_bridge.sizes import FORM, read_size, size_text
+
+PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
+_LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
+_HIGHEST_PORT: Final = 65_535
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
+_GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+SettingFault = tuple[tuple[str, ...], str]
+"""The names of the settings that a fault is about, and what is wrong with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What there is to know of a setting beside its name, type and default.
+
+    `low` and `high` bound a number. A size is bytes, or a text such as `64MiB`. A secret is neither shown nor an option
+    of a command, which other users of the machine can see. `no_worker` says what a worker has instead of it.
+    """
+
+    meaning: str
+    example: str
+    low: int = 0
+    high: int | None = None
+    is_size: bool = False
+    is_required: bool = False
+    is_secret: bool = False
+    no_worker: str | None = None
+
+    def fault(self, name: str, value: Any) -> str | None:
+        """Return what is wrong with a value of the right type, None if nothing is."""
+        if self.high is None or value is None:
+            return None
+        if isinstance(value, bool):  # which Python counts as 0 and 1
+            return f"the setting {name} is {str(value).lower()}; write a number"
+        if isinstance(value, str):
+            return f'the setting {name} is "{value}", which is not a size; {FORM}'
+        if self.low <= value <= self.high:
+            return None
+        size = f" bytes ({size_text(self.high)})" if self.is_size and self.high % 1024 == 0 else ""
+        return f"the setting {name} is {value}; allowed is {self.low} to {self.high}{size}"
+
+
+def _setting(default: Any, meaning: str, example: str, **rest: Any) -> Any:
+    row = Row(meaning, example, **rest)
+    return field(default=default, repr=not row.is_secret, metadata={"row": row})
+
+
+def row_of(setting: "Field[Any]") -> Row:
+    """Return the row of a field of `Settings` or `WorkerSettings`."""
+    row: Row = setting.metadata["row"]
+    return row
+
+
+def variable_of(setting: "Field[Any]") -> str:
+    """Return the environment variable that sets it for a worker."""
+    return f"REST_BRIDGE_{setting.name.upper()}"
+
+
+@dataclass
+class Settings:
+    """The plugin's settings in the broker's configuration; `..._seconds` are seconds, `..._bytes` sizes."""
+
+    confirms: ClassVar[bool] = False
+    """Whether requests of server mode are answered only when the broker has acknowledged what they publish."""
+
+    routes: str | list[str] | None = _setting(  # noqa: RUF009  # makes a field, not a list
+        None, "file, folder, or list of them; folders are searched for `*.lot` and `*.lotnb`", "conf/routes",
+        is_required=True,
+    )
+    server_host: str = _setting(
+        "127.0.0.1", "address that server mode listens on; `0.0.0.0` opens it to the network", "192.168.1.10"
+    )
+    server_certfile: str | None = _setting(
+        None, "PEM file; with `server_keyfile`, server mode speaks HTTPS", "/etc/bridge/server.pem"
+    )
+    server_keyfile: str | None = _setting(None, "PEM file of its key, not encrypted", "/etc/bridge/server.key")
+    secrets_dir: str = _setting("/run/secrets", '`GET SECRET "X"` reads the file X there', "secrets")
+    max_body_bytes: int | str = _setting(
+        262_144,
+        "server mode: larger request bodies get 413; client mode: larger filled bodies fail with `payload_too_large`",
+        "1MiB", high=_LARGEST_MESSAGE, is_size=True,
+    )
+    max_message_bytes: int | str = _setting(
+        4 << 20,
+        "client mode: larger messages fail with `payload_too_large`; read events and replies do without them",
+        "16MiB", low=1, high=_LARGEST_MESSAGE, is_size=True,
+    )
+    max_response_bytes: int | str = _setting(
+        262_144, "client mode: larger responses fail with `response_too_large`", "1MiB",
+        high=_LARGEST_MESSAGE, is_size=True,
+    )
+    queue_bytes: int | str = _setting(
+        256 << 20, "client mode: payloads that all routes together may have queued and in flight", "1GiB",
+        low=1, high=1 << 40, is_size=True,
+    )
+    processes: int = _setting(
+        1, "bridge processes beside the broker; 0 = a thread in the broker process", "2", high=64
+    )
+    workers: int = _setting(
+        64,
+        "client mode: requests in flight for each route and bridge process, at most; few threads run while the server "
+        "is fast",
+        "128", low=1, high=1024,
+    )
+    reload_seconds: float = _setting(
+        2, "look for changed route files this often; 0 = never (SIGHUP always reloads)", "10", high=86_400
+    )
+    status_seconds: float = _setting(30, "publish route status this often; 0 = never", "60", high=86_400)
+    start_seconds: float = _setting(
+        30,
+        "how long a bridge process may take to become ready at the start; one that dies meanwhile is started again",
+        "60", low=1, high=3600,
+    )
+    spool: str | None = _setting(
+        None, 'SQLite file for `OVERLOAD_POLICY "lossless"`', "spool.db",
+        no_worker="leave it out: the broker keeps the messages of lossless routes",
+    )
+    access_log: str | None = _setting(
+        None, "file that gets a JSON line for each HTTP request of server mode", "/var/log/bridge/access.jsonl"
+    )
+    admin_host: str = _setting(
+        "127.0.0.1",
+        "address that the admin port listens on; any other than this machine's own needs `admin_token`",
+        "192.168.1.10",
+    )
+    admin_port: int | None = _setting(
+        None, "status page, metrics, health and live calls; null = off, which costs nothing", "9464",
+        high=_HIGHEST_PORT,
+    )
+    admin_token: str | None = _setting(
+        None, "what callers of the admin port have to send; 16 or more visible ASCII characters",
+        "9f86d081884c7d659a2feaa0", is_secret=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Read sizes that are texts; those that are none stay texts."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if row_of(one).is_size and isinstance(value, str) and (size := read_size(value)) is not None:
+                setattr(self, one.name, size)
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether calls and requests are recorded, for an admin port."""
+        return self.admin_port is not None
+
+    @property
+    def route_paths(self) -> list[str]:
+        """Return the configured files and folders."""
+        return [self.routes] if isinstance(self.routes, str) else self.routes or []
+
+    def setting_faults(self) -> Iterator[SettingFault]:
+        """Return everything that is wrong with the values: each by its row, then what they mean together."""
+        for one in fields(self):
+            if (fault := row_of(one).fault(one.name, getattr(self, one.name))) is not None:
+                yield (one.name,), fault
+        if not self.server_host.strip():
+            yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
+        if not self.routes:
+            yield ("routes",), "the setting routes is missing: name a file or folder of route definitions"
+        if (self.server_certfile is None) != (self.server_keyfile is None):
+            both = ("server_certfile", "server_keyfile")
+            yield both, "server_certfile and server_keyfile belong together: set both, or none"
+        if self.admin_token is not None and not _TOKEN.fullmatch(self.admin_token):
+            message = "the setting admin_token must be 16 or more visible ASCII characters without spaces"
+            yield ("admin_token",), message
+        if self.admin_token is None and not is_loopback(self.admin_host):
+            message = (
+                f"the setting admin_host is {self.admin_host}, which other machines can reach: "
+                "set admin_token, or leave it at 127.0.0.1"
+            )
+            yield ("admin_host", "admin_token"), message
+
+    def faults_of(self, route: Route) -> Iterator[Fault]:
+        """Return the settings that a route needs and that are missing."""
+        config, name = route.config, route.name
+        if self.spool is None and not self.confirms and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
+            yield _needed(
+                route, f'route {name} has OVERLOAD_POLICY "lossless", which needs the plugin\'s setting spool',
+                "set spool to a file, for example spool: spool.db",
+            )  # fmt: skip
+        if self.server_certfile is None and config.use_ssl and config.enable_server and route.server_events:
+            plain = "where a proxy before the bridge has the certificate"
+            if config.base_address is not None:
+                plain = "and begin BASE_ADDRESS with https://"
+            yield _needed(
+                route,
+                f'route {name} has USE_SSL "true" and server events, which need the plugin\'s setting server_certfile',
+                f"set server_certfile and server_keyfile; or leave USE_SSL out, {plain}",
+            )
+
+
+@dataclass
+class WorkerSettings(Settings):
+    """The settings of `worker.yaml`: those of the plugin but one, the broker, and the place in the group."""
+
+    confirms: ClassVar[bool] = True
+
+    broker: str = _setting(
+        "mqtt://127.0.0.1:1883", "`mqtt://[USER@]HOST[:PORT]`, or `mqtts://` for TLS",
+        "mqtts://bridge@broker.example:8883",
+    )
+    group: str = _setting(
+        "", "all workers of a group run the same routes and share the messages", "plant", is_required=True
+    )
+    slots: int = _setting(1, "how many workers the group has", "4", low=1, high=1024)
+    slot: int = _setting(
+        0, "which one this is, from 0; two workers never have one slot: the later one ends the earlier", "3", high=1023
+    )
+    adopt_seconds: float = _setting(
+        30, "a slot that is away this long is served by the lowest slot that has a worker", "60", low=1, high=86_400
+    )
+    session_expiry: int = _setting(
+        86_400, "seconds that the broker keeps a slot's sessions while they are not connected", "604800",
+        low=60, high=4_294_967_294,
+    )
+    password_secret: str | None = _setting(
+        None,
+        "file of `secrets_dir` with the broker's password; otherwise the environment variable "
+        f"`{PASSWORD_VARIABLE}`",
+        "broker-password",
+    )
+    ca_file: str | None = _setting(None, "PEM file of authorities, instead of the system's", "/etc/bridge/ca.pem")
+    cert_file: str | None = _setting(
+        None, "PEM file of the worker's certificate, with `key_file`", "/etc/bridge/worker.pem"
+    )
+    key_file: str | None = _setting(None, "PEM file of its key, not encrypted", "/etc/bridge/worker.key")
+
+    def setting_faults(self) -> Iterator[SettingFault]:
+        """Return everything that is wrong with the values; neither certificates nor the password are read."""
+        yield from super().setting_faults()
+        if not _GROUP.fullmatch(self.group):
+            message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
+            yield ("group",), f"the setting group {message}"
+        if self.slot >= self.slots > 0:
+            yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
+
+    def faults_of(self, route: Route) -> Iterator[Fault]:
+        """Return what a route needs that a worker has not."""
+        yield from super().faults_of(route)
+        for event in route.server_events:
+            if event.reply_topic is not None and "request_id" not in event.reply_topic.names:
+                yield _needed(
+                    route, f"event {event.name} of route {route.name}: with workers a REPLY_TOPIC needs {{request_id}}",
+                    "add a level {request_id}: every worker of the group receives all replies",
+                )  # fmt: skip
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise `ConfigurationError` for the first setting that cannot be used."""
+    for _, message in settings.setting_faults():
+        raise ConfigurationError(message)
+
+
+def bridge_settings(settings: Settings) -> BridgeSettings:
+    """Return the settings that a bridge process needs: those of the same names."""
+    names = [one.name for one in fields(BridgeSettings) if hasattr(settings, one.name)]
+    return BridgeSettings(**{name: getattr(settings, name) for name in names})
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host that a port listens on."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _needed(route: Route, message: str, hint: str) -> Fault:
+    return Fault(route.path, route.position, Severity.ERROR, message, hint)

@@ -1,0 +1,99 @@
+"""The settings of the plugin and of a worker: what follows from one row each."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.serve.validation import build
+from amqtt_rest_bridge.settings import Row, Settings, WorkerSettings, row_of
+from tests.support.commands import SERVER_ROUTE
+
+ROWS = [pytest.param(one.name, row_of(one), id=one.name) for one in fields(WorkerSettings)]
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS)
+def test_each_example_is_accepted_and_no_default(name: str, row: Row) -> None:
+    (value,) = yaml.safe_load(f"{name}: {row.example}").values()
+    built, invalid = build(WorkerSettings, {"routes": "r", "group": "g", "slots": 8, name: value})
+    assert invalid == []
+    others = {"server_certfile", "server_keyfile", "admin_token"}
+    assert [names for names, _ in built.setting_faults() if not others.intersection(names)] == []
+    assert getattr(built, name) != next(one.default for one in fields(WorkerSettings) if one.name == name)
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "9f86d081884c7d659a2feaa0" not in repr(Settings("routes", admin_token="9f86d081884c7d659a2feaa0"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("a.lot").write_text(SERVER_ROUTE)
+    configure()
+    return tmp_path
+
+
+def configure(**values: Any) -> None:
+    configuration = {"broker": "mqtt://127.0.0.1:1", "group": "plant", "routes": "a.lot", **values}
+    Path("worker.yaml").write_text(json.dumps(configuration))
+
+
+def check(*options: str) -> int:
+    return main(["worker", "-c", "worker.yaml", "--check", *options])
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(WorkerSettings)])
+def test_each_setting_of_a_worker_is_an_option_but_for_secrets(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["worker", "--help"]) == 0
+    row = next(row_of(one) for one in fields(WorkerSettings) if one.name == name)
+    is_option = f"--{name.replace('_', '-')} " in capsys.readouterr().out
+    assert is_option == (row.no_worker is None and not row.is_secret)
+
+
+def test_an_option_wins_over_its_variable_and_both_over_the_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(slots=0)
+    assert check() == 1
+    assert "the setting slots is 0; allowed is 1 to 1024" in capsys.readouterr().out
+    monkeypatch.setenv("REST_BRIDGE_SLOTS", "2000")
+    assert check() == 1
+    assert "the setting slots is 2000" in capsys.readouterr().out
+    assert check("--slots", "4") == 0
+    monkeypatch.setenv("REST_BRIDGE_SLOTS", "")  # sets nothing
+    assert check() == 1
+
+
+def test_a_secret_is_a_variable(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "short")
+    assert check() == 1
+    output = capsys.readouterr().out
+    assert "the setting admin_token must be 16 or more visible ASCII characters" in output
+    assert "short" not in output
+
+
+def test_a_variable_of_the_wrong_form_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_SLOTS", "many")
+    assert check() == 2
+    assert "Invalid value for '--slots' (env var: 'REST_BRIDGE_SLOTS'): " in capsys.readouterr().err
+
+
+def test_a_misspelt_variable_is_warned_of(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADOPT_SECOND", "1")
+    assert check() == 0
+    assert "the variable REST_BRIDGE_ADOPT_SECOND sets nothing: did you mean REST_BRIDGE_ADOPT_SECONDS?" in (
+        capsys.readouterr().out
+    )
