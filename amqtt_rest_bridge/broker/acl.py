@@ -9,6 +9,8 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from amqtt.session import Session
@@ -24,13 +26,21 @@ from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
-_BACKOFF: Final = Backoff(first=0.5)  # before an ACL that failed is asked again
 _QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
 
-# The ACL may answer for one publisher slowly, or never: what it has not answered by then waits in a queue of that
-# publisher's own and delays no others. A task for every message would cost a tenth of the throughput.
-_PROMPT_SECONDS: Final = 0.05
-_SLOW_SECONDS: Final = 5.0  # an answer that takes longer is reported
+
+@dataclass(frozen=True, slots=True)
+class AclTimes:
+    """How long the answers of the ACL may take, in seconds, and when one that failed is asked again.
+
+    The ACL may answer for one publisher slowly, or never: what it has not answered when `prompt` has passed waits in a
+    queue of that publisher's own and delays no others. A task for every message would cost a tenth of the throughput.
+    """
+
+    prompt: float = 0.05
+    slow: float = 5.0  # an answer that takes longer is reported
+    failed: Backoff = field(default_factory=partial(Backoff, first=0.5))
+
 
 Publisher = tuple[str | None, str | None]
 """Client id and user name."""
@@ -63,15 +73,22 @@ class AclQueue:
         spool: Where they are kept.
         may_publish: Asks the ACL.
         is_asked: Returns whether there is an ACL.
+        times: How long it may take.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, spool: Spool, may_publish: MayPublish, is_asked: Callable[[], bool]
+        self,
+        dispatcher: Dispatcher,
+        spool: Spool,
+        may_publish: MayPublish,
+        is_asked: Callable[[], bool],
+        times: AclTimes,
     ) -> None:
         self._dispatcher = dispatcher
         self._spool = spool
         self._may_publish = may_publish
         self._is_asked = is_asked
+        self._times = times
         # Bounded by what the routes admit. Only the disk comes between a publisher and its PUBACK: what follows is done
         # one message an iteration of the loop, as amqtt does it with its own part.
         self._kept: deque[Undecided] = deque()
@@ -115,7 +132,7 @@ class AclQueue:
             return False
         deciding = asyncio.ensure_future(self._ask(undecided))
         try:
-            await asyncio.wait((deciding,), timeout=_PROMPT_SECONDS)
+            await asyncio.wait((deciding,), timeout=self._times.prompt)
         except asyncio.CancelledError:
             self._interrupt(undecided, deciding)
             raise
@@ -130,9 +147,10 @@ class AclQueue:
     async def _await_slowly(self, publisher: Publisher, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
         """Await the answer about a message, then decide what came behind it; other messages are not delayed."""
         try:
-            await asyncio.wait((deciding,), timeout=_SLOW_SECONDS)
+            await asyncio.wait((deciding,), timeout=self._times.slow)
             if not deciding.done():
-                self._report(undecided, "acl_slow", "has not said for 5 s", "its messages wait for the answer")
+                waited = f"has not said for {self._times.slow:g} s"
+                self._report(undecided, "acl_slow", waited, "its messages wait for the answer")
             await deciding
             while behind := self._behind[publisher]:
                 undecided = behind.popleft()
@@ -180,7 +198,7 @@ class AclQueue:
         """
         self._report(undecided, "acl_failed", "did not say", "it is asked again", error)
         undecided.failures += 1
-        asyncio.get_running_loop().call_later(_BACKOFF.delay(undecided.failures), self.add, undecided)
+        asyncio.get_running_loop().call_later(self._times.failed.delay(undecided.failures), self.add, undecided)
 
     def _report(self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None) -> None:
         """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from amqtt_rest_bridge.broker.acl import AclQueue, Undecided, publisher_of
+from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
@@ -63,6 +63,7 @@ class Lossless:
         may_publish: MayPublish,
         clock: Callable[[], float],
         is_asked: Callable[[], bool] = lambda: True,
+        acl_times: AclTimes | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._spool = spool
@@ -70,7 +71,7 @@ class Lossless:
         # What an earlier run left and has no room in memory, in order, by route: event, key and size.
         self._later: dict[str, deque[tuple[str, str, int]]] = {}
         self._has_later = asyncio.Event()
-        self._acl = AclQueue(dispatcher, spool, may_publish, is_asked)
+        self._acl = AclQueue(dispatcher, spool, may_publish, is_asked, acl_times or AclTimes())
 
     async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
         """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""

@@ -12,14 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.times import rfc3339
 
 log = logging.getLogger(__name__)
-
-_LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +56,18 @@ class AccessEntry:
 class AccessLog:
     """Append entries to a file, which several processes may share and logrotate may move away.
 
-    `labels` are the names of an application's own fields. Raises `ConfigurationError` when the file cannot be opened.
+    `labels` are the names of an application's own fields. Whether the file was moved away is looked at every
+    `look_seconds`, before a write. Raises `ConfigurationError` when the file cannot be opened.
     Later failures (a full disk) are logged once and never harm a request.
 
     Not `logging.handlers.WatchedFileHandler`: a line costs 7 us, one `os.write` 0.4; and after a full disk
     it writes the rest of a line whose beginning is in the file already, behind lines of other processes.
     """
 
-    def __init__(self, path: str, labels: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, labels: Sequence[str] = (), look_seconds: float = 1.0) -> None:
         self._path = Path(path)
         self._labels = tuple(labels)
+        self._look_seconds = look_seconds
         self._lock = threading.Lock()
         self._failed = False
         self._closed = False
@@ -106,7 +105,7 @@ class AccessLog:
     def _follow(self) -> None:
         """Open the path again when its file was moved away."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if now - self._looked < self._look_seconds:
             return
         self._looked = now
         try:

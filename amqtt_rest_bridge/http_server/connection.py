@@ -22,8 +22,6 @@ from amqtt_rest_bridge.http_server.request_parser import RequestParser
 
 log = logging.getLogger(__name__)
 
-LINGER_SECONDS: Final = 2.0
-_PATIENCE_SECONDS: Final = 1.0  # with a peer that sends nothing or only a part, when connections are scarce
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -74,12 +72,12 @@ class ServerConnection:
     @property
     def is_late(self) -> bool:
         """Return whether a peer has kept us waiting for its handshake or request."""
-        return not self.is_busy and time.monotonic() - self.began > _PATIENCE_SECONDS
+        return not self.is_busy and time.monotonic() - self.began > self.server.limits.patience_seconds
 
     @property
     def is_stalled(self) -> bool:
         """Return whether a peer has kept us waiting for room to send."""
-        return bool(self._output) and time.monotonic() - self.active_at > _PATIENCE_SECONDS
+        return bool(self._output) and time.monotonic() - self.active_at > self.server.limits.patience_seconds
 
     @property
     def is_busy(self) -> bool:
@@ -191,7 +189,7 @@ class ServerConnection:
                 self.abandon()
             return is_unread
         if self._lingering_since is not None:
-            if now - self._lingering_since > LINGER_SECONDS:
+            if now - self._lingering_since > self.server.limits.linger_seconds:
                 self.abandon()
         elif self._handshaking or self.request is not None:
             if now - self.began > slow_seconds:

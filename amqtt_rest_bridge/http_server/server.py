@@ -53,6 +53,8 @@ class Limits:
     idle_seconds: float = 120.0  # a connection between requests
     waiting: int = 256  # pending answers
     connections: int | None = None
+    patience_seconds: float = 1.0  # with a peer that sends or reads only a part, when connections are scarce
+    linger_seconds: float = 2.0  # for a peer to read a refusal while it sends on
 
 
 class HttpServer:
@@ -149,7 +151,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         self.closing: Refusal | None = None  # what new requests are answered with
         self._wake_lock = threading.Lock()
         self._access_log = access_log
-        self._limits = limits
+        self.limits = limits
         self._connections = limits.connections or min(
             _MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         )
@@ -177,7 +179,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def run(self) -> None:
         """Serve until `close_all`; the port's thread."""
         try:
-            self.loop.run(self._tick, min(1.0, self._limits.slow_seconds / 4, self._limits.idle_seconds / 4))
+            self.loop.run(self._tick, min(1.0, self.limits.slow_seconds / 4, self.limits.idle_seconds / 4))
         finally:
             self.dispose()
 
@@ -301,7 +303,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
 
     def _tick(self) -> None:
         now = time.monotonic()
-        limits = self._limits
+        limits = self.limits
         timeout = request_timeout(limits.slow_seconds)
         unread = 0
         for connection in list(self.active_channels.values()):

@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 FRAME_BYTES: Final = 1 << 20
 _CHUNKS_AT_ONCE: Final = 2  # sent in one iteration of the broker's loop, even if the bridge reads as fast
-_COALESCE_SECONDS: Final = 0.002
 
 
 class BrokerEnd:
@@ -38,6 +37,7 @@ class BrokerEnd:
         on_frame: Called with each frame that arrives on the loop.
         on_closed: Called when the other end has closed the link, or sent what is not a frame.
         on_sent: Called when some of a backlog has left.
+        coalesce_seconds: What is gathered less than this after a flush leaves in one frame when it has passed.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class BrokerEnd:
         on_frame: Callable[[ToBroker], None] = lambda _: None,
         on_closed: Callable[[], None] = lambda: None,
         on_sent: Callable[[], None] = lambda: None,
+        coalesce_seconds: float = 0.002,
     ) -> None:
         self._sock = sock
         self._decoder: FrameDecoder[ToBroker] = FrameDecoder(ToBroker)
@@ -58,6 +59,7 @@ class BrokerEnd:
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._on_sent = on_sent
+        self._coalesce_seconds = coalesce_seconds
         self._loop: asyncio.AbstractEventLoop | None = None  # while attached
         self._writing = False
         # Items by what makes a frame of them; about how many bytes they take together.
@@ -103,12 +105,12 @@ class BrokerEnd:
             return
         self._gathered.setdefault(frame_of, []).extend(items)
         self._size += size
-        quiet = self._loop.time() - self._flushed > _COALESCE_SECONDS
+        quiet = self._loop.time() - self._flushed > self._coalesce_seconds
         if quiet or self._size > FRAME_BYTES:
             self.flush()
         elif not self._is_due:  # one timer: with one left from before, frames would be half as large
             self._is_due = True
-            self._loop.call_at(self._flushed + _COALESCE_SECONDS, self._flush_due)
+            self._loop.call_at(self._flushed + self._coalesce_seconds, self._flush_due)
 
     def flush(self) -> None:
         """Send what is gathered, a frame of each kind."""

@@ -3,10 +3,10 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client import worker_pool
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
 from amqtt_rest_bridge.bridge.timers import Timers
 
@@ -46,8 +46,10 @@ class CountedWork:
 Work = Callable[[int], None]
 
 
-def pool_for(timers: Timers, work: Work, limit: int = 8, budget: ThreadBudget | None = None) -> WorkerPool[int]:
-    return WorkerPool("test", work, limit, timers, lambda: None, budget)
+def pool_for(
+    timers: Timers, work: Work, limit: int = 8, budget: ThreadBudget | None = None, **times: Any
+) -> WorkerPool[int]:
+    return WorkerPool("test", work, limit, timers, lambda: None, budget, **times)
 
 
 def test_work_that_waits_gets_all_threads_and_not_one_more(timers: Timers) -> None:
@@ -211,10 +213,7 @@ def test_pools_whose_work_never_ends_share_the_threads_there_may_be(timers: Time
         pool.close()
 
 
-def test_a_thread_that_is_idle_for_long_ends_and_leaves_its_place_to_others(
-    timers: Timers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.001)
+def test_a_thread_that_is_idle_for_long_ends_and_leaves_its_place_to_others(timers: Timers) -> None:
     ended = threading.Semaphore(0)
 
     class Counting(ThreadBudget):
@@ -223,7 +222,7 @@ def test_a_thread_that_is_idle_for_long_ends_and_leaves_its_place_to_others(
             ended.release()
 
     budget, counted = Counting(), CountedWork(8)
-    pool = pool_for(timers, counted.work, budget=budget)
+    pool = pool_for(timers, counted.work, budget=budget, idle_seconds=0.001)
     pool.submit(range(100))
     assert counted.reached.wait(10)
     counted.open.set()
@@ -269,7 +268,7 @@ def test_an_item_that_waits_for_another_is_looked_after() -> None:
 
 
 class SlowTime:
-    """Replaces the module `time`: each call takes 0.3 ms, of which its thread computes 0.1 ms."""
+    """A clock for which each call takes 0.3 ms, of which its thread computes 0.1 ms."""
 
     def __init__(self) -> None:
         self.now = self.wall = self.cpu = 0.0
@@ -286,18 +285,15 @@ class SlowTime:
         return self.cpu
 
 
-def test_a_batch_of_quick_calls_does_not_bring_in_threads_unless_it_waits_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_of_quick_calls_does_not_bring_in_threads_unless_it_waits_for_long() -> None:
     clock, timers = SlowTime(), HandTimers()
-    monkeypatch.setattr(worker_pool, "time", clock)
     begun, may_end = threading.Semaphore(0), threading.Semaphore(0)
 
     def work(_item: int) -> None:
         begun.release()
         assert may_end.acquire(timeout=10)
 
-    pool = pool_for(timers, work)
+    pool = pool_for(timers, work, clock=clock)
     pool.submit(range(100))
     for _ in range(50):
         may_end.release()

@@ -11,6 +11,7 @@ import pytest
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import IncomingApplicationMessage, Session
 
+from amqtt_rest_bridge.broker.acl import AclTimes
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
@@ -91,9 +92,8 @@ def test_the_acl_is_asked_for_the_user_that_published_not_for_a_later_one(rig: R
 
 
 def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
-    rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._BACKOFF", Backoff(0.0))
     answers: list[bool | Exception] = [ZeroDivisionError(), ZeroDivisionError(), True, ZeroDivisionError(), False]
 
     async def answer(_session: Session, _topic: str) -> bool:
@@ -103,7 +103,7 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
         return verdict
 
     async def scenario() -> None:
-        lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0)
+        lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0, acl_times=AclTimes(failed=Backoff(0.0)))
         running = asyncio.create_task(lossless.run())
         for left in (2, 0):
             packet = PublishPacket.build("in/x", b"1", 1, False, 1, False)
@@ -123,11 +123,8 @@ def test_an_acl_that_fails_is_asked_again_and_its_answer_counts(
 
 
 def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_its_order(
-    rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._PROMPT_SECONDS", 0.001)
-    monkeypatch.setattr("amqtt_rest_bridge.broker.acl._SLOW_SECONDS", 0.001)
-
     def payloads() -> list[bytes]:
         return [call.message.payload for call in rig.bridge.calls]
 
@@ -139,7 +136,7 @@ def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_i
                 await answers.wait()
             return True
 
-        lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0)
+        lossless = Lossless(rig.dispatcher, spool, answer, lambda: 0.0, acl_times=AclTimes(prompt=0.001, slow=0.001))
         running = asyncio.create_task(lossless.run())
         for client, payload in [("bob", b"1"), ("bob", b"2"), ("ann", b"3"), ("bob", b"4"), ("ann", b"5")]:
             session = Session()
@@ -156,7 +153,7 @@ def test_an_acl_that_is_slow_for_one_publisher_delays_that_one_alone_and_keeps_i
 
     asyncio.run(scenario())
     assert payloads() == [b"3", b"5", b"1", b"2", b"4"]
-    assert "the ACL has not said for 5 s whether bob may publish on in/x; its messages wait" in caplog.text
+    assert "the ACL has not said for 0.001 s whether bob may publish on in/x; its messages wait" in caplog.text
     assert rig.statistics.status(0.0)["last_error"]["code"] == "acl_slow"
 
 

@@ -68,10 +68,9 @@ def test_a_line_holds_what_it_should() -> None:
     )
 
 
-def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.http_server.access_log._LOOK_SECONDS", 0.0)
+def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
-    log = AccessLog(str(path))
+    log = AccessLog(str(path), look_seconds=0.0)
     log.write(ENTRY)
     path.rename(tmp_path / "access.log.1")
     log.write(ENTRY)

@@ -202,9 +202,8 @@ def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
         assert hooks.ask(get("/last"), "GET").body == b"ok"
 
 
-def test_a_caller_that_sends_on_after_the_refusal_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.http_server.connection.LINGER_SECONDS", 0.1)
-    with served(limits=Limits(slow_seconds=1.0)) as hooks, hooks.connect() as raw:
+def test_a_caller_that_sends_on_after_the_refusal_is_cut_off() -> None:
+    with served(limits=Limits(slow_seconds=1.0, linger_seconds=0.1)) as hooks, hooks.connect() as raw:
         assert raw.ask(HEAD + b"Content-Length: 1000000\r\n\r\n").status == 413
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             while True:

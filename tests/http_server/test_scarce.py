@@ -45,9 +45,9 @@ def test_with_too_many_busy_connections_a_new_one_is_refused_with_the_reason() -
         assert busy.ask(b"Content-Length: 1\r\n\r\na").status == 200
 
 
-def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.http_server.connection._PATIENCE_SECONDS", 0.0)
-    with served(limits=Limits(connections=2)) as hooks, hooks.connect() as slow, hooks.connect() as slower:
+def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room() -> None:
+    limits = Limits(connections=2, patience_seconds=0.0)
+    with served(limits=limits) as hooks, hooks.connect() as slow, hooks.connect() as slower:
         slower.send(HEAD)
         slow.send(HEAD)
         eventually(lambda: sum(1 for each in hooks.connections if each.request) == 2)

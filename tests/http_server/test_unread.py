@@ -108,9 +108,8 @@ def test_a_port_stops_although_a_caller_does_not_read() -> None:
         assert not hooks.server._thread.is_alive()
 
 
-def test_with_too_many_connections_one_that_does_not_read_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.http_server.connection._PATIENCE_SECONDS", 0.0)
-    with port(limits=Limits(connections=1)) as (hooks, _), hooks.connect() as unread:
+def test_with_too_many_connections_one_that_does_not_read_makes_room() -> None:
+    with port(limits=Limits(connections=1, patience_seconds=0.0)) as (hooks, _), hooks.connect() as unread:
         unread.send(get("/last") * BURST)
         eventually(lambda: hooks.ask(post()).status == 200)  # the system's buffers fill up before
 

@@ -6,10 +6,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.link import broker_end
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import (
@@ -38,8 +38,18 @@ from tests.support.dispatching import Rig, route
 
 @pytest.fixture
 def ends() -> Iterator[tuple[BrokerEnd, BridgeEnd]]:
+    yield from _ends()
+
+
+@pytest.fixture
+def gathering_ends() -> Iterator[tuple[BrokerEnd, BridgeEnd]]:
+    """Ends that gather for as long as a busy machine may take from one line of a test to the next."""
+    yield from _ends(coalesce_seconds=0.3)
+
+
+def _ends(**times: Any) -> Iterator[tuple[BrokerEnd, BridgeEnd]]:
     ours, theirs = socket.socketpair()
-    broker, bridge = BrokerEnd(ours), BridgeEnd(theirs)
+    broker, bridge = BrokerEnd(ours, **times), BridgeEnd(theirs)
     yield broker, bridge
     broker.close()
     bridge.close()
@@ -215,18 +225,11 @@ async def received(bridge: BridgeEnd, count: int) -> list[ToBridge]:
     return await asyncio.to_thread(receive, bridge, count)
 
 
-@pytest.fixture
-def _gathers_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gather for as long as a busy machine may take from one line of a test to the next."""
-    monkeypatch.setattr(broker_end, "_COALESCE_SECONDS", 0.3)
-
-
-@pytest.mark.usefixtures("_gathers_for_long")
 def test_a_lone_item_leaves_before_the_loop_goes_on_and_a_burst_after_it_in_one_frame(
-    ends: tuple[BrokerEnd, BridgeEnd],
+    gathering_ends: tuple[BrokerEnd, BridgeEnd],
 ) -> None:
     async def scenario() -> None:
-        broker, bridge = ends
+        broker, bridge = gathering_ends
         broker.attach(asyncio.get_running_loop())
         broker.gather(Replies, replies("1"), 1)
         assert receive(bridge, 1) == [Replies(replies("1"))]
@@ -237,12 +240,11 @@ def test_a_lone_item_leaves_before_the_loop_goes_on_and_a_burst_after_it_in_one_
     asyncio.run(scenario())
 
 
-@pytest.mark.usefixtures("_gathers_for_long")
 def test_items_of_another_kind_and_other_frames_leave_behind_what_is_gathered(
-    ends: tuple[BrokerEnd, BridgeEnd],
+    gathering_ends: tuple[BrokerEnd, BridgeEnd],
 ) -> None:
     async def scenario() -> None:
-        broker, bridge = ends
+        broker, bridge = gathering_ends
         broker.attach(asyncio.get_running_loop())
         call = DispatchedCall(1, 2, Message("a", b"", 1.5), None)
         broker.gather(Replies, replies("1"), 1)
@@ -256,12 +258,11 @@ def test_items_of_another_kind_and_other_frames_leave_behind_what_is_gathered(
     asyncio.run(scenario())
 
 
-@pytest.mark.usefixtures("_gathers_for_long")
 def test_items_of_several_kinds_that_come_in_turns_leave_in_one_frame_of_each(
-    ends: tuple[BrokerEnd, BridgeEnd],
+    gathering_ends: tuple[BrokerEnd, BridgeEnd],
 ) -> None:
     async def scenario() -> None:
-        broker, bridge = ends
+        broker, bridge = gathering_ends
         broker.attach(asyncio.get_running_loop())
         call = DispatchedCall(1, 2, Message("a", b"", 1.5), None)
         broker.send(CreditReturn(1))
@@ -299,10 +300,9 @@ def test_a_large_message_of_many_events_leaves_in_a_frame_for_each() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.usefixtures("_gathers_for_long")
-def test_large_items_leave_in_a_frame_each(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+def test_large_items_leave_in_a_frame_each(gathering_ends: tuple[BrokerEnd, BridgeEnd]) -> None:
     async def scenario() -> None:
-        broker, bridge = ends
+        broker, bridge = gathering_ends
         broker.attach(asyncio.get_running_loop())
         size = FRAME_BYTES * 2 // 3
         for name in ("1", "2", "3", "4"):

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from amqtt_rest_bridge.bridge.timers import Timers
 
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 0.003  # an item may wait this long before another thread is considered ...
 _LONG_SECONDS: Final = 0.025  # ... and this long when calls spend little of their time waiting, which is
 _FEW: Final = 8  # up to this ratio of a call's time to the part of it that computes
-_IDLE_SECONDS: Final = 10.0  # a thread without work this long ends
 _SMOOTHING: Final = 0.1  # weight of the newest call in the moving averages
 
 _MOST_THREADS: Final = 2048
@@ -82,6 +81,19 @@ class ThreadBudget:
             self._threads -= 1
 
 
+class Clock(Protocol):
+    """What a pool reads of the module `time`."""
+
+    def monotonic(self) -> float:
+        """Return the time at which items came."""
+
+    def perf_counter(self) -> float:
+        """Return the time that a call takes."""
+
+    def thread_time(self) -> float:
+        """Return the time that a call computes."""
+
+
 class WorkerPool(Generic[T]):
     """Run `work(item)` for every submitted item, started in order of arrival, on at most `limit` threads.
 
@@ -92,6 +104,8 @@ class WorkerPool(Generic[T]):
         timers: Check on items that wait.
         on_rest: Called on a worker thread that is about to wait, and every few milliseconds while items wait.
         budget: Admits threads, together with those of other pools; default: of its own.
+        idle_seconds: A thread without work for so long ends.
+        clock: Reads the time, like the module `time`.
     """
 
     def __init__(
@@ -102,6 +116,8 @@ class WorkerPool(Generic[T]):
         timers: Timers,
         on_rest: Callable[[], None],
         budget: ThreadBudget | None = None,
+        idle_seconds: float = 10.0,
+        clock: Clock = time,
     ) -> None:
         self._name = name
         self._work = work
@@ -109,6 +125,8 @@ class WorkerPool(Generic[T]):
         self._timers = timers
         self._on_rest = on_rest
         self._budget = budget or ThreadBudget()
+        self._idle_seconds = idle_seconds
+        self._clock = clock
         self._budget.join()
         self._queue: deque[tuple[float, T]] = deque()
         self._lock = threading.Lock()
@@ -143,7 +161,7 @@ class WorkerPool(Generic[T]):
 
     def queue(self, items: Iterable[T]) -> bool:
         """Queue items; return whether no thread is at work, so that the caller has to `wake` one or to `work`."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         with self._lock:
             self._queue.extend([(now, item) for item in items])
             asleep = not self._running
@@ -214,7 +232,7 @@ class WorkerPool(Generic[T]):
             if self._closing or not self._queue:
                 self._watched = False
                 return
-            waited = time.monotonic() - self._queue[0][0]
+            waited = self._clock.monotonic() - self._queue[0][0]
         if waited >= _PATIENCE_SECONDS:
             stuck = self._finished == self._seen_finished
             self._seen_finished = self._finished
@@ -275,15 +293,15 @@ class WorkerPool(Generic[T]):
                 _, item = self._queue.popleft()
             except IndexError:
                 return False
-            wall, cpu = time.perf_counter(), time.thread_time()
+            wall, cpu = self._clock.perf_counter(), self._clock.thread_time()
             try:
                 self._work(item)
             except Exception:
                 log.exception("%s: a call ended with an unexpected error", self._name)
             # Races between threads lose a sample now and then, which does not matter to an average.
             self._finished += 1
-            self._wall += _SMOOTHING * (time.perf_counter() - wall - self._wall)
-            self._cpu += _SMOOTHING * (time.thread_time() - cpu - self._cpu)
+            self._wall += _SMOOTHING * (self._clock.perf_counter() - wall - self._wall)
+            self._cpu += _SMOOTHING * (self._clock.thread_time() - cpu - self._cpu)
             surplus = self._running > self._useful() + 1
             if surplus or self._closing:
                 return surplus
@@ -299,7 +317,7 @@ class WorkerPool(Generic[T]):
                 return True
             self._running -= 1
             self._idle.append(sleeper)
-        if not sleeper.acquire(timeout=_IDLE_SECONDS):
+        if not sleeper.acquire(timeout=self._idle_seconds):
             with self._lock:
                 if sleeper in self._idle:
                     self._idle.remove(sleeper)
