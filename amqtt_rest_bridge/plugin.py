@@ -18,7 +18,6 @@ from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.broker import amqtt_broker, repairs
-from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
@@ -30,6 +29,7 @@ from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, 
 from amqtt_rest_bridge.processes.supervisor import Work
 from amqtt_rest_bridge.route_set import server_ports
 from amqtt_rest_bridge.settings import Settings, check_settings
+from amqtt_rest_bridge.spool import Spool
 
 log = logging.getLogger(__name__)
 

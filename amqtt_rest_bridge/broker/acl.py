@@ -17,10 +17,10 @@ from amqtt.session import Session
 from msgspec import Struct
 
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
-from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import Listening
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.spool import Spool
 from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.topics import loggable
 

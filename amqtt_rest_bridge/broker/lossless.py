@@ -18,12 +18,11 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
-from amqtt_rest_bridge.broker.disk.spool import Spool
-from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import EventName, Listening, StoreFullError
+from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError, Unreadable
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -220,7 +219,7 @@ class Lossless:
             try:
                 client = (session.client_id or "", session.username)
                 return self._spool.keep(listening.route, listening.event.name, message, 0, client)
-            except StoreFullError as error:
+            except SpoolFullError as error:
                 listening.statistics.withdraw(size)
                 refusal = disk_full(error)
         self._dispatcher.refuse(self._dispatcher.offered(listening, message), refusal)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication, Run
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
@@ -29,10 +28,6 @@ Confirm = Callable[[bool], None]
 """Receives whether the broker has acknowledged a publication."""
 
 
-class StoreFullError(BridgeError):
-    """The store did not take a call; the message says why."""
-
-
 class Store(Protocol):
     """Keeps the calls of lossless routes until they have ended."""
 
@@ -45,7 +40,7 @@ class Store(Protocol):
         """Return why messages are refused: from the first refusal to the first message that is kept again."""
 
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
-        """Keep a call and return its key; raises `StoreFullError`.
+        """Keep a call and return its key; raises `OSError` when the store does not take it.
 
         `client` is the publisher's client id and user name while the ACL has not decided.
         """

@@ -30,7 +30,6 @@ from amqtt_rest_bridge.routing.calls import (
     Offered,
     ReleaseCredits,
     Store,
-    StoreFullError,
 )
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.room import WaitingRoom
@@ -310,7 +309,7 @@ class Dispatcher:
             if self._store is not None:
                 try:
                     key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)
-                except StoreFullError as error:
+                except OSError as error:
                     listening.statistics.withdraw(len(message.payload))
                     self.refuse(offered, disk_full(error))
                     return None

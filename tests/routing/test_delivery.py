@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Offered, StoreFullError
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Offered
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from tests.support.dispatching import Rig, route
 
@@ -46,7 +46,7 @@ class FullStore:
     refusing = None
 
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
-        raise StoreFullError("no room")
+        raise OSError("no room")
 
     def forget(self, key: str) -> None:
         raise AssertionError(key)

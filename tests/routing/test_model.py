@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
 from amqtt_rest_bridge.processes.read_ahead import ReadAhead
-from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName, Offered, StoreFullError
+from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName, Offered
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.clock import Clock
@@ -56,7 +56,7 @@ class Store:
 
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
         if self.is_full:
-            raise StoreFullError("full")
+            raise OSError("full")
         self._count += 1
         self.kept[f"key {self._count}"] = route, message
         return f"key {self._count}"

@@ -3,9 +3,8 @@
 import contextlib
 from pathlib import Path
 
-from amqtt_rest_bridge.broker.disk.spool import Spool
-from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.spool import Kept, Spool
 
 
 def left_over(spool: Spool) -> list[Kept]:

@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.broker.disk.spool import Spool
-from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import StoreFullError
+from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError
 from tests.support.waiting import eventually
 
 SIZE: Final = 2 << 20
@@ -40,7 +38,7 @@ def keep(spool: Spool, number: int, size: int = 10_000) -> str:
 def fill(spool: Spool, size: int = 10_000) -> list[str]:
     """Keep messages until there is no room."""
     keys: list[str] = []
-    with contextlib.suppress(StoreFullError):
+    with contextlib.suppress(SpoolFullError):
         while True:
             keys.append(keep(spool, len(keys), size))
     return keys
@@ -133,7 +131,7 @@ def kills(folder: Path) -> None:
             spool = Spool(path)
             mine = left(spool)
             while True:
-                with contextlib.suppress(StoreFullError):
+                with contextlib.suppress(SpoolFullError):
                     while True:
                         mine.append(keep(spool, 0, moments.randrange(1, 30_000)))
                         write(f"+{mine[-1]}")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.disk.spool import Spool
-from amqtt_rest_bridge.broker.disk.spool_rows import Kept, Unreadable
+from amqtt_rest_bridge.spool import Kept, Spool, Unreadable
 from tests.spool.filling import filled, left_over, message
 
 
@@ -29,7 +28,7 @@ def overwrite_the_last_page(content: bytearray) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from amqtt_rest_bridge.broker.disk.spool import Spool
+from amqtt_rest_bridge.spool import Spool
 rename, left = Path.rename, int(sys.argv[2])
 def counted(self, target):
     global left

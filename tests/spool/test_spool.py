@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.disk.spool import SCHEMA_VERSION, Spool
-from amqtt_rest_bridge.broker.disk.spool_rows import Kept
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import StoreFullError
+from amqtt_rest_bridge.spool import Kept, SpoolFullError
+from amqtt_rest_bridge.spool.spool import SCHEMA_VERSION, Spool
 from tests.spool.filling import filled, left_over, message
 
 
@@ -120,7 +119,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.
     kept = [spool.keep("R", "E", message(number), 0, None) for number in range(10)]
     pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
     spool._connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a full disk
-    with pytest.raises(StoreFullError, match="full"):
+    with pytest.raises(SpoolFullError, match="full"):
         while True:
             kept += [spool.keep("R", "E", message(200), 0, None)]
     spool.close()
@@ -186,7 +185,7 @@ def test_a_spool_with_two_names_is_refused_until_one_of_them_is_gone(tmp_path: P
 OPEN = """
 import sys
 from pathlib import Path
-from amqtt_rest_bridge.broker.disk.spool import Spool
+from amqtt_rest_bridge.spool import Spool
 Spool(Path(sys.argv[1]))
 """
 
@@ -224,7 +223,7 @@ def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(
     assert path.stat().st_size > 500 * 200
     spool.settle()
     assert log.stat().st_size > 0
-    monkeypatch.setattr("amqtt_rest_bridge.broker.disk.spool._LARGE_LOG", 1)
+    monkeypatch.setattr("amqtt_rest_bridge.spool.spool._LARGE_LOG", 1)
     spool.settle()
     assert log.stat().st_size == 0
     spool.close()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.broker.disk.spool import Spool
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.spool import Spool
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import Answer, Recorder, recording

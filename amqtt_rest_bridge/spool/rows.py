@@ -4,6 +4,7 @@ A row that cannot be read is an `Unreadable`, never an exception, so that it cos
 `salvage` carries what can be read into a new file; the damaged one stays beside it. At the start; blocks.
 """
 
+import contextlib
 import itertools
 import logging
 import math
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from amqtt_rest_bridge.broker.disk.spool_files import salvaged
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.topics import check_topic_name
 
@@ -78,7 +78,11 @@ def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tupl
     """
     while after < last:
         try:
-            end = _page_end(connection, after, last)
+            end, size = after, 0
+            for number, length in connection.execute(_LENGTHS, (after, last)):
+                end, size = number, size + (length or 0)
+                if size > _PAGE_BYTES:
+                    break
             found = connection.execute(f"{_SELECT} > ? AND id <= ? ORDER BY id", (after, end)).fetchall()
         except sqlite3.DatabaseError:  # a damaged page: the others can be reached row by row
             until = min(after + _PAGE, last)
@@ -91,16 +95,6 @@ def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tupl
         for columns in found:
             yield columns[0], _read(*columns)
         after = found[-1][0]
-
-
-def _page_end(connection: sqlite3.Connection, after: int, last: int) -> int:
-    """Return the id of the last row that is read together with those before it; `after` where there is none."""
-    end, size = after, 0
-    for number, length in connection.execute(_LENGTHS, (after, last)):
-        end, size = number, size + (length or 0)
-        if size > _PAGE_BYTES:
-            break
-    return end
 
 
 def row(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Kept | Unreadable]]:
@@ -156,6 +150,11 @@ def _name(value: Any) -> str | None:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else None
 
 
+def salvaged(path: Path) -> Path:
+    """Return where a salvage builds the new file."""
+    return Path(f"{path}-salvaged")
+
+
 def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
     """Replace the file by one with every row that can be read; log how many, and the name of the damaged one.
 
@@ -176,7 +175,10 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
         if not old.execute("SELECT 1 FROM sqlite_schema WHERE name = 'calls'").fetchall():
             raise sqlite3.DatabaseError("it holds no messages")
         old.execute("PRAGMA journal_mode = DELETE")  # carries the log into the file, page by page
-        _cut_to_whole_pages(path)
+        with path.open("r+b") as file:  # what is left of a page at the end of a file that was cut off reads as zeros
+            page, size = int.from_bytes(file.read(18)[16:18], "big"), file.seek(0, os.SEEK_END)
+            if page >= _LEAST_PAGE and size % page:
+                file.truncate(size - size % page)
         try:
             count = _copy(old, new, schema, insert)
         except sqlite3.Error:
@@ -193,15 +195,6 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
     )
 
 
-def _cut_to_whole_pages(path: Path) -> None:
-    """Remove what is left of a page at the end of a file that was cut off: SQLite would read the rest as zeros."""
-    with path.open("r+b") as file:
-        page = int.from_bytes(file.read(18)[16:18], "big")
-        size = file.seek(0, os.SEEK_END)
-        if page >= _LEAST_PAGE and size % page:
-            file.truncate(size - size % page)
-
-
 def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
     (version,) = old.execute("PRAGMA user_version").fetchone()
     count = missing = 0
@@ -210,7 +203,9 @@ def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
         copy.execute("BEGIN")
         copy.execute(schema)
         copy.execute(f"PRAGMA user_version = {version}")
-        last, is_known = _last(old)
+        last = 1 << 62  # the page that holds the highest id may be damaged
+        with contextlib.suppress(sqlite3.DatabaseError):
+            last = old.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
         for _number, kept in rows(old, 0, last):
             if isinstance(kept, Kept):
                 message = kept.message
@@ -219,15 +214,7 @@ def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
                 count, missing = count + 1, 0
                 continue
             missing += 1
-            if missing > _MOST_MISSING and not is_known:
+            if missing > _MOST_MISSING and last == 1 << 62:
                 break
         copy.execute("COMMIT")
     return count
-
-
-def _last(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Return the highest id, and whether it is known; the page that holds it may be damaged."""
-    try:
-        return connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0], True
-    except sqlite3.DatabaseError:
-        return 1 << 62, False

@@ -5,11 +5,20 @@ PUBACK. In WAL mode with `synchronous=NORMAL` a commit is a write without a flus
 power cut may not. Removals are gathered and committed together; one that a kill prevents makes the call run again, with
 the same key. Flushing to disk happens at checkpoints, on another thread: at SQLite's own, every 1,000 pages, the loop
 waited up to 15 ms and each commit took twice as long on average (53 us, not 23; a table without an index of keys).
+
+| file beside it | what for |
+|---|---|
+| `-lock` | keeps other brokers away from this name |
+| `-reserve` | allocated blocks, released when the disk is full |
+| `-salvaged` | a salvage that was interrupted between two renames |
+| `-wal`, `-shm` | SQLite's |
 """
 
 import contextlib
+import fcntl
 import itertools
 import logging
+import os
 import re
 import sqlite3
 import uuid
@@ -19,12 +28,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.broker.disk.spool_files import Reserve, SpoolLock
-from amqtt_rest_bridge.broker.disk.spool_room import Room, is_lack_of_room, size_on_disk
-from amqtt_rest_bridge.broker.disk.spool_rows import COLUMNS, Kept, Unreadable, foreign_content, row, rows, salvage
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import StoreFullError
+from amqtt_rest_bridge.spool.room import Reserve, Room, is_lack_of_room, size_on_disk
+from amqtt_rest_bridge.spool.rows import COLUMNS, Kept, Unreadable, foreign_content, row, rows, salvage, salvaged
+from amqtt_rest_bridge.system import regular_file
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +53,17 @@ CREATE TABLE calls (
 """
 _UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
 _INSERT: Final = f"INSERT INTO calls ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
-_ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `spool_rows`
+_ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `rows`
 _REPAIRS: Final = 4  # tries to open a file: as it is, in the reserve, salvaged, once more
 _PART: Final = 10  # removals in one commit while the disk is full
 _SQLITE_BUSY, _SQLITE_READONLY, _SQLITE_CORRUPT = 5, 8, 11
 _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool holds is kept"
 _LARGE_LOG: Final = 64 << 20  # bytes
 _BUSY_SECONDS: Final = 0.1  # another program's transaction may block the broker's loop this long at most
+
+
+class SpoolFullError(OSError):
+    """The spool did not take a call; the message says why."""
 
 
 class Spool:
@@ -80,22 +92,19 @@ class Spool:
         self._run = str(uuid.uuid4())[:24]
         self._number = itertools.count()
         self._path = path.resolve()  # SQLite's other files lie beside the file itself, not beside a link
-        self._lock = SpoolLock(self._path)
-        try:
-            self._reserve = Reserve(Path(f"{self._path}-reserve"))
-        except OSError as error:
-            self._lock.close()
-            raise ConfigurationError(f"cannot open the spool {path}: {error}; {_MAKE_ROOM}") from error
-        try:
-            self._open()
-        except (sqlite3.Error, OSError) as error:
-            self._reserve.close()
-            self._lock.close()
-            raise ConfigurationError(f"cannot use the spool {path}: {error}; {_hint(error)}") from error
-        except ConfigurationError:
-            self._reserve.close()
-            self._lock.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            self._lock = _SpoolLock(self._path)
+            opened.callback(self._lock.close)
+            try:
+                self._reserve = Reserve(Path(f"{self._path}-reserve"))
+            except OSError as error:
+                raise ConfigurationError(f"cannot open the spool {path}: {error}; {_MAKE_ROOM}") from error
+            opened.callback(self._reserve.close)
+            try:
+                self._open()
+            except (sqlite3.Error, OSError) as error:
+                raise ConfigurationError(f"cannot use the spool {path}: {error}; {_hint(error)}") from error
+            opened.pop_all()
 
     def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
         """Write a call to disk and give its key.
@@ -103,7 +112,7 @@ class Spool:
         `client` is the publisher's client id and user name while the ACL has not decided.
 
         Raises:
-            StoreFullError: The disk did not take it.
+            SpoolFullError: The disk did not take it.
         """
         key = f"{self._run}{next(self._number):012x}"
         client_id, username = client or (None, None)
@@ -111,12 +120,17 @@ class Spool:
         size = size_on_disk(message.payload, message.topic)
         try:
             self._room.cover(size)
-            self._insert(row, size)
+            try:
+                self._cursor.execute(_INSERT, row)
+            except sqlite3.Error as error:
+                if not is_lack_of_room(error) or not self._room.make(size):
+                    raise
+                self._cursor.execute(_INSERT, row)
         except (sqlite3.Error, OSError) as error:
             self.trouble = str(error)
             if self.refusing is None:
                 self._refuse(self.trouble)
-            raise StoreFullError(str(error)) from error
+            raise SpoolFullError(str(error)) from error
         self.trouble = None
         if self.refusing is not None:
             self._refuse(None)
@@ -259,14 +273,6 @@ class Spool:
         self._left_over: int = connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
         self._room = Room(self._path, self._reserve, connection)
 
-    def _insert(self, row: tuple[object, ...], size: int) -> None:
-        try:
-            self._cursor.execute(_INSERT, row)
-        except sqlite3.Error as error:
-            if not is_lack_of_room(error) or not self._room.make(size):
-                raise
-            self._cursor.execute(_INSERT, row)
-
     def _flush(self) -> None:
         gone, passed = list(self._forgotten), [key for key in self._permitted if key not in self._forgotten]
         if (self._room.tight or self._cramped) and not gone:
@@ -315,6 +321,63 @@ class Spool:
             self._permitted.pop(key, None)
         for key in passed:
             del self._permitted[key]
+
+
+class _SpoolLock:
+    """A lock against other brokers, which would send every message a second time, until it is closed.
+
+    Two locks: one on the name, with symbolic links resolved, and one on the database file itself, which finds it under
+    whatever name. The second one is taken last: closing any descriptor of a file drops the locks that SQLite has in the
+    same process, so a second spool of this process is refused before it opens the file.
+
+    Raises:
+        ConfigurationError: Another broker uses the spool, it cannot be opened, or it has several names.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: list[int] = []
+        try:
+            if path.exists():
+                regular_file(path)
+            self._take(Path(f"{path}-lock"))
+            if not path.exists() and salvaged(path).exists():
+                salvaged(path).rename(path)
+                log.error("the spool %s was damaged; what could be read of it when it was last opened is sent", path)
+            # Decision: refused, not opened by this name: a log may lie beside another one.
+            if path.exists() and path.stat().st_nlink > 1:
+                raise ConfigurationError(  # noqa: TRY301  # closes what is open, as below
+                    f"cannot use the spool {path}: the file has several names (hard links), and another broker may use "
+                    "it by another one; SQLite's log lies beside one name only. Remove the other names"
+                )
+            self._take(path)
+        except OSError as error:
+            self.close()
+            reason = error.strerror or error
+            hint = "name a file in a folder that the broker's user may write"
+            raise ConfigurationError(f"cannot open the spool {path}: {reason}; {hint}") from error
+        except ConfigurationError:
+            self.close()
+            raise
+
+    def renew(self) -> None:
+        """Lock the file that has taken the database's place."""
+        os.close(self._files.pop())
+        self._take(self._path)
+
+    def close(self) -> None:
+        """Release the lock; after SQLite has closed the spool."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def _take(self, path: Path) -> None:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files.append(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"cannot use the spool {self._path}: another broker uses it; give each its own"
+            raise ConfigurationError(text) from None
 
 
 class _DamagedError(sqlite3.DatabaseError):

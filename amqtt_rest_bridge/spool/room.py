@@ -12,6 +12,7 @@ The broker's loop only, but for checkpoints.
 """
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -19,8 +20,6 @@ import resource
 import sqlite3
 from pathlib import Path
 from typing import Final
-
-from amqtt_rest_bridge.broker.disk.spool_files import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +31,7 @@ _LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tig
 _SMALL_LOG: Final = 4 << 20  # bytes that a checkpoint on the loop may carry; the thread does others
 _LARGE_RESERVE: Final = 64  # steps
 _MOST_PAGES: Final = (1 << 30) - 1
+_NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
 
 
@@ -43,6 +43,39 @@ def is_lack_of_room(error: sqlite3.Error) -> bool:
 def size_on_disk(payload: bytes, topic: str) -> int:
     """Return an upper bound of the bytes by which a message makes the database grow."""
     return len(payload) + len(payload) // 64 + 4 * len(topic) + 4096
+
+
+class Reserve:
+    """A file whose blocks are allocated and hold nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes are held."""
+        return os.fstat(self._file).st_size
+
+    def hold(self, size: int) -> bool:
+        """Hold at least `size` bytes; False, and no more held than before, when the disk has no room for them."""
+        before = self.size
+        if before >= size:
+            return True
+        try:
+            os.posix_fallocate(self._file, 0, size)
+        except OSError as error:
+            os.ftruncate(self._file, before)
+            return error.errno not in _NO_BLOCKS  # a file system that cannot reserve is used without
+        return True
+
+    def trim(self, size: int) -> None:
+        """Release what is held above `size` bytes."""
+        if self.size > size:
+            os.ftruncate(self._file, size)
+
+    def close(self) -> None:
+        """Close the file; what is held stays held."""
+        os.close(self._file)
 
 
 class Room:

@@ -1,1 +1,0 @@
-"""The spool of lossless routes: messages on disk until their calls have ended. SQLite lives here only."""

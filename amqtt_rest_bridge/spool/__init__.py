@@ -1,0 +1,6 @@
+"""The spool of lossless routes: messages on disk until their calls have ended. SQLite lives here only."""
+
+from amqtt_rest_bridge.spool.rows import Kept, Unreadable
+from amqtt_rest_bridge.spool.spool import Spool, SpoolFullError
+
+__all__ = ["Kept", "Spool", "SpoolFullError", "Unreadable"]
