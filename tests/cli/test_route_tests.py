@@ -1,8 +1,8 @@
 """`rest-bridge test`, `try --request` and `replay`: routes tried without a broker, and failures published again."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.replay import messages_of
 from amqtt_rest_bridge.model import Publication
 from tests.support.commands import SERVER_ROUTE
-from tests.support.documents import FENCED, page
+from tests.support.documents import FENCED, RECIPES, page
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
 
@@ -196,15 +196,9 @@ def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys:
     assert main(["test", str(LIBRARY / template)]) == 0, capsys.readouterr().out
 
 
-def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = FENCED.findall(page("amqtt_rest_bridge/language/EXAMPLES.md"))
-    pairs = [
-        (lot, test)
-        for (first, lot), (second, test) in pairwise(blocks)
-        if (first, second) == ("lot", "yaml") and "tests:" in test
-    ]
-    assert len(pairs) >= 5
-    assert all(len(lot.splitlines()) <= 12 for lot, _ in pairs[:3]), "the three jobs of a newcomer are short"
+def test_the_recipes_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(lot, test) for (_, lot), (_, test) in (FENCED.findall(page(name)) for name in RECIPES)]
+    assert len(pairs) >= 10
     together = tmp_path / "together"
     together.mkdir()
     for number, (lot, test) in enumerate(pairs):
@@ -222,7 +216,7 @@ def test_the_examples_of_the_reference_hold(tmp_path: Path, capsys: pytest.Captu
 def _secrets(folder: Path) -> Path:
     secrets = folder / "secrets"
     secrets.mkdir()
-    for name in ("client-secret", "slack-secret", "api-token"):
+    for name in re.findall(r'GET SECRET "([^"]+)"', (folder / "example.lot").read_text()):
         (secrets / name).write_text("s3cret-s3cret")
     return secrets
 

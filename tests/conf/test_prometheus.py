@@ -38,7 +38,7 @@ needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason
 
 def configuration() -> dict[str, Any]:
     """Return the configuration that the documents show."""
-    (text,) = blocks(section(page("conf/README.md"), "Status page and metrics"), "yaml")
+    (text,) = blocks(section(page("amqtt_rest_bridge/admin/README.md"), "Metrics"), "yaml")
     given: dict[str, Any] = yaml.safe_load(text)
     return given
 

@@ -2,17 +2,21 @@
 
     python -m tests.documents.tables
 
-prints them; a test compares the pages of the reference with them.
+writes them, and the grammar, into the pages of the reference; a test compares the pages with them.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
+from tests.support.documents import ROOT
+
+REFERENCE = "amqtt_rest_bridge"
 
 PLAIN = {
     *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
@@ -98,15 +102,41 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def main() -> None:
-    """Print all tables with a heading each."""
+def grammar() -> tuple[str, str]:
+    """Return the rules of route files and those of conditions, without the tokens."""
+    text = (ROOT / REFERENCE / "language/route.tatsu").read_text(encoding="utf-8")
+    conditions = text.index("# Conditions:")
+    return (
+        text[text.index("# Definitions.") : conditions].strip() + "\n",
+        text[conditions : text.index("# The tokens of")].strip() + "\n",
+    )
+
+
+def made() -> Iterator[tuple[str, str, str]]:
+    """Yield page, heading and text of each part that is made from the code."""
     for kind in BlockKind:
-        print(f"#### `{kind}`\n\n{setting_table(kind)}")
-    print(f"#### Plugin\n\n{plugin_table(Settings)}")
-    print(f"#### Worker\n\n{plugin_table(WorkerSettings, Settings)}")
-    print(f"#### Placeholders\n\n{placeholder_table()}")
-    print(f"#### Failure codes\n\n{failure_table()}")
-    print(f"#### Answers\n\n{answer_table()}")
+        yield "language/README.md", f"`{kind}`", setting_table(kind)
+    yield "README.md", "Configuration", plugin_table(Settings)
+    yield "worker/README.md", "Settings", plugin_table(WorkerSettings, Settings)
+    yield "placeholders/README.md", "Names", placeholder_table()
+    yield "bridge/README.md", "Failure codes", failure_table()
+    yield "bridge/README.md", "Answers", answer_table()
+    definitions, conditions = grammar()
+    yield "language/README.md", "The text", f"```tatsu\n{definitions}```\n"
+    yield "language/SHAPING.md", "Conditions: `WHEN`", f"```tatsu\n{conditions}```\n"
+
+
+def main() -> None:
+    """Put each part in the place of the one that begins like it, below its heading."""
+    for name, heading, text in made():
+        file = ROOT / REFERENCE / name
+        before, title, rest = file.read_text(encoding="utf-8").partition(f" {heading}\n")
+        first = re.escape(text.partition("\n")[0])
+        pattern = rf"^{first}\n(\|.*\n)+" if text.startswith("|") else rf"^{first}\n(.*\n)*?```\n"
+        part = re.search(pattern, rest, re.MULTILINE)
+        if part is None:
+            raise SystemExit(f"{name}: {heading!r} has no part that begins with {text.partition(chr(10))[0]!r}")
+        file.write_text(before + title + rest[: part.start()] + text + rest[part.end() :], encoding="utf-8")
 
 
 if __name__ == "__main__":

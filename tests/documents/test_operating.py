@@ -1,4 +1,4 @@
-"""Files and commands of conf/README.md, written and run as they are printed there."""
+"""Files and commands of conf/OPERATION.md, written and run as they are printed there."""
 
 import asyncio
 import configparser
@@ -19,7 +19,7 @@ from amqtt_rest_bridge.spool import Spool
 from tests.support.commands import SERVER_ROUTE, Workplace
 from tests.support.documents import ROOT, blocks, page, section
 
-GUIDE: Final = page("conf/README.md")
+GUIDE: Final = page("conf/OPERATION.md")
 USERS: Final = ("sensor", "dashboard", "monitor")
 REFUSED: Final = 0x80  # MQTT 3.1.1 section 3.9.3
 

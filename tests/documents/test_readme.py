@@ -15,7 +15,7 @@ from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from template_api import config
 from template_api.errors import ApiError
-from tests.support.documents import PAGES, REFERENCE, ROOT, anchors, codes, links, page, rows, section
+from tests.support.documents import ROOT, anchors, codes, page, rows, section
 
 INDEX = page("amqtt_rest_bridge/README.md")
 ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
@@ -31,7 +31,7 @@ def test_the_failure_codes_are_the_codes() -> None:
 
 
 def test_the_metrics_and_their_types_are_the_codes() -> None:
-    table = {codes(row[0])[0]: row[1] for row in rows(section(ADMIN, "Admin port")) if row[0].startswith("`rest_")}
+    table = {codes(row[0])[0]: row[1] for row in rows(section(ADMIN, "Metrics")) if row[0].startswith("`rest_")}
     assert table == {name: kind for name, (kind, _) in METRICS.items()}
 
 
@@ -104,43 +104,9 @@ def test_the_tests_that_show_a_guarantee_are_there() -> None:
         assert f"\ndef test_{name}(" in tests, f"{file}::{name}"
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
-    text = page(name)
-    for path, anchor in links(text):
-        linked = (ROOT / name).parent / path if path else ROOT / name
-        assert linked.exists(), path
-        assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), (path, anchor)
-
-
-@pytest.mark.parametrize("name", [name for name in PAGES if "/" in name])
-def test_a_page_opens_with_a_paragraph_and_a_table_of_contents(name: str) -> None:
-    text = page(name)
-    opening, contents, _ = text.partition("\nContents: ")
-    assert contents
-    assert 1 <= len(opening.partition("\n")[2].strip().splitlines()) < 15
-    listed = {anchor for path, anchor in links(section(text.replace("Contents:", "## Contents\n", 1), "Contents"))}
-    assert listed == anchors("\n".join(line for line in text.splitlines() if line.startswith(("## ", "```"))))
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_has_at_most_4500_words(name: str) -> None:
-    most = 5600 if name == "conf/README.md" else 4500
-    assert len(page(name).split()) <= most
-
-
-def test_the_index_names_every_page_of_the_reference() -> None:
-    listed = {path for path, _ in links(section(INDEX, "Pages"))}
-    assert {f"amqtt_rest_bridge/{path}" for path in listed} == {*REFERENCE} - {"amqtt_rest_bridge/README.md"}
-
-
-def test_the_first_page_is_short() -> None:
-    assert len(page("README.md").splitlines()) <= 250
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("amqtt_rest_bridge", ARCHITECTURE), ("template_api", section(API, "Architecture"))],
+    [("amqtt_rest_bridge", ARCHITECTURE), ("template_api", page("template_api/ARCHITECTURE.md"))],
     ids=["amqtt_rest_bridge", "template_api"],
 )
 def test_the_architecture_names_files_and_folders_that_are_there_and_every_folder(name: str, text: str) -> None:

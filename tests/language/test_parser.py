@@ -24,7 +24,6 @@ from tests.language.generated_parser import GRAMMAR, PARSER, generated
 from tests.support.route_text import CASES
 
 FILES = sorted(path for kind in ("valid", "invalid") for path in (CASES / kind).iterdir() if path.suffix in SUFFIXES)
-README = GRAMMAR.parent / "README.md"
 HEAD = "DEFINE ROUTE R WITH TYPE REST_API "
 
 
@@ -100,12 +99,6 @@ def test_every_piece_has_the_offset_of_its_text(path: object) -> None:
                 assert source.text.startswith(piece.text[:-1].rstrip(), piece.open_at)
             elif piece.text not in ("EVENT", "REST_API_CONFIG", "ROUTE_CONFIG", "MQTT_CONFIG"):
                 assert source.text.startswith(piece.text, piece.offset)
-
-
-def test_the_readme_quotes_the_grammar() -> None:
-    grammar = GRAMMAR.read_text(encoding="utf-8")
-    quoted = re.findall(r"```tatsu\n(.*?)\n```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert "\n\n".join(quoted) == grammar[grammar.index("# Definitions.") : grammar.index("# The tokens of")].strip()
 
 
 def test_no_pattern_of_the_grammar_is_long() -> None:

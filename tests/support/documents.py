@@ -14,6 +14,7 @@ PAGES: Final = tuple(
     if not file.is_relative_to(ROOT / "conf/library")
 )
 """The documents; those of the sample library are part of its templates."""
+RECIPES: Final = tuple(name for name in PAGES if name.startswith("conf/recipes/"))
 REFERENCE: Final = tuple(name for name in PAGES if name.startswith("amqtt_rest_bridge/"))
 FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""What the project ships for a broker of your own, and what conf/README.md tells to write, done as it is written."""
+"""What the project ships for a broker of your own, and what the page of workers shows, done as it is written."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.values import Address, Session, Subscription
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
-from tests.support.documents import ROOT, blocks, page, section
+from tests.support.documents import ROOT, blocks, page
 from tests.worker.mosquitto import Mosquitto
 
 
@@ -34,7 +34,7 @@ def test_the_shipped_configuration_has_as_many_slots_as_the_guide_starts(capfd: 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messages(mosquitto: Mosquitto) -> None:
     (written,) = (
-        one for one in blocks(section(page("conf/README.md"), "A broker of your own"), "sh") if "mosquitto_sub" in one
+        one for one in blocks(page("amqtt_rest_bridge/worker/README.md"), "sh") if "mosquitto_sub" in one
     )
 
     async def present() -> bool:
@@ -56,7 +56,7 @@ def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messag
 def test_mosquitto_and_amqtt_pass_messages_to_each_other_as_the_guide_connects_them(tmp_path: Path) -> None:
     amqtt = BrokerProcess(tmp_path, "")
     (written,) = (
-        one for one in blocks(section(page("conf/README.md"), "A broker of your own"), "conf") if "topic" in one
+        one for one in blocks(page("amqtt_rest_bridge/worker/README.md"), "conf") if "topic" in one
     )
     connection = written.replace("127.0.0.1:1884", f"127.0.0.1:{amqtt.port}")
     try:

@@ -1,0 +1,69 @@
+"""Each page of the documents is short, its links lead somewhere, and what it decides is beside the rule it decides."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.documents.decisions import WRITTEN_HERE, decisions
+from tests.support.documents import PAGES, RECIPES, REFERENCE, ROOT, anchors, links, page, section
+
+INDEX = page("amqtt_rest_bridge/README.md")
+ROOMS = [name for name in PAGES if name not in WRITTEN_HERE and name not in RECIPES]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = page(name)
+    for path, anchor in links(text):
+        linked = (ROOT / name).parent / path if path else ROOT / name
+        assert linked.exists(), path
+        assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), (path, anchor)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if "/" in name and name not in RECIPES])
+def test_a_page_opens_with_a_paragraph_and_a_table_of_contents(name: str) -> None:
+    text = page(name)
+    opening, contents, _ = text.partition("\nContents: ")
+    assert contents
+    assert 1 <= len(opening.partition("\n")[2].strip().splitlines()) < 15
+    listed = {anchor for path, anchor in links(section(text.replace("Contents:", "## Contents\n", 1), "Contents"))}
+    assert listed == anchors("\n".join(line for line in text.splitlines() if line.startswith(("## ", "```"))))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_at_most_4500_words(name: str) -> None:
+    assert len(page(name).split()) <= 4500
+
+
+def test_the_index_names_every_page_of_the_reference() -> None:
+    listed = {path for path, _ in links(section(INDEX, "Pages")) if path and not path.startswith("../")}
+    assert {f"amqtt_rest_bridge/{path}" for path in listed} == {*REFERENCE} - {"amqtt_rest_bridge/README.md"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_task_a_route_and_its_test(name: str) -> None:
+    assert re.fullmatch(r"# .+\n\n[^\n#`].+\n\n```lot\n[^`]+```\n\n```yaml\n[^`]*tests:\n[^`]+```\n", page(name))
+    listed = {path for path, _ in links(section(page("conf/README.md"), "Recipes"))}
+    assert name.removeprefix("conf/") in listed
+
+
+def test_there_are_ten_recipes() -> None:
+    assert len(RECIPES) == 10
+
+
+def test_decisions_are_sentences_beside_their_rules() -> None:
+    found = {name: decisions(name) for name in ROOMS}
+    assert sum(map(len, found.values())) > 50
+    for name, texts in found.items():
+        for text in texts:
+            assert re.match(r"[a-z`A-Z]", text), (name, text)
+            assert text.rstrip(" |").endswith("."), (name, text)
+            assert len(text.split()) <= 90, (name, text)
+    counted = Counter(text for texts in found.values() for text in texts)
+    assert [text for text, number in counted.items() if number > 1] == []
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_no_page_keeps_its_decisions_apart(name: str) -> None:
+    assert not re.search(r"^#+ .*(silent|[Dd]ecisions)", page(name), re.MULTILINE)
