@@ -222,7 +222,7 @@ class Lossless:
             except SpoolFullError as error:
                 listening.statistics.withdraw(size)
                 refusal = disk_full(error)
-        self._dispatcher.refuse(self._dispatcher.offered(listening, message), refusal)
+        self._dispatcher.refuse(self._dispatcher.call_of(listening, message), refusal)
         return None
 
 

@@ -25,8 +25,8 @@ from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
+from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
-from amqtt_rest_bridge.processes.read_ahead import MOST_UNREAD
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -88,7 +88,7 @@ class BridgePool:
             loop,
             lambda call: call.reports.lost(call),
             _size,
-            paused=lambda: self._server.waiting_bytes > MOST_WAITING_BYTES,
+            paused=lambda: self._server.publisher.waiting_bytes > MOST_WAITING_BYTES,
         )
         self._listen: dict[int, socket.socket] = {}
         self._exclusive: set[int] = set()
@@ -200,18 +200,18 @@ class BridgePool:
         if self._due.items and not self._due.working:
             self._due.items.extend(calls)
         elif len(self._bridges) == 1 and self._bridges[0].ready and not self._stopping:
-            self._bridges[0].dispatch(calls)
+            self._bridges[0].calls.dispatch(calls)
         else:
             shares: dict[BridgeProcess, list[Call]] = {}
             for call in calls:
                 bridges = [bridge for bridge in self._candidates(call) if bridge.ready and not self._stopping]
                 if bridges:
-                    chosen = min(bridges, key=lambda bridge: len(bridge.calls) + len(shares.get(bridge, ())))
+                    chosen = min(bridges, key=lambda bridge: len(bridge.calls.open) + len(shares.get(bridge, ())))
                     shares.setdefault(chosen, []).append(call)
                 else:
                     self._held.append(call)
             for bridge, share in shares.items():
-                bridge.dispatch(share)
+                bridge.calls.dispatch(share)
 
     def _candidates(self, call: Call) -> Sequence[BridgeProcess]:
         """Return the bridges that may run a call."""
@@ -246,7 +246,7 @@ class BridgePool:
         ):
             await asyncio.sleep(0.01)
         left: dict[str, tuple[int, int]] = {}
-        in_flight = (call for bridge in self._bridges for call in bridge.calls.values())
+        in_flight = (call for bridge in self._bridges for call in bridge.calls.open.values())
         for call in [*self._lost.items, *self._due.items, *self._held, *in_flight]:
             lost, kept = left.get(call.listening.route, (0, 0))
             left[call.listening.route] = (lost + 1, kept) if call.key is None else (lost, kept + 1)
@@ -317,7 +317,7 @@ class BridgePool:
     def _died(self, bridge: BridgeProcess) -> None:
         if self._stopping:
             return
-        calls, bridge.calls = list(bridge.calls.values()), {}
+        calls = bridge.calls.close()
         delay = self._delay(bridge)
         log.error(
             "bridge process %d (pid %d) ended%s; it held %d message(s); it is started again %s",

@@ -14,50 +14,32 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import ServeAdmin
-from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import (
-    INITIAL_CREDITS,
-    CallResult,
-    Calls,
-    CreditReturn,
-    DispatchedCall,
     Failed,
     Listen,
     Log,
     Ping,
     Pong,
-    Publish,
     Ready,
-    Results,
-    Returned,
     Served,
     Stalled,
     StalledPort,
     Stop,
     Stopped,
     ToBroker,
-    TryFailed,
     Unserved,
     UseRoutes,
-    Waiting,
 )
-from amqtt_rest_bridge.processes.caller_feed import CallerFeed
-from amqtt_rest_bridge.processes.read_ahead import ReadAhead
-from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 log = logging.getLogger(__name__)
 
 _BUFFER: Final = 1 << 20  # bytes
-# Credits go back a quarter of the window at a time, or after a while: each frame wakes the bridge process, which took
-# 15 % of the loop's time under full load when 64 credits or 2 ms were the measure.
-_CREDIT_BATCH: Final = INITIAL_CREDITS // 4
-_CREDIT_SECONDS: Final = 0.05
 PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 _THREAD_SECONDS: Final = 5.0  # for a bridge in a thread to end
@@ -100,8 +82,6 @@ class BridgeProcess:
     ) -> None:
         self.index = index
         self.ready = False
-        self.calls: dict[int, Call] = {}
-        """Those that it holds, and those that will be sent to it when it can start them soon."""
         self.ports: frozenset[int] = frozenset()
         self.failure: str | None = None
         self.stopped = False
@@ -113,18 +93,14 @@ class BridgeProcess:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        self.link = BrokerEnd(ours, self._handle, self._closed, self._sent)
-        """What it is sent, beside its calls."""
-        self.feed = CallerFeed(loop, self.link)
-        """What its callers wait for."""
-        self._ahead = ReadAhead(workers, lambda: self.link.backlog, self._send, self._renew, loop.call_soon)
+        self.calls = BridgeCalls(ours, loop, workers, server.publisher, self._handle, self._closed)
+        self.link, self.feed = self.calls.link, self.calls.feed
         try:
             self.pid, self._end = spawn(theirs)
         except OSError:
             ours.close()
             theirs.close()
             raise
-        self._released = 0  # credits that have not been sent yet
         self._unanswered = 0  # pings
         self._stalled: Sequence[StalledPort] = ()
         self._unserved: Mapping[int, str] = {}  # why, by port
@@ -158,7 +134,7 @@ class BridgeProcess:
             remaining = deadline - time.monotonic()
             frames = self.link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
-                self._handle(frame)
+                self.calls.handle(frame)
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
                 raise ConfigurationError(reason)
             if frames is None:
@@ -171,38 +147,10 @@ class BridgeProcess:
         self.link.attach(self._loop)
         self._loop.call_later(PING_SECONDS, self._ping)
 
-    def dispatch(self, calls: Sequence[Call]) -> None:
-        """Send calls that it can start soon, gathered with those that follow; large ones in a frame each."""
-        size = 0
-        items: list[DispatchedCall] = []
-        for call in calls:
-            self.calls[call.id] = call
-            if not self._ahead.enter(call):
-                continue
-            if size > FRAME_BYTES:
-                self.link.gather(Calls, items, size)
-                size, items = 0, []
-            size += len(call.message.payload)
-            items.append(DispatchedCall(call.id, call.listening.number, call.message, call.key))
-        if items:
-            self.link.gather(Calls, items, size)
-
     def stop(self, grace: float) -> None:
         """Send nothing more of what waits, and tell it to finish within `grace` seconds."""
-        self._ahead.stop()
+        self.calls.stop()
         self.link.send(Stop(grace))
-
-    def _send(self, call: Call) -> None:
-        """Send a call that waited until it can be started."""
-        dispatched = DispatchedCall(call.id, call.listening.number, call.message, call.key)
-        self.link.gather(Calls, [dispatched], len(call.message.payload))
-
-    def _renew(self, call: Call) -> bool:
-        """Return whether the event of a call that waited still exists; if not, the call has ended."""
-        if not call.reports.renew(call):
-            del self.calls[call.id]
-            return False
-        return True
 
     def disconnect(self) -> None:
         """Close the link, so that the process ends."""
@@ -238,48 +186,10 @@ class BridgeProcess:
         self._unanswered, self._stalled = 0, ()
 
     def _handle(self, frame: ToBroker) -> None:
-        match frame:
-            case Results(results):
-                self._end_calls(results)
-            case Publish(publications, first):
-                for number, publication in enumerate(publications, first):
-                    confirm = partial(self.feed.confirm, number) if first else None
-                    self._server.publish(publication, self._release_credits, confirm)
-            case Served():
-                self._server.served(frame)
-            case Waiting():
-                self._waiting(frame)
-            case TryFailed(call_id, code, message):
-                call = self.calls[call_id]
-                call.reports.report_error(call.listening.route, code, message)
-            case Returned(call_id):
-                call = self.calls.pop(call_id)
-                self._ahead.ended(call)
-                call.reports.replay(call)
-            case _:
-                self._handle_rare(frame)
-
-    def _waiting(self, frame: Waiting) -> None:
-        call = self.calls[frame.call]
-        call.reports.waiting(call, frame.change, for_try=frame.for_try)
-        if frame.change > 0:
-            call.let_go = frame.let_go
-            self._ahead.waits(call)
-        elif call.let_go:
-            self._ahead.returns(call)
-        else:
-            self._ahead.resumes(call)
-
-    def _end_calls(self, results: Sequence[CallResult]) -> None:
-        for result in results:
-            call = self.calls.pop(result.call, None)
-            if call is not None:
-                self._ahead.ended(call)
-                call.reports.done(call, result, self._release_credits)
-
-    def _handle_rare(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""
         match frame:
+            case Served():
+                self._server.served(frame)
             case Log(level, logger, text):
                 logging.getLogger(logger).log(level, "%s", text)
             case Ready():
@@ -299,26 +209,9 @@ class BridgeProcess:
             case _:
                 self._on_admin(frame)
 
-    def _release_credits(self, count: int) -> None:
-        if not self._released:
-            self._loop.call_later(_CREDIT_SECONDS, self._send_credits)
-        self._released += count
-        if self._released >= _CREDIT_BATCH:
-            self._send_credits()
-
-    def _send_credits(self) -> None:
-        if self._released:
-            count, self._released = self._released, 0
-            self.link.send(CreditReturn(count))
-
-    def _sent(self) -> None:
-        self.feed.send_newest()
-        self._ahead.link_has_room()
-
     def _closed(self) -> None:
         self.ready = False
         self._gone = True
-        self._ahead.close()
         self._on_closed(self)
 
 

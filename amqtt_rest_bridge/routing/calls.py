@@ -1,8 +1,8 @@
-"""Events, calls, and the ports between routing and the parts around it. Data and types; the broker's loop alone.
+"""Events, calls, and what routing needs of the parts around it. Data and types; the broker's loop alone.
 
-Routing uses the parts around it as ports alone: `BridgePort` is where calls go, `PublisherPort` where results go,
-`Store` keeps the calls of lossless routes, and a `Delivery` decides when the source of a message may acknowledge it.
-A call carries the port by which its end is reported (`Call.reports`), so that what runs calls needs no other.
+`Dispatches` is where calls go, `Publishes` where results go, `Store` keeps the calls of lossless routes, and a
+`Delivery` decides when the source of a message may acknowledge it. A call knows to whom its end is reported
+(`Call.reports`), so that what runs calls needs nothing else of routing.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,23 +85,6 @@ class Listening:
     is_bound: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class Offered:
-    """A message for one event, before it is admitted; `run` is the number of its call, and what its run id is made of.
-
-    `hops` is how many routes it has passed through. `delivery` is held for it until it has been refused, or its call
-    has ended; None where its source does not wait to acknowledge. `since` is the monotonic time at which it began to
-    wait for room, None before.
-    """
-
-    run: int
-    listening: Listening
-    message: Message
-    hops: int
-    delivery: Delivery | None = None
-    since: float | None = None
-
-
 class CallReports(Protocol):
     """What a bridge process reports of a call."""
 
@@ -125,7 +108,7 @@ class CallReports(Protocol):
 
 
 class CallPlace(Enum):
-    """Where a call is: see `processes.read_ahead`."""
+    """Where a call is: see `processes.bridge_calls`."""
 
     HELD = auto()
     """In the broker process alone."""
@@ -141,9 +124,12 @@ class CallPlace(Enum):
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One admitted message for one event, until it has ended. `key` is the Idempotency-Key of a lossless call.
+    """One message for one event, from before it is admitted until it has ended.
 
-    `run` is what its run id is made of: `key`, or else `id`, the number of the call in this process.
+    `run` is what its run id is made of: `id`, the number of the call in this process, or its `key`, the Idempotency-Key
+    of a lossless call. `hops` is how many routes the message has passed through. `delivery` is held until the call has
+    ended; None where the source does not wait to acknowledge. `since` is the monotonic time at which it began to wait
+    for room, None before.
 
     `line` is set by the bridge process that has it: event and topic, for an ORDERED event. With `let_go` that process
     waits with it, and does not keep its payload.
@@ -157,13 +143,14 @@ class Call:
     reports: CallReports
     delivery: Delivery | None = None
     key: str | None = None
+    since: float | None = None
     waits: bool = False  # between two tries
     place: CallPlace = CallPlace.HELD
     line: tuple[str, str] | None = None
     let_go: bool = False
 
 
-class BridgePort(Protocol):
+class Dispatches(Protocol):
     """Where calls, and the messages that server mode waits for, go: the bridge processes."""
 
     def dispatch(self, calls: Sequence[Call]) -> None:
@@ -189,7 +176,7 @@ LARGE_FAILURE: Final = 4096
 """Bytes of a failure payload; a larger one holds a message."""
 
 
-class PublisherPort(Protocol):
+class Publishes(Protocol):
     """The publisher's queue; see `broker.publisher`."""
 
     @property

@@ -22,12 +22,11 @@ from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.routing.calls import (
     MAX_HOPS,
-    BridgePort,
     Call,
     Delivery,
+    Dispatches,
     EventName,
     Listening,
-    Offered,
     ReleaseCredits,
     Store,
 )
@@ -54,7 +53,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        bridges: BridgePort,
+        bridges: Dispatches,
         outcomes: Outcomes,
         server: ServerReports,
         workers: int,
@@ -62,7 +61,7 @@ class Dispatcher:
         store: Store | None,
         queue: QueueBytes,
         max_message_bytes: int,
-        room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
+        room: Callable[[Callable[[Call], None]], WaitingRoom] = WaitingRoom,
     ) -> None:
         self.table = RouteTable()
         """The routes in use."""
@@ -86,16 +85,16 @@ class Dispatcher:
         self.table = build_table(routes, watched, self._outcomes.statistics, self._workers, self._queue)
         if self._records is not None:
             self._records.keep(event_names(numbered.route for numbered in routes))
-        gone: list[Offered] = []
-        for offered in list(self._room.empty()):  # by the present definition of their events
-            present = self.table.by_name.get(offered.listening.name)
+        gone: list[Call] = []
+        for call in list(self._room.empty()):  # by the present definition of their events
+            present = self.table.by_name.get(call.listening.name)
             if present is None:
-                gone.append(offered)
+                gone.append(call)
             else:
-                offered.listening = present
-                if call := self._admit(offered):
+                call.listening = present
+                if self._admit(call):
                     self._bridges.dispatch((call,))
-        self._room.send_away(gone, lambda offered: self.refuse(offered, route_removed()))
+        self._room.send_away(gone, lambda call: self.refuse(call, route_removed()))
 
     def offer(
         self,
@@ -143,7 +142,7 @@ class Dispatcher:
             for entry in found:
                 if isinstance(entry, Watched):
                     is_awaited = self._watch(entry, message) or is_awaited
-                elif entry.name not in taken and (call := self._take(self.offered(entry, message, hops, delivery))):
+                elif entry.name not in taken and self._admit(call := self.call_of(entry, message, hops, delivery)):
                     calls.append(call)
         finally:
             if calls:
@@ -165,7 +164,7 @@ class Dispatcher:
     def run(self, name: EventName, message: Message, delivery: Delivery) -> None:
         """Dispatch a message that the schedule of an event made, to it alone; `delivery` is held for its call."""
         listening = self.table.by_name.get(name)
-        if listening is not None and (call := self._take(self.offered(listening, message, 0, delivery))):
+        if listening is not None and self._admit(call := self.call_of(listening, message, 0, delivery)):
             self._bridges.dispatch((call,))
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
@@ -243,7 +242,7 @@ class Dispatcher:
 
     def abandon(self) -> Mapping[str, int]:
         """Forget the messages that wait for room, at the broker's end; return how many they were, by route."""
-        return Counter(offered.listening.route for offered in self._room.empty())
+        return Counter(call.listening.route for call in self._room.empty())
 
     def waiting(self, call: Call, change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait; see `CallReports`. A repetition changes nothing."""
@@ -263,58 +262,55 @@ class Dispatcher:
         """Return why a payload of `size` bytes takes no call, None when it does."""
         return message_too_large(size, self._largest) if size > self._largest else None
 
-    def offered(
+    def call_of(
         self, listening: Listening, message: Message, hops: int = 0, delivery: Delivery | None = None
-    ) -> Offered:
-        """Return a message for one event, with the id of the call that it becomes."""
-        return Offered(next(self._ids), listening, message, hops, delivery)
+    ) -> Call:
+        """Return the call of a message for one event, which is not admitted yet; it holds `delivery`."""
+        if delivery is not None:
+            delivery.hold()
+        number = next(self._ids)
+        return Call(number, number, listening, message, hops, self, delivery)
 
-    def refuse(self, offered: Offered, failure: CallError) -> None:
-        """End a message that was not admitted."""
-        self._outcomes.refused(offered, failure)
-        if offered.delivery is not None:
-            offered.delivery.release()
+    def refuse(self, call: Call, failure: CallError) -> None:
+        """End a call that was not admitted."""
+        self._outcomes.refused(call, failure)
+        if call.delivery is not None:
+            call.delivery.release()
 
-    def _take(self, offered: Offered) -> Call | None:
-        """Return the call of a message that is admitted; None when it waits for room, or was refused."""
-        if offered.delivery is not None:
-            offered.delivery.hold()
-        return self._admit(offered)
+    def _admit(self, call: Call) -> bool:
+        """Return whether a call is admitted; else it waits for room, or was refused."""
+        listening, size = call.listening, len(call.message.payload)
+        failure: CallError | None
+        if call.hops >= MAX_HOPS:
+            failure = too_many_hops(MAX_HOPS)
+        elif size > self._largest:
+            failure = message_too_large(size, self._largest)
+        elif listening.lossless and call.delivery is not None:  # whose source bounds what it sends
+            listening.statistics.admit_again(size)
+            return self._keep(call)
+        else:
+            failure = listening.statistics.admit(size)  # those that came before go first
+            if failure is None:
+                return not listening.lossless or self._keep(call)
+            if self._room.accept(call):
+                return False
+        self.refuse(call, failure)
+        return False
 
-    def _admit(self, offered: Offered) -> Call | None:
-        statistics, size = offered.listening.statistics, len(offered.message.payload)
-        if offered.hops >= MAX_HOPS:
-            self.refuse(offered, too_many_hops(MAX_HOPS))
-            return None
-        if (too_large := self.too_large(size)) is not None:
-            self.refuse(offered, too_large)
-            return None
-        if offered.listening.lossless and offered.delivery is not None:  # whose source bounds what it sends
-            statistics.admit_again(size)
-            return self._call(offered)
-        # Those that came before go first.
-        refusal = statistics.admit(size)
-        if refusal is None:
-            return self._call(offered)
-        if not self._room.accept(offered):
-            self.refuse(offered, refusal)
-        return None
-
-    def _call(self, offered: Offered) -> Call | None:
-        """Return the call of a message that is admitted; None when the store is full."""
-        listening, message, delivery = offered.listening, offered.message, offered.delivery
-        key = None
-        if listening.lossless:
-            key = None if delivery is None else delivery.key(listening.name)
+    def _keep(self, call: Call) -> bool:
+        """Set the key of an admitted call of a lossless route; return False when the store is full."""
+        listening = call.listening
+        try:
             if self._store is not None:
-                try:
-                    key = self._store.keep(listening.route, listening.event.name, message, offered.hops, None)
-                except OSError as error:
-                    listening.statistics.withdraw(len(message.payload))
-                    self.refuse(offered, disk_full(error))
-                    return None
-        run = offered.run if key is None else key
-        return Call(offered.run, run, listening, message, offered.hops, self, delivery, key)
+                call.key = self._store.keep(listening.route, listening.event.name, call.message, call.hops, None)
+            elif call.delivery is not None:
+                call.key = call.delivery.key(listening.name)
+        except OSError as error:
+            listening.statistics.withdraw(len(call.message.payload))
+            self.refuse(call, disk_full(error))
+            return False
+        call.run = call.id if call.key is None else call.key
+        return True
 
     def _leave(self, call: Call) -> None:
         """Remove a call that has ended, and admit messages that wait for its room."""
@@ -326,13 +322,13 @@ class Dispatcher:
         admission = statistics.admission
         admission.release(len(call.message.payload))
         while admission.outside and admission.has_room(len(self._room.first(statistics.name).message.payload)):
-            offered = self._room.next(statistics.name)
-            statistics.admit_again(len(offered.message.payload))
-            if next_call := self._call(offered):
-                self._bridges.dispatch((next_call,))
+            following = self._room.next(statistics.name)
+            statistics.admit_again(len(following.message.payload))
+            if not following.listening.lossless or self._keep(following):
+                self._bridges.dispatch((following,))
 
-    def _time_over(self, offered: Offered) -> None:
-        self.refuse(offered, offered.listening.statistics.admission.full(len(offered.message.payload)))
+    def _time_over(self, call: Call) -> None:
+        self.refuse(call, call.listening.statistics.admission.full(len(call.message.payload)))
 
     def _show(self, watched: Watched, payload: bytes) -> None:
         watched.latest = payload

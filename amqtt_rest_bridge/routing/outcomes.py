@@ -1,22 +1,122 @@
 """What becomes of messages and calls: counted, logged, recorded for the admin port, published. The broker's loop alone.
 
 Nothing here decides; the dispatcher does. A publication holds the delivery of its message until it has been published.
+
+Log lines about messages and requests come at most once a second of each kind for each event. The first of a quiet event
+is logged at once; those of the second that follows are counted, and its last one is logged with their number. So a test
+message is seen at once, and a busy route costs a line a second and no formatting.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
-from amqtt_rest_bridge.model import Publication, RunIds
+from amqtt_rest_bridge.masking import masker_of
+from amqtt_rest_bridge.model import ClientEvent, Publication, Route, Run, RunIds
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
-from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Offered, PublisherPort, ReleaseCredits
-from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, EventName, Publishes, ReleaseCredits
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+_QUIET_SECONDS: Final = 1.0
+
+Later = Callable[[float, Callable[[], None]], object]
+"""Call a function on the loop, so many seconds from now."""
+
+
+@dataclass(slots=True, eq=False)
+class _Busy:
+    """What was logged less than a second ago: how many have not been since, and the text of the last of them."""
+
+    unlogged: int = 0
+    text: str = ""
+    arguments: tuple[object, ...] = ()
+    topic: str | None = None
+    run: Run | None = None
+
+
+def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
+    """Call a function later on the running loop."""
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
+def described(route: Route, event: ClientEvent) -> str:
+    """Return a client event's METHOD and server for a log line; never the path, which payloads and secrets fill."""
+    server = "/".join((route.config.base_address or "").split("/", 3)[:3])
+    return f"{event.method} {masker_of(route).address(server)}"
+
+
+class QuietLog:
+    """Write the lines; `runs` makes the ids of calls, `later` is for tests."""
+
+    def __init__(self, runs: RunIds, later: Later = on_this_loop) -> None:
+        self._runs = runs
+        self._later = later
+        self._busy: dict[tuple[int, EventName], _Busy] = {}  # holds an event for a second after its last line
+
+    def note(
+        self,
+        level: int,
+        name: EventName,
+        text: str,
+        *arguments: object,
+        count: int = 1,
+        topic: str | None = None,
+        run: Run | None = None,
+    ) -> None:
+        """Log `count` messages or requests of an event, now or within a second.
+
+        Args:
+            level: Of the line; lines of another level are counted apart.
+            name: The names of the route and the event.
+            text: What became of the last one, as for `log.log`.
+            *arguments: Formatted only when the line is written.
+            count: How many.
+            topic: Of the message, for the end of the line.
+            run: Of the call, for its id at the end of the line.
+        """
+        if not log.isEnabledFor(level):
+            return
+        key = level, name
+        busy = self._busy.get(key)
+        if busy is not None:
+            busy.unlogged += count
+            busy.text, busy.arguments, busy.topic, busy.run = text, arguments, topic, run
+            return
+        self._busy[key] = _Busy()
+        self._write(key, count, _Busy(0, text, arguments, topic, run))
+        self._later(_QUIET_SECONDS, lambda: self._second_over(key))
+
+    def flush(self) -> None:
+        """Write what has only been counted, before the end."""
+        for key, busy in self._busy.items():
+            if busy.unlogged:
+                self._write(key, busy.unlogged, busy)
+                busy.unlogged = 0
+
+    def _second_over(self, key: tuple[int, EventName]) -> None:
+        busy = self._busy[key]
+        if not busy.unlogged:
+            del self._busy[key]
+            return
+        self._write(key, busy.unlogged, busy)
+        busy.unlogged = 0
+        self._later(_QUIET_SECONDS, lambda: self._second_over(key))
+
+    def _write(self, key: tuple[int, EventName], count: int, last: _Busy) -> None:
+        level, (route, event) = key
+        on = "" if last.topic is None else f", message on {loggable(last.topic)}"
+        run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
+        more = f" (the last of {count})" if count > 1 else ""
+        log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +132,7 @@ class Outcomes:
         records: Of the admin port; None where there is none.
     """
 
-    publisher: PublisherPort
+    publisher: Publishes
     statistics: dict[str, RouteStatistics]
     runs: RunIds
     on_health: Callable[[RouteStatistics], None]
@@ -71,19 +171,19 @@ class Outcomes:
             self._report_health(listening.statistics)
         self._publish_failure(call, failure, _no_credits)
 
-    def refused(self, offered: Offered, failure: CallError) -> None:
+    def refused(self, call: Call, failure: CallError) -> None:
         """Note a message that was not admitted: failure payload, status, and a log line a second at most."""
-        listening, message = offered.listening, offered.message
+        listening, message = call.listening, call.message
         self.quiet.note(
             logging.WARNING, listening.name, "refused a message on %s: %s", loggable(message.topic), failure.message,
-            run=offered.run,
+            run=call.run,
         )  # fmt: skip
         if self.records is not None:
-            self.records.refused(listening.name, listening.event, offered.run, message, failure)
+            self.records.refused(listening.name, listening.event, call.run, message, failure)
         if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
             self._report_health(listening.statistics)
-        if offered.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
-            self._publish_failure(offered, failure, None)
+        if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
+            self._publish_failure(call, failure, None)
 
     def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
         """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
@@ -94,7 +194,7 @@ class Outcomes:
         if note(code, message, time.time()):
             self.on_health(statistics)
 
-    def _publish_failure(self, of: Call | Offered, failure: CallError, release_credits: ReleaseCredits | None) -> None:
+    def _publish_failure(self, of: Call, failure: CallError, release_credits: ReleaseCredits | None) -> None:
         """Queue the failure payload of a message, where its event names a topic for it."""
         event, message = of.listening.event, of.message
         topic = failure_topic(event, message)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.model import OverloadPolicy
-from amqtt_rest_bridge.routing.calls import Offered
-from amqtt_rest_bridge.routing.quiet_log import Later, on_this_loop
+from amqtt_rest_bridge.routing.calls import Call
+from amqtt_rest_bridge.routing.outcomes import Later, on_this_loop
 
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
 
@@ -27,64 +27,64 @@ class WaitingRoom:
 
     def __init__(
         self,
-        refuse: Callable[[Offered], None],
+        refuse: Callable[[Call], None],
         monotonic: Callable[[], float] = time.monotonic,
         later: Later = on_this_loop,
     ) -> None:
         self._refuse = refuse
         self._monotonic = monotonic
         self._later = later
-        self._queues: dict[str, deque[Offered]] = {}
+        self._queues: dict[str, deque[Call]] = {}
 
-    def accept(self, offered: Offered) -> bool:
+    def accept(self, call: Call) -> bool:
         """Queue a message; return False where its route does not wait, or its queue is full."""
-        statistics = offered.listening.statistics
+        statistics = call.listening.statistics
         admission = statistics.admission
         if admission.policy is not OverloadPolicy.BALANCED or not admission.timeout:
             return False
         queue = self._queues.get(statistics.name)
         # Decision: as many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
-        if queue is not None and not admission.may_wait(len(queue), len(offered.message.payload)):
+        if queue is not None and not admission.may_wait(len(queue), len(call.message.payload)):
             return False
-        if offered.since is None:
-            offered.since = self._monotonic()
+        if call.since is None:
+            call.since = self._monotonic()
         if queue is None:
             queue = self._queues[statistics.name] = deque()
             self._watch(admission.timeout, statistics.name, queue)
-        queue.append(offered)
-        admission.wait_outside(1, len(offered.message.payload))
+        queue.append(call)
+        admission.wait_outside(1, len(call.message.payload))
         return True
 
-    def first(self, route: str) -> Offered:
+    def first(self, route: str) -> Call:
         """Return the message of a route that has waited longest."""
         return self._queues[route][0]
 
-    def next(self, route: str) -> Offered:
+    def next(self, route: str) -> Call:
         """Remove and return the message of a route that has waited longest."""
         queue = self._queues[route]
-        offered = queue.popleft()
-        offered.listening.statistics.admission.wait_outside(-1, len(offered.message.payload))
+        call = queue.popleft()
+        call.listening.statistics.admission.wait_outside(-1, len(call.message.payload))
         if not queue:
             del self._queues[route]
-        return offered
+        return call
 
-    def empty(self) -> Iterator[Offered]:
+    def empty(self) -> Iterator[Call]:
         """Remove and return all messages, the oldest of each route first."""
         for route in list(self._queues):
             while route in self._queues:
                 yield self.next(route)
 
-    def send_away(self, offered: Sequence[Offered], refuse: Callable[[Offered], None]) -> None:
+    def send_away(self, call: Sequence[Call], refuse: Callable[[Call], None]) -> None:
         """Refuse messages that have been removed, in their order."""
-        for one in offered[:_AT_ONCE]:
+        for one in call[:_AT_ONCE]:
             refuse(one)
-        if len(offered) > _AT_ONCE:
-            self._later(0, lambda: self.send_away(offered[_AT_ONCE:], refuse))
+        if len(call) > _AT_ONCE:
+            self._later(0, lambda: self.send_away(call[_AT_ONCE:], refuse))
 
-    def _watch(self, seconds: float, route: str, queue: deque[Offered]) -> None:
+    def _watch(self, seconds: float, route: str, queue: deque[Call]) -> None:
         self._later(seconds, lambda: self._expire(route, queue))
 
-    def _expire(self, route: str, queue: deque[Offered]) -> None:
+    def _expire(self, route: str, queue: deque[Call]) -> None:
         for _ in range(_AT_ONCE):
             if self._queues.get(route) is not queue:  # it was emptied, and perhaps filled again, with its own timer
                 return

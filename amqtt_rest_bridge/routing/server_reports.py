@@ -8,9 +8,8 @@ from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import message_too_large, reply_dropped
 from amqtt_rest_bridge.link.frames import Served
-from amqtt_rest_bridge.model import Message, Publication, Route
+from amqtt_rest_bridge.model import Message, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
-from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.route_table import Watching
 from amqtt_rest_bridge.routing.unmatched import Unmatched
@@ -25,26 +24,16 @@ class ServerReports:
         """The topic filters of read events and of replies."""
         self.unmatched = Unmatched()
         """The requests that led to no endpoint."""
+        self.publisher = outcomes.publisher
         self._outcomes = outcomes
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Return how many bytes of payloads wait to be published."""
-        return self._outcomes.publisher.waiting_bytes
 
     def replace(self, routes: Iterable[Route], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Use other routes; for `reads` and `replies` see `Watching.replace`."""
         self._routes = tuple(routes)
         self.unmatched.replace(self._routes)
         self.watching.replace(reads, replies)
-
-    def publish(
-        self, publication: Publication, release_credits: ReleaseCredits, confirm: Confirm | None = None
-    ) -> None:
-        """Publish what a request brought."""
-        self._outcomes.publisher.put(publication, 1, release_credits, confirm)
 
     def served(self, report: Served) -> None:
         """Note what was answered."""

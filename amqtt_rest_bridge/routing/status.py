@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
 from amqtt_rest_bridge.model import OverloadPolicy, Publication
-from amqtt_rest_bridge.routing.calls import PublisherPort
+from amqtt_rest_bridge.routing.calls import Publishes
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.times import rfc3339
 
@@ -17,7 +17,7 @@ STATUS_TOPICS: Final = "$SYS/broker/routes/"
 """What the topics of all status begin with; other publications there are dropped."""
 
 
-class RoutesPublisher(PublisherPort, Protocol):
+class RoutesPublisher(Publishes, Protocol):
     """The publisher of an MQTT side, for results and status."""
 
     def put_status(self, publication: Publication) -> bool:

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.link.admin_frames import NearestEndpoint, UnmatchedPath
 from amqtt_rest_bridge.link.frames import UNMATCHED_PATHS, UnmatchedCount
 from amqtt_rest_bridge.masking import Masker, masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
-from amqtt_rest_bridge.routing.quiet_log import Later, on_this_loop
+from amqtt_rest_bridge.routing.outcomes import Later, on_this_loop
 from amqtt_rest_bridge.spelling import closest
 from amqtt_rest_bridge.topics import loggable
 

@@ -54,7 +54,7 @@ class _Item:
 
 
 class BrokerPublisher:
-    """A queue to the broker; see `routing.calls.PublisherPort`."""
+    """A queue to the broker; see `routing.calls.Publishes`."""
 
     def __init__(self) -> None:
         self._connection: MqttConnection | None = None

@@ -290,7 +290,7 @@ def test_a_large_message_of_many_events_leaves_in_a_frame_for_each() -> None:
         process = BridgeProcess(0, asyncio.get_running_loop(), spawn, 4, rig.server, *[lambda _: None] * 3)
         process.attach()
         rig.dispatcher.offer(Message("in/1", b"x" * (FRAME_BYTES + 1), 0.0))
-        process.dispatch(rig.bridge.calls)
+        process.calls.dispatch(rig.bridge.calls)
         bridge = BridgeEnd(theirs[0])
         frames = await received(bridge, 5)
         assert [len(frame.calls) for frame in frames if isinstance(frame, Calls)] == [1] * 5

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from amqtt_rest_bridge.model import Message, Route
-from amqtt_rest_bridge.processes.read_ahead import READ_AHEAD_BYTES, ReadAhead
+from amqtt_rest_bridge.processes.bridge_calls import READ_AHEAD_BYTES, ReadAhead
 from amqtt_rest_bridge.routing.calls import Call, CallPlace
 from tests.support.dispatching import Rig, route
 

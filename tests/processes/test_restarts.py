@@ -90,7 +90,7 @@ def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_
         client = host.client("out")
         client.publish("in/1", b"lost")
         assert gate.entered.get(timeout=SECONDS).body == b"lost"
-        busy = next(index for index, bridge in enumerate(host.bridges) if bridge.calls)
+        busy = next(index for index, bridge in enumerate(host.bridges) if bridge.calls.open)
         with spawning.failing():
             kill(host, busy)
             client.publish("in/1", b"1")  # while its process is away
@@ -98,7 +98,7 @@ def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_
         eventually(lambda: host.bridges[busy].ready, "not started again")
         client.publish("in/1", b"2")
         assert gate.entered.get(timeout=SECONDS).body == b"1"
-        assert len(host.bridges[busy].calls) == 2, "two processes have calls of one topic"
+        assert len(host.bridges[busy].calls.open) == 2, "two processes have calls of one topic"
         gate.open.set()
         assert client.messages(2) == [("out", b"1"), ("out", b"2")]
 
@@ -143,7 +143,7 @@ def test_a_bridge_process_that_answers_no_ping_is_killed_and_started_again(
             eventually(lambda: bridge._unanswered == 0, "a ping is not answered")
         os.kill(bridge.pid, signal.SIGSTOP)
         client.publish("in/1", b"1")
-        eventually(lambda: bridge.calls, "the call is not dispatched")
+        eventually(lambda: bridge.calls.open, "the call is not dispatched")
         for _ in range(7):
             host.wait(ping())
         assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
@@ -241,13 +241,13 @@ def test_what_a_dead_process_held_moves_a_little_in_each_iteration_of_the_broker
         for number in range(count):
             client.publish("in/1", b"%03d " % number + b"x" * (size - 4))
         dead = host.bridges[0]
-        eventually(lambda: len(dead.calls) == count, "they are not with the bridge process")
+        eventually(lambda: len(dead.calls.open) == count, "they are not with the bridge process")
 
         def moved() -> int:
             """Count the messages that have ended, or are with the next process."""
             (bridge,) = host.bridges
             outstanding = host.plugin.service.statistics["R"].admission.outstanding
-            return count - outstanding + len(bridge.calls) * (bridge is not dead)
+            return count - outstanding + len(bridge.calls.open) * (bridge is not dead)
 
         async def watch() -> list[int]:
             steps = [0]

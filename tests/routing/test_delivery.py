@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Offered
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from tests.support.dispatching import Rig, route
 
@@ -154,7 +154,7 @@ def test_a_refused_message_is_acknowledged_when_its_failure_is_published(
 
 
 def test_a_message_that_waits_for_room_is_held_until_it_is_refused_or_its_call_ends() -> None:
-    def room(refuse: Callable[[Offered], None]) -> WaitingRoom:
+    def room(refuse: Callable[[Call], None]) -> WaitingRoom:
         return WaitingRoom(refuse, lambda: 0.0, lambda _seconds, _call: None)
 
     rig = Rig(room=room)

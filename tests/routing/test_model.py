@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
-from amqtt_rest_bridge.processes.read_ahead import ReadAhead
-from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName, Offered
+from amqtt_rest_bridge.processes.bridge_calls import ReadAhead
+from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.clock import Clock
@@ -113,7 +113,7 @@ class Model(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock, self.store = Clock(), Store()
 
-        def room(refuse: Callable[[Offered], None]) -> WaitingRoom:
+        def room(refuse: Callable[[Call], None]) -> WaitingRoom:
             return WaitingRoom(refuse, self.clock, self.clock.later)
 
         self.rig = Rig(None if self.is_worker else self.store, room, QUEUE_BYTES)

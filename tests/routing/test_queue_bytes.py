@@ -8,7 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, Offered
+from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig, route
@@ -147,7 +147,7 @@ def test_however_a_call_ends_its_bytes_are_free_again(end: Callable[[Rig, Call],
 def test_messages_wait_for_room_in_bytes_and_their_bytes_are_bounded_too() -> None:
     clock = Clock()
 
-    def room(refuse: Callable[[Offered], None]) -> WaitingRoom:
+    def room(refuse: Callable[[Call], None]) -> WaitingRoom:
         return WaitingRoom(refuse, clock, clock.later)
 
     rig = Rig(room=room)

@@ -7,8 +7,8 @@ import pytest
 
 from amqtt_rest_bridge.model import ClientEvent, Method, RestApiConfig, Route, RunIds
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
-from amqtt_rest_bridge.routing import quiet_log
-from amqtt_rest_bridge.routing.quiet_log import QuietLog, described
+from amqtt_rest_bridge.routing import outcomes as quiet_log
+from amqtt_rest_bridge.routing.outcomes import QuietLog, described
 from amqtt_rest_bridge.times import LineLimit
 from tests.support.clock import Clock
 

@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
-from amqtt_rest_bridge.routing.calls import Call, Offered
+from amqtt_rest_bridge.routing.calls import Call
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig as DispatcherRig
@@ -21,7 +21,7 @@ class Rig(DispatcherRig):
         self.clock = Clock()
         super().__init__(room=self._room)
 
-    def _room(self, refuse: Callable[[Offered], None]) -> WaitingRoom:
+    def _room(self, refuse: Callable[[Call], None]) -> WaitingRoom:
         return WaitingRoom(refuse, self.clock, self.clock.later)
 
     def use(  # type: ignore[override]

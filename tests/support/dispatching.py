@@ -16,10 +16,9 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
-from amqtt_rest_bridge.routing.calls import Call, Offered, Store, has_room
+from amqtt_rest_bridge.routing.calls import Call, Store, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.routing.outcomes import Outcomes
-from amqtt_rest_bridge.routing.quiet_log import QuietLog
+from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.room import WaitingRoom
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
@@ -89,7 +88,7 @@ class Rig:
     def __init__(
         self,
         store: Store | None = None,
-        room: Callable[[Callable[[Offered], None]], WaitingRoom] = WaitingRoom,
+        room: Callable[[Callable[[Call], None]], WaitingRoom] = WaitingRoom,
         queue_bytes: int = 1 << 40,
         max_message_bytes: int = 4 << 20,
     ) -> None:
