@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.documents.decisions import WRITTEN_HERE, decisions
+from tests.documents.flow import FILE, svg
 from tests.support.documents import PAGES, RECIPES, REFERENCE, ROOT, anchors, links, page, section
 
 INDEX = page("amqtt_rest_bridge/README.md")
@@ -67,3 +68,16 @@ def test_decisions_are_sentences_beside_their_rules() -> None:
 @pytest.mark.parametrize("name", ROOMS)
 def test_no_page_keeps_its_decisions_apart(name: str) -> None:
     assert not re.search(r"^#+ .*(silent|[Dd]ecisions)", page(name), re.MULTILINE)
+
+
+def test_the_drawing_of_the_first_page_is_what_the_product_draws() -> None:
+    assert FILE.read_text(encoding="utf-8") == svg(), "python -m tests.documents.flow writes it"
+    assert f"]({FILE.relative_to(ROOT)})" in page("README.md").partition("\n## ")[0]
+
+
+def test_the_first_page_is_a_tutorial_of_1000_words() -> None:
+    assert len(page("README.md").split()) <= 1000
+
+
+def test_the_changes_are_what_a_user_must_know() -> None:
+    assert len(page("CHANGELOG.md").split()) <= 400
