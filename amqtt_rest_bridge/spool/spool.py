@@ -58,7 +58,6 @@ _REPAIRS: Final = 4  # tries to open a file: as it is, in the reserve, salvaged,
 _PART: Final = 10  # removals in one commit while the disk is full
 _SQLITE_BUSY, _SQLITE_READONLY, _SQLITE_CORRUPT = 5, 8, 11
 _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool holds is kept"
-_LARGE_LOG: Final = 64 << 20  # bytes
 _BUSY_SECONDS: Final = 0.1  # another program's transaction may block the broker's loop this long at most
 
 
@@ -69,12 +68,17 @@ class SpoolFullError(OSError):
 class Spool:
     """The open file. Every method blocks for one small disk operation at most.
 
+    Args:
+        path: Of the file; SQLite's other files lie beside it.
+        large_log: Bytes; a larger write-ahead log is restarted at a checkpoint.
+
     Raises:
         ConfigurationError: The file is damaged, cannot be written, is used by another broker, or comes from a newer
             version of this package.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, large_log: int = 64 << 20) -> None:
+        self._large_log = large_log
         self._ids: dict[str, int] = {}  # of the calls on disk, by key
         self._forgotten: dict[str, None] = {}
         self._permitted: dict[str, None] = {}
@@ -179,7 +183,7 @@ class Spool:
         """Finish a checkpoint: restart a large log, measure the room on the disk, see whether a fault is over."""
         self._cramped = False
         with contextlib.suppress(OSError, sqlite3.Error):
-            if Path(f"{self._path}-wal").stat().st_size > _LARGE_LOG:
+            if Path(f"{self._path}-wal").stat().st_size > self._large_log:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._room.settle(checkpointed=self._checkpointed)
             if self.trouble is not None and not self._room.tight:

@@ -261,7 +261,6 @@ def test_a_route_does_not_publish_on_status_topics_either(target: Recorder) -> N
 def test_a_will_that_a_slow_acl_keeps_waiting_is_sent_with_its_own_topic(
     host: Host, target: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.repairs.connections._TAKE_OVER_SECONDS", 0.1)
     ask, asked, may = Rights.topic_filtering, threading.Event(), threading.Event()
 
     async def slow(
