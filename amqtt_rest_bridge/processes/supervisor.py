@@ -34,10 +34,12 @@ class Supervisor:
 
     Args:
         tell: Called with a sentence when the bridge breaks, and with None when it has recovered.
+        backoff: When a task that ended is started again; by default `BACKOFF`.
     """
 
-    def __init__(self, tell: Callable[[str | None], None]) -> None:
+    def __init__(self, tell: Callable[[str | None], None], backoff: Backoff | None = None) -> None:
         self._tell = tell
+        self._backoff = backoff or BACKOFF
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing: dict[str, str] = {}  # why, by the names of the tasks that keep failing
         self._broken = asyncio.Event()
@@ -71,14 +73,14 @@ class Supervisor:
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             started = loop.time()
-            steady = loop.call_later(BACKOFF.steady, self._recover, name)
+            steady = loop.call_later(self._backoff.steady, self._recover, name)
             error = await _failure_of(work)
             steady.cancel()
             if once and error is None:
                 self._recover(name)
                 return
-            failures = BACKOFF.count(failures, loop.time() - started)
-            delay = BACKOFF.delay(failures)
+            failures = self._backoff.count(failures, loop.time() - started)
+            delay = self._backoff.delay(failures)
             log.error("the task %s ended; it is started again in %.1f s", name, delay, exc_info=error)
             if failures == MOST_FAILURES:
                 self._give_up(name, error)

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin import pages
 from amqtt_rest_bridge.admin.records import MOST_FOLLOWERS
 from tests.support.admin_client import admin_of, client_route, server_route
 from tests.support.browser import Page
@@ -215,10 +214,7 @@ def test_a_browser_without_shared_workers_has_one_stream_for_each_page(host: Hos
 
 
 @pytest.mark.chromium
-def test_what_is_not_ready_and_which_routes_there_are_changes_live(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.1)
+def test_what_is_not_ready_and_which_routes_there_are_changes_live(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "a.lot"
     path.write_text(server_route("Kept") + client_route("http://127.0.0.1:9", name="Gone"))
     running = Host(configuration(path, admin_port=0, reload_seconds=0.02))
@@ -242,8 +238,7 @@ def test_what_is_not_ready_and_which_routes_there_are_changes_live(
 
 
 @pytest.mark.chromium
-def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "CHANGE_SECONDS", 0.1)
+def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page) -> None:
     guarded = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
     with hosting(guarded, admin_port=0) as host:
         page.open(url(host))

@@ -23,14 +23,9 @@ from tests.support.http_recorder import recording
 from tests.support.waiting import eventually
 
 
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001))
-
-
 @contextlib.asynccontextmanager
 async def supervising(told: list[str | None]) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(told.append)
+    supervisor = Supervisor(told.append, Backoff(0.0001))
     yield supervisor
     await supervisor.stop()
 
@@ -82,12 +77,10 @@ def test_a_task_that_keeps_failing_breaks_the_bridge_and_is_tried_on(caplog: pyt
     assert "the bridge is broken" in caplog.text
 
 
-def test_a_broken_bridge_that_runs_on_has_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001, steady=0.2))
-
+def test_a_broken_bridge_that_runs_on_has_recovered() -> None:
     async def main() -> None:
         told: asyncio.Queue[str | None] = asyncio.Queue()
-        supervisor = Supervisor(told.put_nowait)
+        supervisor = Supervisor(told.put_nowait, Backoff(0.0001, steady=0.2))
         supervisor.keep("working", Work(*[ValueError("wrong")] * MOST_FAILURES).run)
         assert await told.get() is not None
         assert await told.get() is None
@@ -167,6 +160,7 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatc
         raise RuntimeError("the disk is gone")
 
     monkeypatch.setattr(Reloader, "run", fails)
+    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001))
     routes = """DEFINE ROUTE R WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
