@@ -13,6 +13,7 @@ import pytest
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.link.frames import Results, ToBroker
+from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
 from amqtt_rest_bridge.routing.status import StatusReporter
@@ -200,17 +201,15 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
 def test_a_frame_that_cannot_be_taken_costs_the_bridge_process_and_not_its_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+    take, taken = BridgeCalls.handle, [0]
 
-    take, taken = BridgeProcess._handle, [0]
-
-    def fails_once(bridge: BridgeProcess, frame: ToBroker) -> None:
+    def fails_once(calls: BridgeCalls, frame: ToBroker) -> None:
         if isinstance(frame, Results) and not taken[0]:
             taken[0] = 1
             raise RuntimeError("an odd frame")
-        take(bridge, frame)
+        take(calls, frame)
 
-    monkeypatch.setattr(BridgeProcess, "_handle", fails_once)
+    monkeypatch.setattr(BridgeCalls, "handle", fails_once)
     with recording() as target:
         routes = f"""DEFINE ROUTE R WITH TYPE REST_API
             ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
