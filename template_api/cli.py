@@ -5,12 +5,13 @@ standard output, errors to standard error. A command imports the rooms that it n
 """
 
 import functools
+import inspect
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,15 +19,13 @@ import typer
 
 from template_api import __version__
 from template_api.config import (
-    DEFAULT_DATABASE_URL,
-    DEFAULT_HOST,
-    DEFAULT_PORT,
     DEFAULT_THREADS,
-    ENVIRONMENT_PREFIX,
     MOST_THREADS,
     Settings,
-    environment_settings,
-    port_number,
+    option_of,
+    read_settings,
+    row_of,
+    variable_of,
 )
 from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
@@ -42,12 +41,9 @@ A first try, with the sample library:
   template-api serve
   curl 'http://127.0.0.1:8000/api/search?q=webhook'
 """
-_SERVE_EPILOG = f"""\
-Each of the first six options can also be set by an environment variable: {ENVIRONMENT_PREFIX}HOST,
-{ENVIRONMENT_PREFIX}PORT, {ENVIRONMENT_PREFIX}DATABASE_URL, {ENVIRONMENT_PREFIX}LIBRARY, {ENVIRONMENT_PREFIX}BASE_URL,
-{ENVIRONMENT_PREFIX}INDEX_DIR.
-An option overrides its variable. Put a database URL with a password into the variable: options are visible to other
-users of the machine.
+_SERVE_EPILOG = """\
+An option overrides its environment variable. Put a database URL with a password into the variable: options are visible
+to other users of the machine.
 
 --host 0.0.0.0 opens the API to the network.
 
@@ -81,23 +77,17 @@ gives another one than before.
 Exit status: 0 done, 1 a template or the library was not found, 2 usage.
 """
 
-_DATABASE = f"sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME (default {DEFAULT_DATABASE_URL})"
-DatabaseUrl = Annotated[str | None, typer.Option(metavar="URL", help=_DATABASE)]
+
+def _option(setting: "Field[Any]") -> Any:
+    """Return the option of a setting: what its row says."""
+    row = row_of(setting)
+    text = f"{row.meaning} (default: {row.absent or setting.default})  [env var: {variable_of(setting)}]"
+    return typer.Option(option_of(setting), metavar="N" if row.high else "TEXT", help=text.replace("`", ""))
+
+
+_OPTIONS = {one.name: Annotated[str | None, _option(one)] for one in fields(Settings)}
+DatabaseUrl = Annotated[str | None, _option(next(one for one in fields(Settings) if one.name == "database_url"))]
 Slugs = Annotated[list[str], typer.Argument(metavar="SLUG", help="slug or id of a template")]
-Host = Annotated[str | None, typer.Option(metavar="HOST", help=f"address to listen on (default {DEFAULT_HOST})")]
-Port = Annotated[
-    str | None, typer.Option(metavar="PORT", help=f"port to listen on; 0 takes a free one (default {DEFAULT_PORT})")
-]
-Library = Annotated[
-    str | None, typer.Option(metavar="PATH", help="folder or .jsonl file to import first, when the database is empty")
-]
-BaseUrl = Annotated[
-    str | None, typer.Option(metavar="URL", help="public address, for the url of templates (default http://HOST:PORT)")
-]
-IndexDir = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="folder to keep the search index in (default template-api in the user's cache)"),
-]
 Threads = Annotated[int, typer.Option(metavar="N", help=f"requests answered at once, 1 to {MOST_THREADS}")]
 AccessLog = Annotated[
     str | None, typer.Option(metavar="FILE", help="write one line of JSON a request to FILE, - for standard output")
@@ -172,27 +162,28 @@ def _shared_options(_version: Annotated[bool, Version] = False) -> None:
     """Accept the options of `template-api` itself."""
 
 
+def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
+    """Add an option for each setting to a command."""
+    own = [one for one in inspect.signature(run).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    options = [own[0].replace(name=name, default=None, annotation=option) for name, option in _OPTIONS.items()]
+    run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]  # which typer reads
+    return run
+
+
+@_with_settings
 def serve_library(
-    host: Host = None,
-    port: Port = None,
-    database_url: DatabaseUrl = None,
-    library: Library = None,
-    base_url: BaseUrl = None,
-    index_dir: IndexDir = None,
     threads: Threads = DEFAULT_THREADS,
     access_log: AccessLog = None,
     log_level: LogLevel = "INFO",
     socket_fd: Descriptor = None,  # these two are what a supervisor hands over, see serving/supervisor.py
     link_fd: Descriptor = None,
+    **settings: str | None,
 ) -> int:
     """Serve until a signal."""
     from template_api.serving import service
 
     logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
-    settings = _settings(
-        host=host, port=port, database_url=database_url, library=library, base_url=base_url, index_dir=index_dir
-    )
-    service.serve(settings, service.Options(threads, access_log, socket_fd, link_fd))
+    service.serve(read_settings(settings, os.environ), service.Options(threads, access_log, socket_fd, link_fd))
     return 0
 
 
@@ -208,7 +199,7 @@ def import_paths(
     from template_api.library import import_templates
     from template_api.progress import Progress
 
-    url = _settings(database_url=database_url).database_url
+    url = read_settings({"database_url": database_url}, os.environ).database_url
     readings: list[Reading] = []
 
     def observe(reading: "Reading") -> None:
@@ -246,7 +237,7 @@ def state_command(status: Status) -> Callable[..., int]:
     def run(templates: Slugs, database_url: DatabaseUrl = None) -> int:
         from template_api.library import require_database, set_status
 
-        url = _settings(database_url=database_url).database_url
+        url = read_settings({"database_url": database_url}, os.environ).database_url
         require_database(url)
         failed = False
         for name in templates:
@@ -270,7 +261,7 @@ def list_templates(
     """Print the templates, one a line."""
     from template_api.library import listed_templates, require_database
 
-    url = _settings(database_url=database_url).database_url
+    url = read_settings({"database_url": database_url}, os.environ).database_url
     require_database(url)
     for template in listed_templates(url, status):
         if as_json:
@@ -281,12 +272,3 @@ def list_templates(
             name = template.slug or template.id
             print(f"{template.status:<10}{day:<12}{template.difficulty or '-':<14}{name:<40} {title}")
     return 0
-
-
-def _settings(**options: str | None) -> Settings:
-    """Return the settings of the environment and of the options that are set; an option overrides its variable."""
-    given = environment_settings(os.environ)
-    for name, value in options.items():
-        if value is not None:
-            given[name] = port_number(value, "--port") if name == "port" else value
-    return Settings(**given)  # type: ignore[arg-type]  # the values' types follow their names

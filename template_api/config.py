@@ -1,43 +1,114 @@
-"""The settings of the API and their checks. Pure but for the environment that is handed in; no database is touched."""
+"""The settings of the API, one row each: the plugin's class, the options and variables of `serve`, the README's table.
+
+Pure but for `Settings.setting_faults`, which looks at files, and for the environment that is handed in.
+"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, asdict, dataclass, field, fields
+from typing import Any
 from urllib.parse import urlsplit
 
 from template_api.errors import SettingsError
 
-ENVIRONMENT_PREFIX = "TEMPLATE_API_"
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8000
-DEFAULT_DATABASE_URL = "sqlite:///template-library.db"
 DEFAULT_THREADS = 4  # measured: 16 are slower than 4, as they take the interpreter from each other
 MOST_THREADS = 64
-_HIGHEST_PORT = 65535
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound
+
+SettingFault = tuple[tuple[str, ...], str]
+"""The names of the settings that a fault is about, and what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of `template-api serve` and of the broker's plugin.
+class Row:
+    """What there is to know of a setting beside its name, type and default.
 
-    `base_url` None means: made from the host and the port that was bound. `index_dir` None means: the user's cache
-    folder.
-
-    Raises:
-        SettingsError: a value cannot be used.
+    `absent` is what holds without a value; `high` is the largest number, 0 the least.
     """
 
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
-    database_url: str = DEFAULT_DATABASE_URL
-    library: str | None = None
-    base_url: str | None = None
-    index_dir: str | None = None
+    meaning: str
+    example: str
+    absent: str = ""
+    high: int = 0
 
-    def __post_init__(self) -> None:
+
+def _setting(default: Any, meaning: str, example: str, absent: str = "", high: int = 0) -> Any:
+    return field(default=default, metadata={"row": Row(meaning, example, absent, high)})
+
+
+def row_of(setting: "Field[Any]") -> Row:
+    """Return the row of a field of `Settings`."""
+    row: Row = setting.metadata["row"]
+    return row
+
+
+def option_of(setting: "Field[Any]") -> str:
+    """Return the option of `serve` that sets it."""
+    return f"--{setting.name.replace('_', '-')}"
+
+
+def variable_of(setting: "Field[Any]") -> str:
+    """Return the environment variable that sets it."""
+    return f"TEMPLATE_API_{setting.name.upper()}"
+
+
+@dataclass
+class Settings:
+    """Settings of `template-api serve` and of the broker's plugin."""
+
+    host: str = _setting("127.0.0.1", "address to listen on; `0.0.0.0` opens it to the network", "192.168.1.10")
+    port: int = _setting(
+        8000, "port to listen on; 0 takes a free one: `TemplateApiPlugin.bound_port`, or the line that `serve` logs",
+        "8080", high=65535,
+    )
+    database_url: str = _setting(
+        "sqlite:///template-library.db", "`sqlite:///FILE` or `postgresql+psycopg://USER:PASSWORD@HOST/NAME`",
+        "sqlite:////var/lib/templates.db",
+    )  # fmt: skip
+    library: str | None = _setting(
+        None, "folder or `.jsonl` file to import when the database is empty", "conf/library", "none"
+    )
+    base_url: str | None = _setting(
+        None, "public address; templates without a `url` of their own get `{base_url}/api/templates/{slug}`",
+        "https://library.example", "`http://{host}:{port}`",
+    )  # fmt: skip
+    index_dir: str | None = _setting(
+        None, "folder to keep the search index in", "/var/cache/templates",
+        "`template-api` in the user's cache folder",
+    )  # fmt: skip
+
+    def value_faults(self) -> Iterator[SettingFault]:
+        """Return what is wrong with the values; database, library and index are not looked at."""
+        for one in fields(self):
+            value, high = getattr(self, one.name), row_of(one).high
+            if isinstance(value, int) and not 0 <= value <= high:
+                yield (one.name,), f"{one.name} must be a whole number from 0 to {high}, not {value}"
+        if not self.host.strip():
+            yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
         if not self.database_url.strip():
-            raise SettingsError("database_url must not be empty; write for example sqlite:///template-library.db")
-        for _, message in setting_faults(self.host, self.port, self.base_url):
+            yield ("database_url",), "database_url must not be empty; write for example sqlite:///template-library.db"
+        if self.base_url is None:
+            return
+        try:
+            parts = urlsplit(self.base_url)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
+        except ValueError:
+            usable = False
+        if not usable or any(character.isspace() for character in self.base_url):
+            yield ("base_url",), f"base_url must be an address such as https://library.example, not {self.base_url!r}"
+
+    def setting_faults(self) -> Iterator[SettingFault]:
+        """Return what would stop the start, places included; writes nothing, connects to nothing.
+
+        `rest-bridge serve --check` asks this of each plugin that it can ask.
+        """
+        yield from self.value_faults()
+        from template_api.library import place_faults  # brings SQLAlchemy, which only the check needs here
+
+        yield from place_faults(self.database_url, self.library, self.index_dir)
+
+    def check(self) -> None:
+        """Raise `SettingsError` for the first value that cannot be used."""
+        for _, message in self.value_faults():
             raise SettingsError(message)
 
     def public_url(self, bound_port: int) -> str:
@@ -49,55 +120,27 @@ class Settings:
 
     def environment(self, base_url: str) -> dict[str, str]:
         """Return these settings as variables for a child process: other users can read its command line."""
-        variables = {
-            "HOST": self.host,
-            "PORT": str(self.port),
-            "DATABASE_URL": self.database_url,
-            "LIBRARY": self.library or "",
-            "BASE_URL": base_url,
-            "INDEX_DIR": self.index_dir or "",
-        }
-        return {ENVIRONMENT_PREFIX + name: value for name, value in variables.items()}
+        values = asdict(self) | {"base_url": base_url}
+        return {variable_of(one): str(values[one.name] or "") for one in fields(self)}
 
 
-def environment_settings(environment: Mapping[str, str]) -> dict[str, str | int]:
-    """Return the settings that environment variables set; an empty variable sets none.
+def read_settings(options: Mapping[str, str | None], environment: Mapping[str, str]) -> Settings:
+    """Return the settings that options and variables set; an option overrides its variable, an empty one sets none.
 
     Raises:
-        SettingsError: TEMPLATE_API_PORT is not a whole number.
+        SettingsError: a value cannot be used; the message names the option or variable of a number.
     """
-    given: dict[str, str | int] = {}
-    for name in ("host", "port", "database_url", "library", "base_url", "index_dir"):
-        variable = ENVIRONMENT_PREFIX + name.upper()
-        value = environment.get(variable, "").strip()
-        if value:
-            given[name] = port_number(value, variable) if name == "port" else value
-    return given
-
-
-def port_number(text: str, name: str = "port") -> int:
-    """Read a port number written in plain digits.
-
-    Raises:
-        SettingsError: it is not one.
-    """
-    if not (text.isascii() and text.isdigit() and int(text) <= _HIGHEST_PORT):
-        raise SettingsError(f"{name} must be a whole number from 0 to {_HIGHEST_PORT}, not {text!r}")
-    return int(text)
-
-
-def setting_faults(host: str, port: int, base_url: str | None) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Return the name of each setting that cannot be used, and why; database, library and index are not looked at."""
-    if not 0 <= port <= _HIGHEST_PORT:
-        yield ("port",), f"port must be a whole number from 0 to {_HIGHEST_PORT}, not {port}"
-    if not host.strip():
-        yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
-    if base_url is None:
-        return
-    try:
-        parts = urlsplit(base_url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
-    except ValueError:
-        usable = False
-    if not usable or any(character.isspace() for character in base_url):
-        yield ("base_url",), f"base_url must be an address such as https://library.example, not {base_url!r}"
+    given: dict[str, Any] = {}
+    for one in fields(Settings):
+        text, source = options.get(one.name), option_of(one)
+        if text is None:
+            text, source = environment.get(variable_of(one), "").strip() or None, variable_of(one)
+        if text is None:
+            continue
+        high = row_of(one).high
+        if one.type is int and not (text.isascii() and text.isdigit() and int(text) <= high):
+            raise SettingsError(f"{source} must be a whole number from 0 to {high}, not {text!r}")
+        given[one.name] = int(text) if one.type is int else text
+    settings = Settings(**given)
+    settings.check()
+    return settings

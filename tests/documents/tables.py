@@ -14,6 +14,7 @@ from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
+from template_api import config
 from tests.support.documents import ROOT
 
 REFERENCE = "amqtt_rest_bridge"
@@ -55,6 +56,20 @@ def _written(setting: "dataclasses.Field[Any]") -> str:
     if setting.default is None:
         return "null"
     return f"`{setting.default}`" if isinstance(setting.default, str) else str(setting.default)
+
+
+def api_table() -> str:
+    """Make the table of the template API's settings."""
+    rows = (
+        (
+            f"`{one.name}`", f"`{config.option_of(one)}`", f"`{config.variable_of(one)}`",
+            row.absent or f"`{one.default}`", row.meaning, f"`{one.name}: {row.example}`",
+        )
+        for one in dataclasses.fields(config.Settings)
+        for row in (config.row_of(one),)
+    )  # fmt: skip
+    head = ("plugin setting", "option of `serve`", "environment variable", "default", "meaning", "example")
+    return _table(head, rows)
 
 
 def placeholder_table() -> str:
@@ -118,6 +133,7 @@ def made() -> Iterator[tuple[str, str, str]]:
         yield "language/README.md", f"`{kind}`", setting_table(kind)
     yield "README.md", "Configuration", plugin_table(Settings)
     yield "worker/README.md", "Settings", plugin_table(WorkerSettings, Settings)
+    yield "../template_api/README.md", "Settings", api_table()
     yield "placeholders/README.md", "Names", placeholder_table()
     yield "bridge/README.md", "Failure codes", failure_table()
     yield "bridge/README.md", "Answers", answer_table()

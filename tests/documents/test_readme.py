@@ -1,7 +1,6 @@
 """The documents' tables are the code's, their links lead somewhere, the tests that they name are there."""
 
 import configparser
-import dataclasses
 import json
 import re
 
@@ -13,7 +12,6 @@ from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
-from template_api import config
 from template_api.errors import ApiError
 from tests.support.documents import ROOT, anchors, codes, page, rows, section
 
@@ -75,16 +73,6 @@ def test_the_template_apis_errors_are_the_codes() -> None:
     table = [row for row in rows(section(API, "Errors")) if row[0].isdigit()]
     listed = {code for row in table for code in codes(row[1]) if code[0] != "/"}
     assert listed == {found.code for found in classes(ApiError)}
-
-
-@pytest.mark.parametrize("field", dataclasses.fields(config.Settings), ids=lambda field: field.name)
-def test_the_template_apis_settings_are_the_codes(field: "dataclasses.Field[object]") -> None:
-    table = section(API, "Settings")
-    (row,) = [row for row in rows(table) if row[0] == f"`{field.name}`"]
-    assert row[1] == f"`--{field.name.replace('_', '-')}`"
-    assert row[2] == f"`TEMPLATE_API_{field.name.upper()}`"
-    if field.default is not None:
-        assert row[3] == f"`{field.default}`"
 
 
 def test_the_two_commands_are_on_the_first_screen() -> None:

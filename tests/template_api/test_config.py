@@ -1,0 +1,19 @@
+"""The settings of the API: what follows from one row each."""
+
+from dataclasses import Field, fields
+from typing import Any
+
+import pytest
+
+from template_api.config import Settings, option_of, read_settings, row_of, variable_of
+
+
+@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+def test_each_setting_is_an_option_and_a_variable_and_its_example_is_accepted(setting: "Field[Any]") -> None:
+    example = row_of(setting).example
+    given = getattr(read_settings({}, {variable_of(setting): example}), setting.name)
+    assert given == getattr(read_settings({setting.name: example}, {variable_of(setting): "x"}), setting.name)
+    assert str(given) == example
+    assert given != setting.default
+    assert getattr(read_settings({}, {variable_of(setting): " "}), setting.name) == setting.default
+    assert option_of(setting).removeprefix("--").replace("-", "_") == setting.name
