@@ -218,9 +218,7 @@ class _BlockReader:
             self._refuse(_HEADERS, node.name.offset, f"{name} is not a block", hint)
             self._loose_headers = self._rest_is_known = True
         elif self._block is not None and any(plain in PARAMETERS[home] for home in homes):
-            self._refuse(
-                _HEADERS, node.offset, f"{name} is a setting, which begins with WITH", f"write WITH {plain}"
-            )
+            self._refuse(_HEADERS, node.offset, f"{name} is a setting, which begins with WITH", f"write WITH {plain}")
             self._skipping = False
             self._read_setting(SettingNode(node.name, node.pieces, node.offset))
         elif not self._loose_headers:

@@ -1,18 +1,23 @@
-"""Values of settings: pieces joined by +, with what GET and `{env.X}`, `{secret.X}` read of the machine.
+"""Settings as written to their values: joined by +, with what GET, `{env.X}` and `{secret.X}` read, and converted.
 
 Blocks for the file of a secret.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from amqtt_rest_bridge.errors import HintedError, on_one_line
+from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.blocks import Block
+from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import Piece, unescape
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.placeholders import Fixed, constants
+from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse
 from amqtt_rest_bridge.system import regular_file
 
 MAX_SECRET_BYTES = 65_536
@@ -193,3 +198,136 @@ def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, def
 def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
     """Return whether a part is the value of a variable or secret, not its default."""
     return isinstance(part, Fixed) and "|" not in part.label
+
+
+_FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
+_READ_BY_GET = re.compile(
+    r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
+    |(?:(?:Bearer|Basic|Token)\s)?(?:\$(?P<brace>\{)?(?P<shell>[A-Z][A-Z0-9_]+)(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
+    re.VERBOSE,
+)
+
+
+class Settings:
+    """The settings of one block: as texts, and converted.
+
+    Everything is converted at once, so that all faults of a block are reported whatever is read. `failed` names
+    the settings that are there but have no usable value, or that an unknown name may have meant.
+    """
+
+    def __init__(self, block: Block, report: Report, environment: Environment) -> None:
+        self.block = block
+        self.report = report
+        self.failed = block.broken | block.guessed
+        self.secrets: set[str] = set()
+        self.in_addresses: set[str] = set()
+        self.texts: dict[str, Value] = {}
+        self.values: dict[str, Any] = {}
+        self.headers: list[tuple[Value, Value]] = []
+        for name, node in block.settings.items():
+            parameter = PARAMETERS[block.kind][name]
+            if parameter.kind is not Kind.HEADERS:
+                self._read(parameter, evaluate(node.pieces, environment, report))
+        for line in block.headers:
+            header = evaluate((line.name,), environment, report)
+            value = evaluate(line.pieces, environment, report)
+            if header is not None and value is not None:
+                _warn_of_unread(f"header {header.shown}", value, report, is_template=True)
+                self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
+                self.headers.append((header, value))
+
+    def _read(self, parameter: Parameter, value: Value | None) -> None:
+        if value is None:
+            self.failed.add(parameter.name)
+            return
+        self.secrets |= value.secrets
+        if parameter.secret:
+            self.secrets |= {value.text, *value.brought_in} - {""}
+        _warn_of_unread(parameter.name, value, self.report, is_template=parameter.kind in _FILLED)
+        try:
+            self.values[parameter.name] = _convert(parameter, value)
+            self.texts[parameter.name] = value
+            if parameter.name in forms.ADDRESSES:
+                self.in_addresses.update(form for text in value.variables for form in forms.address_forms(text))
+        except FormError as refused:
+            self.failed.add(parameter.name)
+            hint = refused.hint and value.hide(refused.hint)
+            self.report.error(value.offset, value.hide(f"{parameter.name} {refused.message}"), hint)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a setting is there or was perhaps meant to be: then it is not missed."""
+        return name in self.block.settings or name in self.failed
+
+    def has(self, name: str) -> bool:
+        """Return whether a setting is certainly there, even if its value cannot be used."""
+        return name in self.block.settings or name in self.block.broken
+
+    def offset(self, name: str) -> int:
+        """Return the offset of a setting's value; that of the block when it has none."""
+        return self.texts[name].offset if name in self.texts else self.block.offset
+
+    def error(self, name: str, message: str, hint: str | None = None) -> None:
+        """Report that a setting cannot be used together with the rest."""
+        self.failed.add(name)
+        if name in self.texts:
+            message = self.texts[name].hide(message)
+            hint = hint and self.texts[name].hide(hint)
+        self.report.error(self.offset(name), message, hint)
+
+    def warning(self, name: str, message: str, hint: str | None = None) -> None:
+        """Report that a setting is not used as was meant."""
+        self.report.warning(self.offset(name), message, hint)
+
+    def warn_of_lone(self, name: str, needed: str) -> None:
+        """Warn of a setting that means nothing without another one that is missing."""
+        if name in self.values and needed not in self:
+            self.warning(name, f"{name} has no effect without {needed}")
+
+    def refuse_lone(self, name: str, needed: str, hint: str | None = None) -> None:
+        """Refuse a setting that cannot be used without another one that is missing."""
+        if self.has(name) and needed not in self:
+            self.error(name, f"{name} is set without {needed}", hint)
+
+    def check_media_type(self, name: str) -> None:
+        """Refuse the value of a setting that is not a media type."""
+        if name in self.texts and not forms.is_media_type(self.texts[name].text):
+            message = f'{name} "{self.texts[name].shown}" is not a media type'
+            self.error(name, message, "as in application/json or text/plain; charset=utf-8")
+
+    def warn_of_unused(self, mode: Mode) -> None:
+        """Warn of settings that mean nothing in a mode."""
+        for name, node in self.block.settings.items():
+            if PARAMETERS[self.block.kind][name].applies not in (Applies.BOTH, Applies(mode)):
+                self.report.warning(node.offset, f"{name} has no effect in {mode} mode")
+
+    def require(self, mode: Mode, hints: dict[str, str | None]) -> bool:
+        """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
+        for name, hint in hints.items():
+            if name not in self:
+                self.report.error(self.block.offset, f"{name} is missing: a {mode} event needs it", hint)
+        return all(name in self.values and name not in self.failed for name in hints)
+
+    def members_of(self, kind: type[Any]) -> dict[str, Any]:
+        """Return the values that a class of the model has a field for: that of RETRY_ON goes to `retry_on`."""
+        usable = ((field.name, field.name.upper()) for field in fields(kind))
+        return {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
+
+
+def _warn_of_unread(name: str, value: Value, report: Report, *, is_template: bool) -> None:
+    """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes."""
+    found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
+    if found is None or (is_template and found["brace"]):  # a misspelt placeholder
+        return
+    what = found["name"] or found["shell"] or found["windows"]
+    source = found["source"] or "ENV"
+    hint = f'write GET {source} "{what}", without quotes around it'
+    report.warning(value.offset, f"{name} is the text that is written here: nothing is read of the environment", hint)
+
+
+def _convert(parameter: Parameter, value: Value) -> object:
+    """Convert a value; refuse placeholders of messages where nothing fills them, but in a password."""
+    may_hold_braces = parameter.kind in _FILLED or (parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS))
+    if not may_hold_braces and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
+        hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
+        raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
+    return forms.convert(parameter, value.text, value.shown)

@@ -1,13 +1,22 @@
-"""Forms of other standards: addresses, endpoints, origins, header names, media types. Pure: text in, text out.
+"""The form of each kind of value, also those of other standards: addresses, endpoints, origins, media types.
 
-What is named `read_` or `check_` raises `FormError` for a text that does not have its form.
+Text in, value out; pure but for a look whether a file is there. What is named `read_` or `check_`, or `convert`, raises
+`FormError` for a text that does not have its form.
 """
 
 import ipaddress
+import os
 import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
 from urllib.parse import quote
 
+from amqtt_rest_bridge import sizes
 from amqtt_rest_bridge.errors import HintedError
+from amqtt_rest_bridge.language.parameters import Kind, Parameter
+from amqtt_rest_bridge.spelling import did_you_mean
+from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 
 class FormError(HintedError):
@@ -247,3 +256,117 @@ def check_header_value(text: str) -> None:
     """Refuse what cannot be the value of a header (RFC 9110 section 5.5)."""
     if has_control(text):
         raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
+
+
+def convert(parameter: Parameter, text: str, shown: str) -> object:
+    """Return the value of a setting; `shown` is its text as a fault may show it."""
+    reader = _READERS.get(parameter.kind)
+    return text if reader is None else reader(parameter, text, shown)
+
+
+_DIGITS = re.compile(r"-?[0-9]{1,12}")
+_WITH_UNIT = re.compile(r"([0-9]{1,9})\s*[A-Za-z]+")
+
+
+def _wrong(parameter: Parameter, shown: str, hint: str | None = None) -> FormError:
+    if hint is None and shown.endswith(","):
+        hint = "leave the comma out"
+    return FormError(f'must be {parameter.allowed}, not "{shown}"', hint)
+
+
+def read_boolean(parameter: Parameter, text: str, shown: str) -> bool:
+    """Return true or false, which may be written in any case."""
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise _wrong(parameter, shown)
+    return value
+
+
+def read_integer(parameter: Parameter, text: str, shown: str) -> int:
+    """Return an integer within the bounds of its setting."""
+    text = text.strip()
+    if not _DIGITS.fullmatch(text) or not parameter.low <= int(text) <= parameter.high:
+        unit = _WITH_UNIT.fullmatch(text)
+        raise _wrong(parameter, shown, f"write {unit[1]}, without a unit" if unit else None)
+    return int(text)
+
+
+def read_size(parameter: Parameter, text: str, shown: str) -> int:
+    """Return the bytes of a size within the bounds of its setting."""
+    size = sizes.read_size(text)
+    if size is None:
+        raise _wrong(parameter, shown, sizes.FORM)
+    if not parameter.low <= size <= parameter.high:
+        bounds = f"from {sizes.size_text(parameter.low)} to {sizes.size_text(parameter.high)}"
+        raise FormError(f"must be {bounds}, not {shown!r}")
+    return size
+
+
+def read_choice(parameter: Parameter, text: str, shown: str) -> str:
+    """Return one of the setting's choices, which may be written in any case."""
+    wanted = text.strip().lower()
+    found = next((choice for choice in parameter.choices if choice.lower() == wanted), None)
+    if found is None:
+        raise _wrong(parameter, shown, did_you_mean(wanted, parameter.choices))
+    return found
+
+
+def read_topic(_: Parameter, text: str, shown: str) -> str:
+    """Return a topic name (MQTT 3.1.1 section 4.7)."""
+    if reason := check_topic_name(text):
+        raise FormError(f'"{shown}" {reason}')
+    return text
+
+
+def read_filter(_: Parameter, text: str, shown: str) -> str:
+    """Return a topic filter (MQTT 3.1.1 section 4.7)."""
+    if reason := check_topic_filter(text):
+        has_wildcard = "+" in text or "#" in text
+        hint = "+ is one whole level, # all that follow, at the end" if has_wildcard else None
+        raise FormError(f'"{shown}" {reason}', hint)
+    if text.startswith("$share/"):
+        raise FormError(f'"{shown}" is a shared subscription, which never matches here', "write the filter alone")
+    return text
+
+
+def read_header_name(_: Parameter, text: str, shown: str) -> str:
+    """Return a name that a setting may give a header."""
+    if not is_token(text):
+        raise FormError(f'"{shown}" is not a header name', "letters, digits and - are safe")
+    if text.lower() in OWN_HEADERS:
+        raise FormError(f'"{shown}" is a header that the connection sets', "choose another name")
+    return text
+
+
+def read_header_value(_: Parameter, text: str, __: str) -> str:
+    """Return the value of a header."""
+    check_header_value(text)
+    return text
+
+
+def read_file(_: Parameter, text: str, shown: str) -> str:
+    """Return the path of a file that is there."""
+    if not os.path.isfile(text):  # noqa: PTH113  # Path.is_file raises for a name that is too long
+        raise FormError(f'"{shown}" is not a file', "relative paths begin at the working directory")
+    return text
+
+
+_READERS: Final[Mapping[Kind, Callable[[Parameter, str, str], object]]] = MappingProxyType(
+    {
+        Kind.BOOLEAN: read_boolean,
+        Kind.INTEGER: read_integer,
+        Kind.SIZE: read_size,
+        Kind.CHOICE: read_choice,
+        Kind.TOPIC: read_topic,
+        Kind.FILTER: read_filter,
+        Kind.HEADER_NAME: read_header_name,
+        Kind.HEADER_VALUE: read_header_value,
+        Kind.FILE: read_file,
+        Kind.ORIGINS: lambda _, text, __: read_origins(text),
+        Kind.TOKENS: lambda _, text, __: read_tokens(text),
+        Kind.DURATION: lambda _, text, __: read_duration(text),
+        Kind.RATE: lambda _, text, __: read_rate(text),
+        Kind.STATUSES: lambda _, text, __: read_statuses(text),
+    }
+)
+"""What reads a value, of kinds that have a form; any text is a value of the others."""

@@ -243,9 +243,7 @@ class _Nodes:
     def _count(self, ast: Any, *, unreadable: bool) -> None:
         self._statements += 1
         self._unreadable += unreadable
-        if self._stopped_at is None and (
-            self._unreadable > MOST_UNREADABLE or self._statements > _MOST_STATEMENTS
-        ):
+        if self._stopped_at is None and (self._unreadable > MOST_UNREADABLE or self._statements > _MOST_STATEMENTS):
             self._stopped_at = _offset(ast)
             ast.parseinfo.tokenizer.stop()
 

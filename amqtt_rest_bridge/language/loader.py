@@ -1,30 +1,33 @@
-"""Route files to the model. Gathers every fault of every file; pure but for reading secrets.
+"""Definitions to routes: each by itself, then what only all files together can tell. Gathers every fault of every file.
 
-It takes 0.5 ms for a line, so it must not run on the broker's loop once the broker serves.
+Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the broker's loop once the broker serves.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
-from typing import Final, Self
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
-from amqtt_rest_bridge.language import forms, written
+from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Definition
-from amqtt_rest_bridge.language.config import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.events import read_event
-from amqtt_rest_bridge.language.parameters import BlockKind
-from amqtt_rest_bridge.language.settings import TypedBlock
+from amqtt_rest_bridge.language.evaluation import Environment, Settings, Value
+from amqtt_rest_bridge.language.loops import find_loops, may_match, published
+from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
+from amqtt_rest_bridge.language.routes import read_config, read_event, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
-from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
-from amqtt_rest_bridge.placeholders import may_match, pattern
-from amqtt_rest_bridge.topics import TopicIndex
+from amqtt_rest_bridge.masking import Masker, is_credential, is_credential_parameter
+from amqtt_rest_bridge.model import ClientEvent, Route, RouteConfig, ServerEvent, SignatureScheme
+from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.secret_search import MASK
 
-_MAX_CYCLES: Final = 50
-_MAX_EDGES: Final = 20_000  # where everything triggers everything, each event's own loop is warned of anyway
+_MASKED_NAMES = ("USERNAME", "SERVER_USERNAME")
+_MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
+_FREE_TEXTS = frozenset(
+    {Kind.STRING, Kind.TEMPLATE, Kind.TOPIC, Kind.TOPIC_TEMPLATE, Kind.FILTER, Kind.ADDRESS, Kind.CONDITION}
+)
+_QUERY_VALUE = re.compile(r"(?<=[?&;])([^=&;]+)=([^&]+)")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,6 @@ class _Placed:
     title: str
     path: str
     places: dict[str, Position]
-
-    @classmethod
-    def of(cls, event: ClientEvent, definition: Definition, block: TypedBlock, report: Report) -> Self:
-        places = {name: report.position(block.offset(name)) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
-        return cls(event, f"{definition.title}, event {event.name}", report.path, places)
 
 
 def load(sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None) -> LoadResult:
@@ -101,9 +99,9 @@ class _Loader:
             message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
             hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
             self.faults.append(Fault(path, position, severity, message, hint))
-        for cycle in _loops([placed.event for placed in self._events]):
+        for cycle in find_loops([placed.event for placed in self._events]):
             first, second = self._events[cycle[0]], self._events[cycle[1]]
-            topics = _topics_of(first.event)
+            topics = published(first.event)
             name = next(name for name in topics if may_match(second.event.source_topic, topics[name]))
             through = ", ".join(self._events[number].title for number in cycle[1:])
             message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
@@ -115,59 +113,49 @@ class _Loader:
             report.error(definition.offset, f"there are two routes {definition.name}", hint)
         route_config, shaping = RouteConfig(), None
         if definition.route_config is not None:
-            shaping = TypedBlock(definition.route_config, report, self._environment)
+            shaping = Settings(definition.route_config, report, self._environment)
             route_config = read_route_config(shaping)
-        events = [TypedBlock(block, report, self._environment) for block in definition.events]
+        events = [Settings(block, report, self._environment) for block in definition.events]
         if definition.config is None:
             if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
                 report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
             return None
-        config_block = TypedBlock(definition.config, report, self._environment)
-        config = read_config(config_block)
-        client_events, server_events = self._read_events(definition, config, config_block, events, report)
-        _warn_of_idle(definition, config, report)
-        warn_of_cleartext(config_block, events)
-        secrets: frozenset[str] = frozenset().union(config_block.secrets, *(event.secrets for event in events))
-        name = definition.name or ""
+        settings = Settings(definition.config, report, self._environment)
+        config, name = read_config(settings), definition.name or ""
+        read = [(event, read_event(event, config, name)) for event in events]
+        for of, event in read:
+            if isinstance(event, ClientEvent):
+                places = {topic: report.position(of.offset(topic)) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
+                self._events.append(_Placed(event, f"{definition.title}, event {event.name}", report.path, places))
+            elif event is not None and "SERVER_PORT" not in settings.failed:
+                self._check_endpoint(event, of, config.server_port)
+        if not config.enable_client and not config.enable_server:
+            hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
+            report.warning(definition.offset, f"{definition.title} does nothing: both modes are off", hint)
+        elif not events and BlockKind.EVENT not in definition.broken:
+            message = f"{definition.title} does nothing: it has no event"
+            report.warning(definition.offset, message, "write ADD EVENT <name>")
+        warn_of_cleartext(settings, events)
+        secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
         return Route(
             name=name,
             config=config,
-            client_events=client_events,
-            server_events=server_events,
+            client_events=tuple(event for _, event in read if isinstance(event, ClientEvent)),
+            server_events=tuple(event for _, event in read if isinstance(event, ServerEvent)),
             route_config=route_config,
             path=report.path,
             position=report.position(definition.offset),
             secrets=secrets,
-            in_addresses=frozenset().union(config_block.in_addresses, *(event.in_addresses for event in events)),
-            definition=written.definition(name, config_block, shaping, events, Masker(secrets)),
+            in_addresses=frozenset().union(settings.in_addresses, *(event.in_addresses for event in events)),
+            definition=write_definition(name, settings, shaping, events, Masker(secrets)),
         )
 
-    def _read_events(
-        self,
-        definition: Definition,
-        config: RestApiConfig,
-        config_block: TypedBlock,
-        blocks: Iterable[TypedBlock],
-        report: Report,
-    ) -> tuple[tuple[ClientEvent, ...], tuple[ServerEvent, ...]]:
-        client_events: list[ClientEvent] = []
-        server_events: list[ServerEvent] = []
-        for block in blocks:
-            event = read_event(block, config, definition.name or "")
-            if isinstance(event, ClientEvent):
-                client_events.append(event)
-                self._events.append(_Placed.of(event, definition, block, report))
-            elif event is not None:
-                server_events.append(event)
-                key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
-                if "SERVER_PORT" not in config_block.failed and (
-                    hint := self._first_place("endpoint", key, block.block, report)
-                ):
-                    shown = block.texts["ENDPOINT"].shown
-                    message = f"{event.method} {shown} on port {config.server_port} is exposed twice"
-                    report.error(block.block.offset, message, hint)
-        return tuple(client_events), tuple(server_events)
+    def _check_endpoint(self, event: ServerEvent, settings: Settings, port: int) -> None:
+        key = (port, event.method, forms.endpoint_shape(event.endpoint))
+        if hint := self._first_place("endpoint", key, settings.block, settings.report):
+            message = f"{event.method} {settings.texts['ENDPOINT'].shown} on port {port} is exposed twice"
+            settings.report.error(settings.block.offset, message, hint)
 
     def _first_place(self, noun: str, key: object, at: Definition | Block, report: Report) -> str | None:
         """Return the hint of what has a name, or an endpoint, that was used before; None for the first use."""
@@ -176,48 +164,73 @@ class _Loader:
         return None if (path, first) == here else f"the first is in {path}:{first.line}:{first.column}"
 
 
-def _warn_of_idle(definition: Definition, config: RestApiConfig, report: Report) -> None:
-    if not config.enable_client and not config.enable_server:
-        hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
-        report.warning(definition.offset, f"{definition.title} does nothing: both modes are off", hint)
-    elif not definition.events and BlockKind.EVENT not in definition.broken:
-        message = f"{definition.title} does nothing: it has no event"
-        report.warning(definition.offset, message, "write ADD EVENT <name>")
+def write_definition(
+    name: str, config: Settings, route_config: Settings | None, events: Iterable[Settings], masker: Masker
+) -> str:
+    """Return the definition of a route in one layout: what is in use, whatever its file says by now.
 
-
-def _loops(events: Sequence[ClientEvent]) -> list[list[int]]:
-    """Return loops through several events, each as their numbers in turn, at most 50.
-
-    Only what surely matches counts: a level that a message fills in is taken for one that no filter names.
+    It reads back as the same route, but for what is masked: secrets are `***`. What GET, `{env.X}` and `{secret.X}`
+    read is named, as it was written.
     """
-    index = TopicIndex([(event.source_topic, number) for number, event in enumerate(events)])
-    followers: dict[int, set[int]] = {}
-    edges = 0
-    for number, event in enumerate(events):
-        found = {other for topic in _topics_of(event).values() for other in index.find(topic)} - {number}
-        edges += len(found)
-        if edges > _MAX_EDGES:
-            return []
-        followers[number] = found
-    return list(_cycles(followers))
+    lines = [f"DEFINE ROUTE {name} WITH TYPE REST_API", "    ADD REST_API_CONFIG", *_settings(config, masker)]
+    if route_config is not None and route_config.texts:
+        lines += ["    ADD ROUTE_CONFIG", *_settings(route_config, masker)]
+    for event in events:
+        lines += [f"    ADD EVENT {event.block.name}", *_settings(event, masker)]
+        lines += ["        WITH HEADERS"] if event.headers else []
+        for header, value in event.headers:
+            shown = _credential(value) if is_credential(header.text) else _value(value, masker)
+            lines.append(f"            ADD {_quoted(header.text)} {shown}")
+    return "\n".join(lines)
 
 
-def _topics_of(event: ClientEvent) -> dict[str, str]:
-    """Return what an event publishes to, by the setting that says so, as `pattern` makes it."""
-    topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
-    return {name: pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
-
-
-def _cycles(followers: dict[int, set[int]]) -> list[list[int]]:
-    found: list[list[int]] = []
-    while len(found) < _MAX_CYCLES:
-        try:
-            TopologicalSorter(followers).prepare()
-        except CycleError as error:
-            cycle: list[int] = error.args[1][:0:-1]  # prepare() names predecessors: turn it round
-            first = cycle.index(min(cycle))
-            found.append(cycle[first:] + cycle[:first])
-            del followers[min(cycle)]
+def _settings(block: Settings, masker: Masker) -> Iterator[str]:
+    for name, value in block.texts.items():
+        parameter = PARAMETERS[block.block.kind][name]
+        if parameter.secret or name in _MASKED_NAMES:
+            is_webhook = block.values.get("SIGNATURE_SCHEME") == SignatureScheme.STANDARD_WEBHOOKS
+            mask = _MASKED_KEY if is_webhook and name == "SIGNATURE_SECRET" else MASK
+            yield f'        WITH {name} "{mask}"'
         else:
-            break
-    return found
+            hides = parameter.kind in _FREE_TEXTS
+            yield f"        WITH {name} {_value(value, masker if hides else None, is_address=name in forms.ADDRESSES)}"
+
+
+def _credential(value: Value) -> str:
+    """Write the value of a header that carries a credential: its scheme, as in Bearer, and placeholders of messages."""
+    text = "".join([part if isinstance(part, str) else MASK for part in value.parts])
+    scheme, space, rest = text.partition(" ")
+    return _quoted(f"{scheme} {_without_literals(rest)}" if space and "{" not in scheme else _without_literals(text))
+
+
+def _without_literals(text: str) -> str:
+    pieces = parse(text, Place.TEXT, Mode.CLIENT).pieces
+    return "".join([MASK if isinstance(piece, str) else piece.written for piece in pieces])
+
+
+def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> str:
+    """Write a value: its strings in quotes, what GET reads by its name, joined by +."""
+    pieces: list[str] = []
+    text = ""
+    for part in value.parts:
+        if isinstance(part, str):
+            shown = part if masker is None else masker.text(part)
+            text += _QUERY_VALUE.sub(_without_credential, shown) if is_address else shown
+        elif part.escaped:
+            text += part.label
+        else:
+            source, _, name = part.label.strip("{}").partition(".")
+            pieces += [_quoted(text)] if text else []
+            pieces.append(f'GET {source.upper()} "{name}"')
+            text = ""
+    return " + ".join(pieces + ([_quoted(text)] if text or not pieces else []))
+
+
+def _without_credential(found: re.Match[str]) -> str:
+    """Mask the value of a query parameter that carries a credential, but for placeholders."""
+    return f"{found[1]}={_without_literals(found[2])}" if is_credential_parameter(found[1]) else found[0]
+
+
+def _quoted(text: str) -> str:
+    quote = "'" if '"' in text and "'" not in text else '"'
+    return quote + text.translate(_ESCAPES).replace(quote, f"\\{quote}") + quote

@@ -1,7 +1,7 @@
 """Placeholders: texts with `{...}`, parsed once at load and filled per message or request. Pure; any thread.
 
 `names` lists the placeholders, `text` parses and fills, `values` reads messages and requests, `escaping` has one rule
-for each place, `matching` finds which filters a topic can match. A value never changes the shape of the text around it.
+for each place. A value never changes the shape of the text around it.
 """
 
 from amqtt_rest_bridge.placeholders.conditions import (
@@ -19,7 +19,6 @@ from amqtt_rest_bridge.placeholders.conditions import (
     predicate,
 )
 from amqtt_rest_bridge.placeholders.escaping import Place, place_of
-from amqtt_rest_bridge.placeholders.matching import may_match, pattern
 from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import (
     Fixed,
@@ -68,9 +67,7 @@ __all__ = [
     "Values",
     "constants",
     "dot_segments",
-    "may_match",
     "parse",
-    "pattern",
     "place_of",
     "predicate",
     "recognise",

@@ -144,6 +144,11 @@ class Placeholder:
     quoted: bool = False
     default: str | None = None
 
+    @property
+    def written(self) -> str:
+        """Return it as it is written, with its braces and default."""
+        return f"{{{self.name}}}" if self.default is None else f"{{{self.name}|{self.default}}}"
+
 
 def recognise(text: str, mode: Mode) -> Placeholder | None:
     """Return the placeholder that a text between braces is in this mode, None when it is none."""

@@ -1,17 +1,20 @@
-"""WHEN settings to conditions: escapes of the file, placeholders, and the types that a comparison can have. Pure.
+"""Texts with placeholders, and conditions (WHEN), parsed and checked for the place that they are used in. Pure.
 
-A fault has the line and column of the term that it concerns.
+A fault of a condition has the line and column of the term that it concerns.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.language.evaluation import Value
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.evaluation import Settings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.language.hints import explain_suspect
-from amqtt_rest_bridge.language.settings import TypedBlock
+from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.placeholders import (
     Combination,
     Comparison,
@@ -21,16 +24,148 @@ from amqtt_rest_bridge.placeholders import (
     JsonNumber,
     Likeness,
     Literal,
+    LoneBackslashError,
     Membership,
     Mode,
     Negation,
     Operand,
     Place,
     Placeholder,
+    PlaceholderText,
     Suspect,
     Test,
+    dot_segments,
+    parse,
     recognise,
+    suspects,
 )
+from amqtt_rest_bridge.topics import check_topic_name
+
+
+def template_of(settings: Settings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
+    """Parse a setting with placeholders; None when it is missing or at fault."""
+    value = settings.texts.get(name)
+    if value is None or name in settings.failed:
+        return None
+    template = read_template(name, value, place, mode, settings.report)
+    if template is None:
+        settings.failed.add(name)
+    return template
+
+
+def read_template(name: str, value: Value, place: Place, mode: Mode, report: Report) -> PlaceholderText | None:
+    """Parse a value with placeholders and check its literal text; None when it is not allowed there.
+
+    `name` is the setting's or header's, for messages.
+    """
+    misspelt = _warn_of_misspelt(value, place, mode, report)
+    try:
+        template = parse(value.parts, place, mode)
+        _check_literal(template, value)
+    except CallError as failed:
+        report.error(value.offset, f"{name}: {failed.message}")
+        return None
+    except LoneBackslashError as error:
+        hint = r"write \\\\ in the file: a backslash of JSON is two, and each of them is two in a string of the file"
+        report.error(value.offset, f"{name} {error}", hint)
+        return None
+    except FormError as refused:
+        report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
+        return None
+    if place is Place.ENDPOINT:  # in server mode it is not a template
+        warn_of_dot_segments(name, _sample(template), value.offset, report)
+    if place is Place.JSON and not misspelt:
+        _warn_of_broken_json(name, template, value, report)
+    return template
+
+
+def _sample(template: PlaceholderText) -> str:
+    """Return the text with any word for each placeholder."""
+    return "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
+
+
+def _check_literal(template: PlaceholderText, value: Value) -> None:
+    sample = _sample(template)
+    if template.place is Place.ENDPOINT:
+        forms.check_client_endpoint(sample)
+    elif template.place is Place.HEADER:
+        forms.check_header_value(sample)
+    elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
+        hint = "a level of the message's topic is {topic.1}, {topic.2}, ..." if set("+#") & set(sample) else None
+        raise FormError(f'"{value.shown}" {reason}', hint)
+
+
+def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None:
+    """Warn of `:id`, `*` and the like in a topic filter or path, which other languages fill or match."""
+    if name != "ENDPOINT" and re.search(r",\s", value.text):
+        report.warning(value.offset, f"{name} is one filter, with the comma in it", "write an event for each filter")
+    for level, written, word in forms.foreign_levels(value.text):
+        if name == "ENDPOINT":
+            if "{" in written or ("<" in written and mode is Mode.CLIENT):
+                continue  # a placeholder or segment; no URL
+            hint = f"write {{{word or 'name'}}} for a segment that may be anything"
+            if mode is Mode.CLIENT and recognise(word, mode):
+                hint = f"did you mean {{{word}}}?"
+            elif mode is Mode.CLIENT:
+                field = f"{{value.json.{word or 'name'}}}"
+                hint = f"write {field} for a field of the payload, {{topic.2}} for a level of the topic"
+            effect = "is sent as it is written" if mode is Mode.CLIENT else "matches only that text"
+            report.warning(value.offset, f"ENDPOINT has the segment {written}, which {effect}", hint)
+            continue
+        hint = f"write + for a level that may be anything; its text is {{topic.{level}}}"
+        if written.startswith("*"):
+            hint = "write + for one level that may be anything, or # at the end for all that follow"
+        report.warning(value.offset, f"{name} has the level {written}, which matches only that text", hint)
+
+
+def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> None:
+    """Warn of a `.` or `..` that is written as a segment: it is sent as it is, and servers differ in what they do."""
+    if dot_segments(path):
+        message = f"{name} has a segment . or ..: it is sent as written, and servers resolve or refuse it"
+        report.warning(offset, message, "write the path that is meant")
+
+
+def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
+    """Warn when the body is not JSON with any values of its placeholders, or with their defaults."""
+    sample = "".join([piece if isinstance(piece, str) else _json_sample(piece) for piece in template.pieces])
+    lines = [line for line in sample.split("\n") if line.strip()]
+    try:
+        if sample and not (len(lines) > 1 and all(map(_is_json, lines))):  # one a line, as application/x-ndjson has it
+            json.loads(sample)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+        hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
+        if '"' not in sample and _is_json(sample.replace("'", '"')):
+            hint = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
+        report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
+
+
+def _json_sample(placeholder: Placeholder) -> str:
+    return "x" if placeholder.quoted else "0" if placeholder.default is None else placeholder.default
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> bool:
+    found = False
+    for piece in value.pieces:
+        if piece.source:
+            continue
+        for suspect in suspects(piece.text, mode):
+            warning = explain_suspect(suspect, place, mode)
+            if warning is not None:
+                report.warning(piece.offset + suspect.offset, *warning)
+                found = True
+    return found
+
+
+# Conditions.
 
 _NAME: Final = "WHEN"
 _CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
@@ -45,16 +180,16 @@ _ANY_TYPE: Final = ("json",)
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
-def read_condition(block: TypedBlock, mode: Mode) -> Condition | None:
+def read_condition(settings: Settings, mode: Mode) -> Condition | None:
     """Read WHEN; None when it is missing or at fault."""
-    value = block.texts.get(_NAME)
-    if value is None or _NAME in block.failed:
+    value = settings.texts.get(_NAME)
+    if value is None or _NAME in settings.failed:
         return None
     try:
-        return _ConditionReader(value, mode).read(block.block.condition)
+        return _ConditionReader(value, mode).read(settings.block.condition)
     except _AtError as fault:
-        block.failed.add(_NAME)
-        block.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
+        settings.failed.add(_NAME)
+        settings.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
         return None
 
 

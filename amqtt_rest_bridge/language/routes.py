@@ -1,0 +1,435 @@
+"""The blocks of a route to the model, and the checks of settings that depend on each other.
+
+Client events send requests; server events publish, read or wait for a reply.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Any
+
+from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.evaluation import Settings, Value
+from amqtt_rest_bridge.language.forms import FormError
+from amqtt_rest_bridge.language.loops import may_match, pattern
+from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.language.templates import (
+    read_condition,
+    read_template,
+    template_of,
+    warn_of_dot_segments,
+    warn_of_foreign,
+)
+from amqtt_rest_bridge.masking import is_credential
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    Method,
+    OverloadPolicy,
+    ResponseFormat,
+    RestApiConfig,
+    RouteConfig,
+    ServerEvent,
+    Signature,
+    SignatureScheme,
+)
+from amqtt_rest_bridge.placeholders import Condition, Fixed, Mode, Place, Placeholder, PlaceholderText, place_of
+from amqtt_rest_bridge.spelling import closest
+from amqtt_rest_bridge.topics import schedule_topic
+
+_LOOPBACK = re.compile(r"http://(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|\Z)")
+_USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
+_OAUTH2 = ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET", "OAUTH2_SCOPE", "OAUTH2_AUDIENCE")
+_BASIC = (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD"))
+_SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
+_ANSWER = ("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
+_NO_CONTENT = (204, 205)  # statuses without a body, RFC 9110 section 15.3
+
+
+# REST_API_CONFIG and ROUTE_CONFIG.
+
+
+def read_config(settings: Settings) -> RestApiConfig:
+    """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
+    client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
+    _check_address(settings, needed=client and settings.has("ENABLE_CLIENT"))
+    settings.check_media_type("DEFAULT_CONTENT_TYPE")
+    settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
+    _check_credentials(settings, client=client, server=server)
+    _check_oauth2(settings, client=client)
+    if settings.values.get("IGNORE_CERT_ERRORS"):
+        message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
+        settings.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
+    settings.refuse_lone("CLIENT_KEY_FILE", "CLIENT_CERT_FILE")
+    settings.refuse_lone("SERVER_TOKEN_HEADER", "SERVER_TOKEN")
+    if not server:
+        for name in filter(settings.values.get, ("ENABLE_CORS", "SERVER_USERNAME", "SERVER_TOKEN")):
+            settings.warning(name, f"{name} has no effect: ENABLE_SERVER is not true")
+    elif "CORS_ORIGINS" in settings.values and not settings.values.get("ENABLE_CORS"):
+        settings.warning("CORS_ORIGINS", "CORS_ORIGINS has no effect: ENABLE_CORS is not true")
+    return RestApiConfig(**settings.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
+
+
+def read_route_config(settings: Settings) -> RouteConfig:
+    """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
+    policy = settings.values.get("OVERLOAD_POLICY", OverloadPolicy.BALANCED)
+    if policy is not OverloadPolicy.BALANCED and settings.has("OVERLOAD_TIMEOUT"):
+        message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
+        settings.warning("OVERLOAD_TIMEOUT", message, "only balanced waits for room")
+    return RouteConfig(**settings.members_of(RouteConfig))
+
+
+def _is_on(settings: Settings, name: str) -> bool:
+    """Return whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
+    if name not in settings.failed:
+        return bool(settings.values.get(name, False))
+    setting = settings.block.settings.get(name)
+    return setting is None or setting.pieces[0].text.strip("'\"").lower() not in ("no", "off", "0", "")
+
+
+def _check_address(settings: Settings, *, needed: bool) -> None:
+    name = "BASE_ADDRESS"
+    if name not in settings and needed:
+        hint = 'as in WITH BASE_ADDRESS "https://api.example.com"'
+        settings.report.error(settings.block.offset, "BASE_ADDRESS is missing: ENABLE_CLIENT is true", hint)
+    elif name in settings.values:
+        try:
+            use_ssl = bool(settings.values.get("USE_SSL", False))
+            address = settings.values[name] = forms.read_address(settings.values[name].strip(), use_ssl=use_ssl)
+            warn_of_dot_segments(name, address, settings.offset(name), settings.report)
+        except FormError as refused:
+            _refuse_url(settings, name, refused)
+
+
+def _refuse_url(settings: Settings, name: str, refused: FormError) -> None:
+    shown = _USER_INFO.sub("***@", settings.texts[name].shown)
+    settings.error(name, f'{name} "{shown}" {refused.message}', refused.hint)
+
+
+def _check_credentials(settings: Settings, *, client: bool, server: bool) -> None:
+    for name in (name for pair in _BASIC for name in pair if name in settings.texts):
+        if forms.has_control(settings.texts[name].text):
+            settings.error(name, f"{name} holds a control character, which a header cannot carry")
+    for user, password in _BASIC:
+        if ":" in settings.values.get(user, ""):  # RFC 7617 section 2
+            settings.error(user, f"{user} holds a colon, which ends the user name in Basic credentials")
+        settings.refuse_lone(user, password, "Basic credentials are made of both")
+        settings.refuse_lone(password, user, "Basic credentials are made of both")
+    if settings.has("AUTHORIZATION") and settings.has("USERNAME") and client:
+        message = "AUTHORIZATION and USERNAME are both set"
+        settings.error("AUTHORIZATION", message, "a request has one Authorization header")
+    asks = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
+    if client and server and settings.has("USERNAME") and not asks:
+        hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
+        message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
+        settings.warning("USERNAME", message, hint)
+    _check_empty(settings, ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _BASIC[0])))
+
+
+def _check_empty(settings: Settings, asked: tuple[str, ...]) -> None:
+    """Refuse credentials that are empty by mistake.
+
+    Decision: a PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
+    """
+    for name in (*_BASIC[0], *_BASIC[1], "AUTHORIZATION"):
+        if name in settings.failed or name not in settings.texts or settings.texts[name].text:
+            continue
+        label = next((part.label for part in settings.texts[name].parts if isinstance(part, Fixed)), None)
+        if label is not None:
+            settings.error(name, f"{name} is empty: {label} holds nothing", "put a value into it")
+        elif name in asked:
+            settings.error(name, f"{name} is empty", "it would admit callers without a password")
+
+
+def _check_oauth2(settings: Settings, *, client: bool) -> None:
+    first = next(filter(settings.has, _OAUTH2), None)
+    if first is None:
+        return
+    for name in _OAUTH2[:3]:
+        settings.refuse_lone(first, name, "the grant needs address, id and secret")
+    for name in filter(settings.has, ("AUTHORIZATION", "USERNAME") if client else ()):
+        settings.error(first, f"{first} and {name} are both set", "a request has one Authorization header")
+    url: str = settings.values.get("OAUTH2_TOKEN_URL", "")
+    try:
+        if "OAUTH2_TOKEN_URL" in settings.values:
+            forms.check_url(url)
+    except FormError as refused:
+        _refuse_url(settings, "OAUTH2_TOKEN_URL", refused)
+        return
+    if url.startswith("http://") and not _LOOPBACK.match(url):
+        message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
+        settings.warning("OAUTH2_TOKEN_URL", message, "write https://")
+
+
+def warn_of_cleartext(settings: Settings, events: Iterable[Settings]) -> None:
+    """Warn of credentials that are sent over plain http to another machine."""
+    address: str = settings.values.get("BASE_ADDRESS", "")  # with the scheme that USE_SSL sets
+    is_faulty = "BASE_ADDRESS" in settings.failed or not _is_on(settings, "ENABLE_CLIENT")
+    if is_faulty or not address.startswith("http://") or _LOOPBACK.match(address):
+        return
+    reason, hint = "anyone on the way can read it", "write https:// in BASE_ADDRESS"
+    if "://" not in settings.texts["BASE_ADDRESS"].text:
+        reason = "BASE_ADDRESS has no scheme and USE_SSL is not true"
+        hint = "write https:// before the address or set USE_SSL"
+    for name, value in _credentials(settings, events):
+        settings.report.warning(value.offset, f"{name} is sent over plain http: {reason}", hint)
+
+
+def _credentials(settings: Settings, events: Iterable[Settings]) -> Iterator[tuple[str, Value]]:
+    """Yield what requests of a route carry as credentials: by its name, or because a secret is in it."""
+    for name in ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET"):
+        if name in settings.texts:
+            yield "the access token" if name == "OAUTH2_CLIENT_SECRET" else name, settings.texts[name]
+    for event in events:
+        for header, value in event.headers:
+            if is_credential(header.text) or value.secrets:
+                yield f"the header {header.shown}", value
+        endpoint, body = event.texts.get("ENDPOINT"), event.texts.get("BODY")
+        if endpoint is not None:
+            query = re.split("[?&]", endpoint.text)[1:]
+            if endpoint.secrets or any(is_credential(item.partition("=")[0]) for item in query):
+                yield "a credential in ENDPOINT", endpoint
+        if body is not None and body.secrets:
+            yield "a secret in BODY", body
+
+
+# EVENT.
+
+
+def read_event(settings: Settings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
+    """Check and build an event of a route; None when it has no mode, or something it needs is missing or at fault.
+
+    With both modes on, an event that messages or its schedule trigger is a client event.
+    """
+    triggered = "SOURCE_TOPIC" in settings or "EVERY" in settings
+    if config.enable_client and (triggered or not config.enable_server):
+        return _read_client_event(settings, config, route)
+    return _read_server_event(settings, config) if config.enable_server else None
+
+
+def _read_client_event(settings: Settings, config: RestApiConfig, route: str) -> ClientEvent | None:
+    values = settings.values
+    settings.warn_of_unused(Mode.CLIENT)
+    if "EVERY" in values and "SOURCE_TOPIC" not in settings:
+        values["SOURCE_TOPIC"] = schedule_topic(route, settings.block.name)
+    hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
+    source = {} if "EVERY" in settings else {"SOURCE_TOPIC": hint}
+    complete = settings.require(Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
+    headers = _read_headers(settings)
+    for name in filter(settings.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
+        warn_of_foreign(name, settings.texts[name], Mode.CLIENT, settings.report)
+    endpoint = template_of(settings, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
+    given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
+    body = template_of(settings, "BODY", place_of(next(given, config.default_content_type)), Mode.CLIENT)
+    _warn_of_unknown_type(settings, headers, body)
+    destination = template_of(settings, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
+    payload = template_of(settings, "PAYLOAD", place_of(_read_content_type(settings)), Mode.RESULT)
+    _check_result(settings)
+    signature = _read_signature(settings)
+    when = read_condition(settings, Mode.CLIENT)
+    if body is not None and values.get("METHOD") == Method.GET:
+        settings.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
+    filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
+    for name, template in filled.items():
+        if template is not None:
+            _check_levels(settings, name, template, settings.offset(name))
+    for name, topic in (("DESTINATION_TOPIC", destination), ("ERROR_TOPIC", values.get("ERROR_TOPIC"))):
+        trigger = values.get("SOURCE_TOPIC")
+        if trigger and topic is not None and may_match(trigger, pattern(topic, trigger)):
+            message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
+            settings.warning(name, message, "publish to another topic")
+    if not complete or endpoint is None or "SOURCE_TOPIC" not in values:
+        return None
+    read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
+    read |= {"name": settings.block.name, "headers": headers, "signature": signature}
+    return ClientEvent(**settings.members_of(ClientEvent) | read)
+
+
+def _check_result(settings: Settings) -> None:
+    """Report settings of the result that contradict each other or have no effect."""
+    payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
+    sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
+    if payload is not None and sends and "{response." not in payload.text:
+        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
+        settings.warning("PAYLOAD", message, "write BODY for what is sent")
+    if settings.has("PAYLOAD") and settings.values.get("RESPONSE_FORMAT") == ResponseFormat.ENVELOPE:
+        settings.error("PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form")
+    settings.warn_of_lone("PAYLOAD", "DESTINATION_TOPIC")
+    settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "PAYLOAD")
+
+
+def _warn_of_unknown_type(
+    settings: Settings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
+) -> None:
+    """Warn when the type of a BODY that holds values is not known before a message comes."""
+    if body is None or body.place is not Place.TEXT or body.is_constant or body.is_raw:
+        return
+    for name, template in headers:
+        # Behind a ; are parameters, which do not matter.
+        of_type = takewhile(lambda piece: isinstance(piece, Placeholder) or ";" not in piece, template.pieces)
+        if name.lower() == "content-type" and any(isinstance(piece, Placeholder) for piece in of_type):
+            # Decision: `PreparedEvent` fails a call whose type proves to need escaping.
+            message = f"{name} takes its type from a placeholder: BODY counts as plain text, JSON and forms are refused"
+            hint = "write the type in the file, as in application/json, in an event for each type"
+            offset = next(value.offset for header, value in settings.headers if header.text == name)
+            settings.report.warning(offset, message, hint)
+
+
+def _read_headers(settings: Settings) -> tuple[tuple[str, PlaceholderText], ...]:
+    report, written = settings.report, settings.block.settings.get("HEADERS")
+    headers: list[tuple[str, PlaceholderText]] = []
+    seen: set[str] = set()
+    if written is not None and not settings.block.headers and "HEADERS" not in settings.failed:
+        report.warning(written.offset, "HEADERS has no header below it", "write ADD <name> <value> lines below it")
+    for name, value in settings.headers:
+        lower = name.text.lower()
+        template = read_template(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
+        if not forms.is_token(name.text):
+            report.error(name.offset, f'"{name.shown}" is not a header name', "letters, digits and - are safe")
+        elif lower in forms.OWN_HEADERS:
+            report.error(name.offset, f"the header {name.text} is set by the connection", "leave it out")
+        elif lower in seen and lower in _SINGLE_HEADERS:
+            report.error(name.offset, f"the header {name.text} is set twice", "a request has one")
+        elif template is not None:
+            _check_levels(settings, f"header {name.text}", template, value.offset)
+            headers.append((name.text, template))
+        seen.add(lower)
+    return tuple(headers)
+
+
+def _check_levels(settings: Settings, name: str, template: PlaceholderText | Condition, offset: int) -> None:
+    """Refuse `{topic.5}` when no topic that SOURCE_TOPIC matches has five levels."""
+    source: str = settings.values.get("SOURCE_TOPIC", "#")
+    levels = source.count("/") + 1
+    for written in template.names:
+        number = written.removeprefix("topic.")
+        if number != written and not source.endswith("#") and int(number) > levels:
+            message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC end with level {levels}"
+            settings.report.error(offset, message)
+
+
+def _read_server_event(settings: Settings, config: RestApiConfig) -> ServerEvent | None:
+    values = settings.values
+    if settings.has("SOURCE_TOPIC") and settings.has("DESTINATION_TOPIC"):
+        message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
+        hint = 'WITH ENABLE_CLIENT "true" in REST_API_CONFIG makes it a client event'
+        settings.report.warning(settings.block.offset, message, hint)
+        return None
+    reads = "SOURCE_TOPIC" in settings and values.get("METHOD", Method.GET) == Method.GET
+    settings.warn_of_unused(Mode.SERVER)
+    needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}
+    if reads:
+        _check_read_event(settings)
+    else:
+        needed["DESTINATION_TOPIC"] = _why_it_publishes(settings, config)
+    complete = settings.require(Mode.SERVER, needed)
+    if values.get("METHOD") == Method.PATCH:
+        settings.error("METHOD", "METHOD must be GET, POST, PUT or DELETE in server mode, not PATCH")
+    segments = _read_segments(settings)
+    published: dict[str, Any] = {}
+    for name, place in (
+        ("DESTINATION_TOPIC", Place.TOPIC),
+        ("PAYLOAD", place_of(config.default_content_type)),
+        ("REPLY_TOPIC", Place.TOPIC),
+        ("RESPONSE", place_of(_read_content_type(settings))),
+    ):
+        published[name.lower()] = template = template_of(settings, name, place, Mode.SERVER)
+        _check_segments(settings, name, template, segments)
+    _check_answer(settings)
+    signature = _read_signature(settings)
+    published["when"] = read_condition(settings, Mode.SERVER)
+    _check_segments(settings, "WHEN", published["when"], segments)
+    reply, destination = published["reply_topic"], published["destination_topic"]
+    if reply is not None and destination is not None and reply.source == destination.source:
+        settings.error("REPLY_TOPIC", "REPLY_TOPIC is DESTINATION_TOPIC: a request would be taken for its own reply")
+    if not complete or settings.failed.intersection(needed):
+        return None
+    read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
+    read |= {"name": settings.block.name, "signature": signature}
+    return ServerEvent(**settings.members_of(ServerEvent) | read)
+
+
+def _check_read_event(settings: Settings) -> None:
+    """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
+    for name in filter(settings.values.__contains__, ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", *_ANSWER)):
+        settings.warning(name, f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings")
+    topic = settings.texts.get("SOURCE_TOPIC")
+    if topic is not None and (found := re.search(r"\{[^{}]*\}", topic.text)):
+        message = f"SOURCE_TOPIC of a read event cannot hold {found[0]}: no value is filled in there"
+        settings.error("SOURCE_TOPIC", message, "write an event for each topic, each with an ENDPOINT of its own")
+    elif topic is not None:
+        warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
+
+
+def _why_it_publishes(settings: Settings, config: RestApiConfig) -> str | None:
+    """Return why an event without DESTINATION_TOPIC is taken for one that publishes."""
+    if "SOURCE_TOPIC" in settings:
+        return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
+    return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None
+
+
+def _check_answer(settings: Settings) -> None:
+    """Report settings of the answer that contradict each other or have no effect."""
+    if "REPLY_TOPIC" in settings.values:
+        for name in filter(settings.values.__contains__, _ANSWER):
+            settings.warning(name, f"{name} has no effect: the answer is what comes on REPLY_TOPIC")
+    else:
+        settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "RESPONSE")
+    status = settings.values.get("RESPONSE_STATUS")
+    if "RESPONSE" in settings.values and status in _NO_CONTENT:
+        settings.error("RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body")
+
+
+def _read_segments(settings: Settings) -> tuple[str, ...] | None:
+    """Return the names of ENDPOINT's `{name}` segments; None when they cannot be known."""
+    endpoint = settings.texts.get("ENDPOINT")
+    if endpoint is None:
+        return None
+    warn_of_foreign("ENDPOINT", endpoint, Mode.SERVER, settings.report)
+    try:
+        return forms.read_server_endpoint(endpoint.text)
+    except FormError as refused:
+        settings.error("ENDPOINT", f'ENDPOINT "{endpoint.shown}" {refused.message}', refused.hint)
+        return None
+
+
+def _check_segments(
+    settings: Settings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
+) -> None:
+    """Refuse `{path.x}` that is not a segment of ENDPOINT; its `segments` are None when they cannot be known."""
+    if segments is None or template is None:
+        return
+    for written in template.names:
+        segment = written.removeprefix("path.")
+        if segment != written and segment not in segments:
+            meant = closest(segment, segments)
+            hint = f"did you mean {{path.{meant}}}?" if meant else f"write {{{segment}}} in ENDPOINT"
+            settings.error(name, f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}", hint)
+
+
+def _read_signature(settings: Settings) -> Signature | None:
+    """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
+    secret = settings.values.get("SIGNATURE_SECRET")
+    if secret is None:
+        settings.warn_of_lone("SIGNATURE_HEADER", "SIGNATURE_SECRET")
+        if "SIGNATURE_SCHEME" in settings.values and "SIGNATURE_SECRET" not in settings:
+            # A fault, because an endpoint that is meant to check signatures would be open.
+            message = "SIGNATURE_SCHEME checks nothing without SIGNATURE_SECRET"
+            settings.error("SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out")
+        return None
+    if not secret:
+        settings.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing")
+    scheme = SignatureScheme(settings.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
+    if scheme is not SignatureScheme.HMAC and "SIGNATURE_HEADER" in settings.values:
+        message = f"SIGNATURE_HEADER has no effect: SIGNATURE_SCHEME {scheme} has headers of its own"
+        settings.warning("SIGNATURE_HEADER", message)
+    if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
+        settings.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is not whsec_ and Base64, as standard-webhooks has it")
+    default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default
+    return Signature(secret, str(settings.values.get("SIGNATURE_HEADER", default)), scheme)
+
+
+def _read_content_type(settings: Settings) -> str:
+    """Read RESPONSE_CONTENT_TYPE: the type of what PAYLOAD makes of a response, or RESPONSE of a request."""
+    name = "RESPONSE_CONTENT_TYPE"
+    settings.check_media_type(name)
+    return str(settings.values.get(name, PARAMETERS[BlockKind.EVENT][name].default))
