@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.serve.validation import build
+from amqtt_rest_bridge.cli.serve.configuration import build
 from amqtt_rest_bridge.settings import Row, Settings, WorkerSettings, row_of
 from tests.support.commands import SERVER_ROUTE
 

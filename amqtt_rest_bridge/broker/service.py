@@ -13,7 +13,7 @@ from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
 from amqtt.errors import BrokerError
 
-from amqtt_rest_bridge.broker import amqtt_broker, listeners, repairs
+from amqtt_rest_bridge.broker import amqtt_broker, configuration, repairs
 from amqtt_rest_bridge.broker.repairs import start_hooks
 from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
@@ -47,7 +47,7 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         loop = runner.get_loop()
         asyncio.set_event_loop(loop)  # plugins' constructors may look for it, as under the amqtt command
         signals.attach(loop)
-        listeners.probe(config.listeners)  # before plugins start processes and fill databases
+        configuration.probe(config.listeners)  # before plugins start processes and fill databases
         try:
             broker = Broker(config, loop=loop)
             repairs.mend(broker)
@@ -68,7 +68,7 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
             await broker.start()
     except BrokerError as error:
         await _release(broker)
-        if isinstance(error.__cause__, listeners.CannotListenError):
+        if isinstance(error.__cause__, configuration.CannotListenError):
             raise error.__cause__ from error
         raise CannotStartError(reason(error.__cause__ or error)) from error
     if signals.received is not None and broker.transitions.state == "new":
@@ -77,7 +77,7 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
         return
     broken = ""
     if not failed and signals.received is None:
-        log.info("ready: MQTT on %s", ", ".join(listeners.bound_addresses(broker)) or "no listener")
+        log.info("ready: MQTT on %s", ", ".join(configuration.bound_addresses(broker)) or "no listener")
         on_ready()
         broken = await _wait_for_end(broker, signals)
     await _shut_down(broker, signals)
@@ -126,7 +126,7 @@ def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
         try:
             return await listen(name, kind, address, port, context)
         except OSError as error:
-            raise listeners.CannotListenError(name, bare(address), port, error) from error
+            raise configuration.CannotListenError(name, bare(address), port, error) from error
 
     return explaining
 

@@ -111,7 +111,6 @@ class _Read:
 
 def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli.serve import configuration
-    from amqtt_rest_bridge.cli.serve.validation import build
     from amqtt_rest_bridge.spelling import did_you_mean
     from amqtt_rest_bridge.worker.address import address_faults
 
@@ -120,7 +119,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
         if name.startswith("REST_BRIDGE_") and name not in variables and (hint := did_you_mean(name, variables)):
             log.warning("the variable %s sets nothing: %s", name, hint)
     read = configuration.read(path)
-    settings, misfits = build(WorkerSettings, {**read.values, **options})
+    settings, misfits = configuration.build(WorkerSettings, {**read.values, **options})
     faults = [read.invalid((), one) for one in misfits]
     faults += [
         read.fault((one.name,), f"a worker has no {one.name}", row_of(one).no_worker)
@@ -138,12 +137,12 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
 
 
 def _check(path: Path, options: Mapping[str, Any]) -> int:
-    from amqtt_rest_bridge.cli.serve import bridge_check
+    from amqtt_rest_bridge.cli.serve import configuration
 
     read = _read(path, options)
     for fault in read.faults:
         log.error("%s", fault)
-    if read.settings is None or not bridge_check.is_sound(read.settings, read.place, read.invalid) or read.faults:
+    if read.settings is None or not configuration.is_sound(read.settings, read.place, read.invalid) or read.faults:
         return 1
     log.info("ok")
     return 0

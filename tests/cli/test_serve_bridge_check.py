@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
 
-from amqtt_rest_bridge.broker import listeners
-from amqtt_rest_bridge.cli.serve import bridge_check
+from amqtt_rest_bridge.broker import configuration as listeners
+from amqtt_rest_bridge.cli.serve import configuration
 from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE, Workplace
 
@@ -36,13 +36,13 @@ def at_its_plugin(_names: tuple[str, ...]) -> str:
 def test_files_of_the_bridge_are_checked(
     place: Workplace, caplog: pytest.LogCaptureFixture, settings: Settings, fault: str
 ) -> None:
-    assert not bridge_check.is_sound(settings, at_its_plugin)
+    assert not configuration.is_sound(settings, at_its_plugin)
     (message,) = caplog.messages
     assert message.startswith(f"broker.yaml:7:3: error: {fault}")
 
 
 def test_sound_settings_of_the_bridge_are_not_complained_of(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
-    assert bridge_check.is_sound(Settings("routes.lot", spool="spool.db"), at_its_plugin)
+    assert configuration.is_sound(Settings("routes.lot", spool="spool.db"), at_its_plugin)
     assert caplog.messages == []
 
 
@@ -53,14 +53,14 @@ def test_certificate_files_of_routes_are_read(place: Workplace, caplog: pytest.L
         'WITH BASE_ADDRESS "https://127.0.0.1" WITH CA_FILE "broker.yaml" ADD EVENT E WITH SOURCE_TOPIC "t" '
         'WITH METHOD "GET" WITH ENDPOINT "/"',
     )
-    assert not bridge_check.is_sound(Settings("routes.lot"), at_its_plugin)
+    assert not configuration.is_sound(Settings("routes.lot"), at_its_plugin)
     (message,) = caplog.messages
     assert message.startswith("routes.lot:1:1: error: route Calls: CA_FILE: broker.yaml cannot be used")
 
 
 def test_route_files_are_checked(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     place.write("routes.lot", SERVER_ROUTE.replace("POST", "POTS"))
-    assert not bridge_check.is_sound(Settings("routes.lot"), at_its_plugin)
+    assert not configuration.is_sound(Settings("routes.lot"), at_its_plugin)
     assert "routes.lot:7:21: error: " in caplog.messages[0]
 
 

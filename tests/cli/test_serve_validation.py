@@ -8,7 +8,7 @@ from typing import Any, Literal
 import dacite
 import pytest
 
-from amqtt_rest_bridge.cli.serve.validation import InvalidValue, build
+from amqtt_rest_bridge.cli.serve.configuration import InvalidValue, build
 from amqtt_rest_bridge.errors import reason
 
 
@@ -91,9 +91,9 @@ def test_a_value_fits_when_amqtt_takes_it_but_true_is_not_a_number(name: str) ->
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        pytest.param({"acl": {"ann": ["a", 3]}}, "acl.ann.1 must be text, not a whole number", id="list-in-mapping"),
-        pytest.param({"acl": {"ann": "a"}}, "acl.ann must be a list, not text", id="mapping"),
-        pytest.param({"names": [["a"]]}, "names.0 must be text, not a list", id="list"),
+        pytest.param({"acl": {"ann": ["hunter2", 3]}}, "what acl holds does not fit", id="list-in-mapping"),
+        pytest.param({"acl": {"ann": "hunter2"}}, "what acl holds does not fit", id="mapping"),
+        pytest.param({"names": [["hunter2"]]}, "names must be a list of text, not a list", id="list"),
         pytest.param({"inner": {"size": "hunter2"}}, "inner.size must be a whole number, not text", id="dataclass"),
         pytest.param({"inner": 3}, "inner must be Inner, not a whole number", id="no-dataclass"),
         pytest.param({"kind": "c"}, "kind must be", id="literal"),

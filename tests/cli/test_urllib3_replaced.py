@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from amqtt.errors import PluginInitError
 
-from amqtt_rest_bridge.cli.serve import bridge_check
+from amqtt_rest_bridge.cli.serve.configuration import is_sound
 from amqtt_rest_bridge.http_client import connecting
 from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE
@@ -90,5 +90,5 @@ def test_server_mode_does_not_need_it(
 ) -> None:
     monkeypatch.setattr(connecting, "HTTPConnection", OtherConnection)
     (place / "routes.lot").write_text(SERVER_ROUTE)
-    assert bridge_check.is_sound(Settings(str(place / "routes.lot")), lambda _: "broker.yaml:4:3")
+    assert is_sound(Settings(str(place / "routes.lot")), lambda _: "broker.yaml:4:3")
     assert caplog.messages == []

@@ -21,12 +21,12 @@ AMQTT: Final = "amqtt.scripts.broker_script"
 
 _IMPORTED: Final = [
     REST_BRIDGE, "amqtt_rest_bridge.plugin", "amqtt_rest_bridge.broker.service",
-    "amqtt_rest_bridge.cli.serve.bridge_check", "amqtt_rest_bridge.cli.serve.command",
+    "amqtt_rest_bridge.cli.serve.command",
     "amqtt_rest_bridge.cli.serve.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
     "amqtt_rest_bridge.worker.service", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
     "template_api.library.models", "template_api.plugin", "template_api.serving.service",
     # What these import when they run:
-    "encodings.idna", "encodings.utf_8_sig", "pydantic.dataclasses", "pydantic.types", "rich.live", "rich.table",
+    "encodings.idna", "encodings.utf_8_sig", "rich.live", "rich.table",
     "sqlalchemy.dialects.sqlite", "typer._adapters",
 ]  # fmt: skip
 _CONTEXT: Final = multiprocessing.get_context("forkserver")

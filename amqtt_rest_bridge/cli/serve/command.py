@@ -96,6 +96,7 @@ def report_failure(work: Callable[[], int], logs: Handler) -> int:
 def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     # Importing amqtt takes a second: only here, when signals are handled already.
     from amqtt_rest_bridge.broker import service
+    from amqtt_rest_bridge.broker.configuration import broker_config
     from amqtt_rest_bridge.cli.serve import configuration
 
     read = configuration.read(path)
@@ -105,12 +106,12 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
         raise ConfigurationError(in_one_line(errors))
     for warning in faults:
         log.warning("%s", warning)
-    service.run(configuration.broker_config(read), signals, logs.stop_holding)
+    service.run(broker_config(read.values), signals, logs.stop_holding)
     return 0
 
 
 def _check(path: Path) -> int:
-    from amqtt_rest_bridge.cli.serve import bridge_check, configuration
+    from amqtt_rest_bridge.cli.serve import configuration
     from amqtt_rest_bridge.settings import Settings
 
     read = configuration.read(path)
@@ -120,7 +121,7 @@ def _check(path: Path) -> int:
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
     sound = [
-        bridge_check.is_sound(plugin.settings, partial(configuration.place_of, read, plugin), plugin.invalid)
+        configuration.is_sound(plugin.settings, partial(plugin.place, read), plugin.invalid)
         for plugin in plugins
         if isinstance(plugin.settings, Settings)
     ]

@@ -1,25 +1,62 @@
-"""The broker's configuration file: read it, and find what is wrong with it, plugins' settings included. Main thread."""
+"""The broker's configuration file: read it, and find what is wrong with it, plugins' settings included. Main thread.
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+What is amqtt's is judged by amqtt, and its first complaint shown on one line; the settings of the plugins are validated
+here, all at once, each at its place. dacite builds them, because amqtt does so: nothing is accepted that amqtt would
+refuse.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
+import dacite
 import yaml
 
-from amqtt_rest_bridge.broker.listeners import (
-    BrokerConfig,
-    ListenerConfig,
-    ListenerType,
-    address_of,
-    certificate_fault,
+from amqtt_rest_bridge.bridge.client.senders import unusable_routes
+from amqtt_rest_bridge.broker.configuration import (
+    ANONYMOUS,
+    UnusableConfigurationError,
+    UnusablePluginError,
+    authenticates,
+    broker_config,
+    import_plugin,
 )
-from amqtt_rest_bridge.broker.plugin_classes import ANONYMOUS, UnusablePluginError, authenticates, import_plugin
-from amqtt_rest_bridge.cli.serve.validation import InvalidValue, build
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, reason
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, RouteFilesError, Severity, reason
+from amqtt_rest_bridge.http_server.tls import TlsFiles
+from amqtt_rest_bridge.language import loader, sources
+from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.processes.reload import usable_routes
+from amqtt_rest_bridge.settings import SettingFault, Settings, bridge_settings
 from amqtt_rest_bridge.spelling import did_you_mean
 
-_HIGHEST_PORT: Final = 65_535
+log = logging.getLogger(__name__)
+
+_WORDS: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    NoneType: "null",
+}
+_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")  # what YAML reads as a whole number unless it is quoted
+_ROUTES_NEED: Final = frozenset({"routes", "secrets_dir", "spool", "server_certfile"})
+_STRICT: Final = dacite.Config(strict=True)  # as amqtt's
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidValue:
+    """An invalid setting; `key` is its name, None when it is about all values together."""
+
+    key: str | None
+    message: str
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,71 +142,12 @@ def read(path: Path) -> Configuration:
 
 
 def broker_faults(configuration: Configuration) -> list[Fault]:
-    """Return what is wrong with the configuration apart from its plugins."""
-    values = configuration.values
-    known = [*(field.name for field in fields(BrokerConfig)), "topic-check"]
-    faults = [
-        configuration.fault((key,), f"unknown key {key}", did_you_mean(str(key), known) or f"known: {', '.join(known)}")
-        for key in values
-        if key not in known
-    ]
-    faults += _listener_shapes(configuration)
-    if not faults:
-        plain = {"topic_check" if key == "topic-check" else key: value for key, value in values.items()}
-        faults += [configuration.invalid((), found) for found in build(BrokerConfig, plain, (ListenerType,))[1]]
-    if not faults:
-        faults += _listener_contents(configuration)
-    return faults
-
-
-def broker_config(configuration: Configuration) -> BrokerConfig:
-    """Return what amqtt makes of a configuration without faults; a new object each time."""
-    return BrokerConfig.from_dict(dict(configuration.values))
-
-
-def _listener_shapes(configuration: Configuration) -> Iterator[Fault]:
-    """Validate each listener by itself, so that the fault can name it."""
-    listeners = configuration.values.get("listeners", {"default": {}})
-    if not isinstance(listeners, dict) or not listeners:
-        yield configuration.fault(("listeners",), "listeners must be a mapping of names to listeners")
-        return
-    if "default" not in listeners:
-        hint = did_you_mean(str(next(iter(listeners))), ["default"]) or "its settings are the defaults of the others"
-        yield configuration.fault(("listeners",), "no listener is named default", hint)
-    for name, listener in listeners.items():
-        keys = ("listeners", name)
-        if not isinstance(listener, dict):
-            yield configuration.fault(keys, f"listener {name} must be a mapping", "for example bind: 127.0.0.1:1883")
-            continue
-        for found in build(ListenerConfig, listener, (ListenerType,))[1]:
-            advice = "write an address and a port: 127.0.0.1:1883" if found.key == "bind" else found.hint
-            yield configuration.invalid(keys, InvalidValue(found.key, f"listener {name}: {found.message}", advice))
-
-
-def _listener_contents(configuration: Configuration) -> Iterator[Fault]:
-    """Check addresses and certificates, including what listeners inherit from the one named default."""
-    for name, listener in broker_config(configuration).listeners.items():
-        if listener.type is ListenerType.EXTERNAL or listener.bind is None:
-            continue
-        try:
-            port = address_of(listener)[1]
-        except ValueError:
-            port = -1
-        if not 0 <= port <= _HIGHEST_PORT:
-            message = f"listener {name}: {listener.bind} is not an address and port"
-            yield configuration.fault(("listeners", name, "bind"), message, "for example 127.0.0.1:1883")
-        if listener.ssl:
-            yield from _tls_faults(configuration, name, listener)
-
-
-def _tls_faults(configuration: Configuration, name: str, listener: ListenerConfig) -> Iterator[Fault]:
-    keys = ("listeners", name, "ssl")
-    if listener.certfile is None or listener.keyfile is None:
-        yield configuration.fault(keys, f"listener {name}: ssl needs certfile and keyfile")
-        return
-    if unusable := certificate_fault(listener):
-        message = f"listener {name}: certfile {listener.certfile} and keyfile {listener.keyfile} cannot be used"
-        yield configuration.fault(keys, f"{message}: {unusable}")
+    """Return what amqtt refuses of the configuration apart from its plugins: one fault at most."""
+    try:
+        broker_config(configuration.values)
+    except UnusableConfigurationError as error:
+        return [configuration.fault(error.keys, str(error))]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +165,10 @@ class ListedPlugin:
     def keys_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the keys that lead to the first of some settings that is given, or to the plugin."""
         return (*self.keys, *[name for name in names if name in self.given][:1])
+
+    def place(self, configuration: Configuration, names: tuple[str, ...]) -> str:
+        """Return `path:line:column` of the first of some settings that is given, or of the plugin."""
+        return configuration.place(self.keys_of(names))
 
 
 def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], list[Fault]]:
@@ -245,11 +227,6 @@ def setting_faults(configuration: Configuration, plugin: ListedPlugin) -> list[F
     ]
 
 
-def place_of(configuration: Configuration, plugin: ListedPlugin, names: tuple[str, ...]) -> str:
-    """Return `path:line:column` of the first of some settings that is given, or of the plugin."""
-    return configuration.place(plugin.keys_of(names))
-
-
 def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:
     """Return paths and settings, whether they are written as a mapping or as a list of names and mappings.
 
@@ -261,3 +238,111 @@ def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:
         elif isinstance(entry, dict):
             for path, settings in entry.items():
                 yield str(path), settings if settings is not None else {}
+
+
+def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[InvalidValue]]:
+    """Build a dataclass as amqtt would, but that true and false are not numbers.
+
+    Args:
+        kind: The dataclass; its `__post_init__` may refuse values.
+        values: Its members by name.
+
+    Returns:
+        The object, made of the values that fit, None if it could not be built; and all invalid settings, whose messages
+        hold no value, which may be a password.
+    """
+    types = get_type_hints(kind)
+    members = [field.name for field in fields(kind) if field.init]
+    invalid = [
+        InvalidValue(key, f"unknown setting {key}", did_you_mean(str(key), members))
+        for key in values
+        if key not in members
+    ]
+    invalid += [found for name in members if name in values and (found := _misfit(name, types[name], values[name]))]
+    wrong = {found.key for found in invalid}
+    try:
+        return dacite.from_dict(kind, {key: values[key] for key in values if key not in wrong}, _STRICT), invalid
+    except dacite.MissingValueError as error:
+        return None, invalid if error.field_path in wrong else [*invalid, InvalidValue(None, str(error))]
+    except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes an invalid setting
+        return None, [*invalid, InvalidValue(None, reason(error))]
+
+
+def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
+    """Return why a value does not fit the type of its member, None if it does."""
+    kinds = {hint, *get_args(hint)} if get_origin(hint) in (Union, UnionType) else {hint}
+    place, expected, found = name, hint, type(value)
+    try:
+        dacite.from_dict(make_dataclass("Member", [(name, hint)]), {name: value}, _STRICT)
+        if not (isinstance(value, bool) and bool not in kinds and kinds & {int, float}):
+            return None
+    except dacite.WrongTypeError as error:
+        place, expected, found = error.field_path or name, error.field_type, type(error.value)
+    except Exception as error:  # noqa: BLE001  # of a dataclass inside; dacite's messages hold names only
+        return InvalidValue(name, f"{name}: {reason(error)}")
+    if _words(expected) == _words(found):
+        return InvalidValue(name, f"what {place} holds does not fit")
+    quoted = isinstance(value, str) and int in kinds and _NUMBER.fullmatch(value)
+    message = f"{place} must be {_words(expected)}, not {_words(found)}"
+    return InvalidValue(name, message, "write a number without quotes" if quoted else None)
+
+
+def _words(kind: Any) -> str:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    arguments = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_words(argument) for argument in arguments)
+    if get_origin(kind) is list:
+        return f"a list of {_words(arguments[0])}"
+    if get_origin(kind) is dict:
+        return _WORDS[dict]
+    return str(getattr(kind, "__name__", kind))
+
+
+def is_sound(
+    settings: Settings, place: Callable[[tuple[str, ...]], str], invalid: frozenset[str] = frozenset()
+) -> bool:
+    """Log what would keep the bridge from starting besides the values of its settings; start nothing, bind no port.
+
+    Args:
+        settings: The plugin's settings.
+        place: Returns where settings of some names are, as `path:line:column`, for the log.
+        invalid: The names of settings whose values have faults and were left out; what follows from them is not
+            checked.
+    """
+    wrong = [fault for fault in _file_faults(settings) if invalid.isdisjoint(fault[0])]
+    for names, message in wrong:
+        log.error("%s: error: %s", place(names), message)
+    are_loadable = bool(settings.routes) and invalid.isdisjoint(_ROUTES_NEED)
+    return not wrong if not are_loadable else _routes_are_sound(settings, place) and not wrong
+
+
+def _routes_are_sound(settings: Settings, place: Callable[[tuple[str, ...]], str]) -> bool:
+    sizes = ("max_body_bytes", "max_response_bytes")
+    unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
+    settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
+    try:
+        texts = sources.read(settings.route_paths)
+        loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
+        unusable = [
+            f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
+            for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)
+        ]
+    except ConfigurationError as error:
+        unusable = [f"{place(('routes',))}: error: {error}"]
+    except RouteFilesError:  # each has been logged
+        return False
+    for line in unusable:
+        log.error("%s", line)
+    return not unusable
+
+
+def _file_faults(settings: Settings) -> Iterator[SettingFault]:
+    if settings.server_certfile is not None and settings.server_keyfile is not None:
+        try:
+            TlsFiles(settings.server_certfile, settings.server_keyfile).load()
+        except ConfigurationError as error:
+            yield ("server_certfile", "server_keyfile"), str(error)
+    if settings.spool is not None and not Path(settings.spool).absolute().parent.is_dir():
+        yield ("spool",), f"the folder of the setting spool does not exist: {settings.spool}"
