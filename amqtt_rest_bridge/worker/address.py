@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, SettingFault, WorkerSettings, check_settings
-from amqtt_rest_bridge.worker.values import Address
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")

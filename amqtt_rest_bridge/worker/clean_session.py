@@ -19,6 +19,10 @@ from typing import Final
 
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Message, Publication, Route
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import (
     Confirm,
@@ -29,16 +33,13 @@ from amqtt_rest_bridge.routing.calls import (
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.client import Client
-from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of
 from amqtt_rest_bridge.worker.membership import Membership, online_topic
 from amqtt_rest_bridge.worker.slots import client_id
-from amqtt_rest_bridge.worker.values import Address, Received, Session, Subscription
 
 log = logging.getLogger(__name__)
 
 _RECEIVE_MAXIMUM: Final = 1024
-_HEADER_BYTES: Final = 64  # of a PUBLISH packet beside topic and payload, properties included
 _LOOK_SECONDS: Final = 0.01
 _AWAY_SECONDS: Final = 2.0
 
@@ -87,7 +88,7 @@ class BrokerPublisher:
             _end(item, published=False)
         else:
             self._append(item)
-            self._send()
+            self.resume()
         return True
 
     def put_status(self, publication: Publication) -> bool:
@@ -111,7 +112,15 @@ class BrokerPublisher:
     def up(self, connection: MqttConnection) -> None:
         """Publish on this connection from now on."""
         self._connection = connection
-        self._send()
+        self.resume()
+
+    def resume(self) -> None:
+        """Publish what waits, as far as the broker and the socket take it."""
+        while self._queue and self._connection is not None and self._connection.can_publish:
+            item = self._queue.popleft()
+            self.waiting_bytes -= len(item.publication.payload)
+            self._numbers += 1
+            self._publish(self._connection, self._numbers, item)
 
     def down(self) -> None:
         """Keep what the broker has not acknowledged for the next connection."""
@@ -128,19 +137,8 @@ class BrokerPublisher:
         self._queue.append(item)
         self.waiting_bytes += len(item.publication.payload)
 
-    def _send(self) -> None:
-        while self._queue and self._connection is not None and len(self._under_way) < self._connection.receive_maximum:
-            item = self._queue.popleft()
-            self.waiting_bytes -= len(item.publication.payload)
-            self._numbers += 1
-            self._publish(self._connection, self._numbers, item)
-
     def _publish(self, connection: MqttConnection, number: int, item: _Item) -> None:
         publication = item.publication
-        size = len(publication.topic.encode()) + len(publication.payload) + _HEADER_BYTES
-        if size > connection.maximum_packet_size:
-            self._drop(item, f"a packet of {size} bytes; the broker takes {connection.maximum_packet_size} at most")
-            return
         self._under_way[number] = item
 
         def published(why: str | None) -> None:
@@ -150,12 +148,16 @@ class BrokerPublisher:
                 _end(item, published=True)
             else:
                 self._drop(item, f"the broker answers {why}")
-            self._send()
+            self.resume()
 
-        connection.publish(
-            publication.topic, publication.payload,
-            retain=publication.retain, hops=(HOPS, str(item.hops)), published=published,
-        )  # fmt: skip
+        try:
+            connection.publish(
+                publication.topic, publication.payload, published,
+                retain=publication.retain, properties={Property.USER_PROPERTY: ((HOPS, str(item.hops)),)},
+            )  # fmt: skip
+        except BrokerError as error:
+            del self._under_way[number]
+            self._drop(item, str(error))
 
     def _drop(self, item: _Item, why: str) -> None:
         log.error("not published on %s: %s", loggable(item.publication.topic), why)
@@ -186,7 +188,7 @@ class CleanSession:
         on_record: Callable[[str | None], None],
     ) -> None:
         session = Session(f"{client_id(group, slot, '')}/{uuid.uuid4().hex[:8]}", 0, _RECEIVE_MAXIMUM)
-        self.client = Client(address, session, self._take, self._connected, publisher.down)
+        self.client = Client(address, session, self._take, self._connected, publisher.down, publisher.resume)
         self._publisher = publisher
         self._dispatcher = dispatcher
         self._membership = membership
@@ -222,17 +224,17 @@ class CleanSession:
         await connection.unsubscribe(self._subscribed - set(wanted))
         self._subscribed = set(wanted)
 
-    def _take(self, connection: MqttConnection, received: Received) -> None:
+    def _take(self, connection: MqttConnection, received: Publish) -> None:
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
-        if self._records in received.identifiers:
+        if self._records in received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()):
             self._on_record(self._membership.received(received.topic, received.payload, retained=received.retain))
         elif received.retain:
             if received.payload:
                 self._dispatcher.remember(received.topic, received.payload)
         else:
             message = Message(received.topic, received.payload, time.time())
-            self._dispatcher.offer(message, hops=hops_of(received.user_properties), taken=self._client_events)
+            self._dispatcher.offer(message, hops=hops_of(received.properties), taken=self._client_events)
 
 
 def _end(item: _Item, *, published: bool) -> None:

@@ -6,13 +6,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session
+from amqtt_rest_bridge.mqtt.wire import Code, Properties, Property
 from amqtt_rest_bridge.times import Backoff
-from amqtt_rest_bridge.worker.connection import MqttConnection
-from amqtt_rest_bridge.worker.values import Address, BrokerError, Received, Session
 
 log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff()  # before the broker is connected to again
+_MQTT_5: Final = "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the plugin"
 
 
 class Client:
@@ -24,15 +26,17 @@ class Client:
         on_message: Called with each message and the connection that it came on.
         on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
         on_down: Called when a connection has ended.
+        on_writable: Called when more can be published; see `MqttConnection`.
     """
 
     def __init__(
         self,
         address: Address,
         session: Session,
-        on_message: Callable[[MqttConnection, Received], None],
+        on_message: OnMessage,
         on_up: Callable[[MqttConnection], Awaitable[None]],
         on_down: Callable[[], None] = lambda: None,
+        on_writable: Callable[[], None] = lambda: None,
     ) -> None:
         self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""
@@ -41,6 +45,7 @@ class Client:
         self._on_message = on_message
         self._on_up = on_up
         self._on_down = on_down
+        self._on_writable = on_writable
         self._opened: MqttConnection | None = None
         self._has_session = False
         self._why = "it has not connected yet"
@@ -58,10 +63,13 @@ class Client:
         return f"{self.client_id} is not connected to {self._address.shown}: {self._why}"
 
     async def open(self) -> None:
-        """Connect for the first time; raises `BrokerError`."""
-        connection = self._opened = MqttConnection(self._address, self._session, self._on_message)
+        """Connect for the first time; raises `BrokerError`, also for a broker that lacks what a worker needs."""
+        connection = self._opened = MqttConnection(self._address, self._session, self._on_message, self._on_writable)
+        shown = self._address.shown
         try:
             await connection.open()
+            if (lacking := _lacking(connection.properties)) is not None:
+                raise BrokerError(f"the broker {shown} does not support {lacking}")  # noqa: TRY301  # closed below
             if self._has_session and self._session.expiry and not connection.session_present:
                 log.warning("the broker has forgotten the session of %s and what it kept for it", self.client_id)
             if not self._has_session and connection.session_expiry < self._session.expiry:
@@ -71,6 +79,13 @@ class Client:
                 )  # fmt: skip
             self._has_session = True
             await self._on_up(connection)
+        except NoAnswerError as error:
+            raise BrokerError(f"{error}: it expects TLS, or {_MQTT_5}") from error
+        except BrokerError as error:
+            connection.abort()
+            if error.code == Code.UNSUPPORTED_PROTOCOL_VERSION:
+                raise BrokerError(f"the broker {shown} does not support MQTT 5") from error
+            raise
         except BaseException:
             connection.abort()
             raise
@@ -106,3 +121,12 @@ class Client:
             await connection.disconnect()
         elif self._opened is not None:
             self._opened.abort()
+
+
+def _lacking(properties: Properties) -> str | None:
+    """Return what a worker needs and CONNACK says that the broker has not."""
+    if not properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
+        return "shared subscriptions"
+    if not properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
+        return "subscription identifiers"
+    return None if properties.get(Property.MAXIMUM_QOS, 1) else "QoS 1"

@@ -15,11 +15,13 @@ from typing import Final, Protocol
 from zlib import crc32
 
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.topics import loggable
 from amqtt_rest_bridge.worker.client import Client
-from amqtt_rest_bridge.worker.connection import MqttConnection
-from amqtt_rest_bridge.worker.values import Address, Received, Session, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -152,10 +154,11 @@ class Intake:
         await connection.unsubscribe(gone)
         self._gone -= gone
 
-    def _take(self, connection: MqttConnection, received: Received) -> None:
+    def _take(self, connection: MqttConnection, received: Publish) -> None:
         if self._is_under_way(connection, received):
             return
-        choice = self._choices.get(received.identifiers) or self._choose(received.identifiers)
+        identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
+        choice = self._choices.get(identifiers) or self._choose(identifiers)
         taken = choice.mine
         if choice.others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
             taken = choice.others
@@ -180,14 +183,14 @@ class Intake:
             not self.held or (self._held_bytes < self._most_bytes and not self._is_full())
         )
 
-    def _pass_on(self, received: Received, taken: Collection[EventName], delivery: Delivery | None) -> None:
+    def _pass_on(self, received: Publish, taken: Collection[EventName], delivery: Delivery | None) -> None:
         message = Message(received.topic, received.payload, time.time())
         try:
-            self._offer(message, hops=hops_of(received.user_properties), taken=taken, delivery=delivery)
+            self._offer(message, hops=hops_of(received.properties), taken=taken, delivery=delivery)
         except Exception:  # no message keeps the next one from being taken
             log.exception("a message on %s was not looked at", loggable(received.topic))
 
-    def _is_under_way(self, connection: MqttConnection, received: Received) -> bool:
+    def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
         if not received.duplicate or received.packet_id is None:
             return False
@@ -236,14 +239,14 @@ class Acknowledgement:
 
     __slots__ = ("_holds", "_intake", "connection", "has_ended", "received")
 
-    def __init__(self, intake: Intake, connection: MqttConnection, received: Received) -> None:
+    def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
         self._intake = intake
         self._holds = 0
         self.connection = connection
         self.received = received
         self.has_ended = False
 
-    def move(self, connection: MqttConnection, received: Received) -> bool:
+    def move(self, connection: MqttConnection, received: Publish) -> bool:
         """Go over to the connection on which the message came again; return False when it is another message."""
         before = self.received
         if (before.topic, before.payload) != (received.topic, received.payload):
@@ -265,9 +268,10 @@ class Acknowledgement:
     def key(self, event: EventName) -> str:
         """Return the Idempotency-Key of the message for an event: the publisher's, or one made of the message."""
         received = self.received
-        given = next((value for name, value in received.user_properties if name.lower() == _KEY), None)
-        if given is None and received.correlation:
-            given = received.correlation.decode("latin-1")
+        pairs = received.properties.get(Property.USER_PROPERTY, ())
+        given = next((value for name, value in pairs if name.lower() == _KEY), None)
+        if given is None and (correlation := received.properties.get(Property.CORRELATION_DATA)):
+            given = correlation.decode("latin-1")
         if given is not None:
             fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
             return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
@@ -277,9 +281,9 @@ class Acknowledgement:
         return str(uuid.uuid5(_KEYS, (name.encode() + received.payload).decode("latin-1")))
 
 
-def hops_of(user_properties: Iterable[tuple[str, str]]) -> int:
+def hops_of(properties: Properties) -> int:
     """Return how many routes a message has passed through, 0 where the property is not a number."""
-    for name, value in user_properties:
+    for name, value in properties.get(Property.USER_PROPERTY, ()):
         if name == HOPS and value.isascii() and value.isdigit():
             return min(int(value[:4]), 1000)
     return 0

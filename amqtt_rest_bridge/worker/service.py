@@ -16,6 +16,8 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.mqtt.packets import Will
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
@@ -25,7 +27,6 @@ from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.membership import Membership, status_topic
 from amqtt_rest_bridge.worker.slots import Plan, Slot, plan
-from amqtt_rest_bridge.worker.values import Address, BrokerError, Will
 
 log = logging.getLogger(__name__)
 

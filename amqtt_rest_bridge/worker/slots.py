@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.model import OverloadPolicy, Route
+from amqtt_rest_bridge.mqtt.packets import Will
+from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.routing.calls import EventName
 from amqtt_rest_bridge.topics import schedule_topic
 from amqtt_rest_bridge.worker.intake import Feed, Intake, Offer
-from amqtt_rest_bridge.worker.values import Address, Session, Will
 
 MAIN: Final = ""
 """The name of the session that is not a lossless route's."""

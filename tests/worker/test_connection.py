@@ -8,15 +8,16 @@ from collections.abc import Awaitable, Callable, Collection
 import pytest
 
 from amqtt_rest_bridge.model import Message, Publication
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.processes.supervisor import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.client import Client
-from amqtt_rest_bridge.worker.connection import MqttConnection
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
-from amqtt_rest_bridge.worker.values import Address, Received, Session
 from tests.support.http_target import Peer, Script, Target
 
 CONNACK = bytes.fromhex("2003 0000 00")
@@ -63,7 +64,7 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
     async def use(address: Address) -> None:
         received: list[bytes] = []
 
-        def receive(_connection: MqttConnection, message: Received) -> None:
+        def receive(_connection: MqttConnection, message: Publish) -> None:
             reset.wait(5)  # the loop sees messages and reset together
             received.append(message.payload)
 
@@ -81,8 +82,17 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         pytest.param("E002 9700", "Quota exceeded", id="quota exceeded"),
         pytest.param("E002 8700", "Not authorized", id="not authorized"),
         pytest.param("E002 8E00", "Session taken over", id="taken over"),
-        pytest.param("F0 03 000000", "the connection was lost", id="a packet that only clients send"),
-        pytest.param("32FFFFFFFF7F", "the connection was lost", id="a length of five bytes"),
+        pytest.param("E008 8E06 1F0003 627965", "Session taken over: bye", id="with a reason in words"),
+        pytest.param(
+            "F0 03 000000",
+            "the broker sends what MQTT does not allow: a server sends no packet of type AUTH (Protocol error)",
+            id="a packet that was not begun",
+        ),
+        pytest.param(
+            "32FFFFFFFF7F",
+            "the broker sends what MQTT does not allow: a length has more than four bytes (Malformed packet)",
+            id="a length of five bytes",
+        ),
     ],
 )
 def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
-from amqtt_rest_bridge.worker.connection import MqttConnection
-from amqtt_rest_bridge.worker.values import Address, Session, Subscription
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.documents import ROOT, blocks, page

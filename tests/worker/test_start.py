@@ -130,7 +130,7 @@ def test_a_broker_that_cannot_be_used(tmp_path: Path, connack: bytes, wrong: str
 
 
 def test_a_worker_says_that_amqtt_lacks_mqtt_5(tmp_path: Path) -> None:
-    patience = {"amqtt_rest_bridge.worker.connection.CONNECT_SECONDS": 0.5}  # it answers nothing
+    patience = {"amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS": 0.5}  # it answers nothing
     with plain_broker() as broker:
         line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{broker.mqtt_port}", constants=patience))
     assert "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the" in line

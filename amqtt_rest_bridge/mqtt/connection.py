@@ -1,0 +1,438 @@
+"""One connection to a broker, from CONNECT to its end. One event loop only.
+
+A `MqttConnection` is used once: it is opened, it ends, and the next one is another object. So whatever belongs to a
+connection (packet ids, acknowledgements, what was sent) ends with it, and an acknowledgement of an old connection
+cannot hit a message of a new one.
+
+`packets` says what the bytes mean, and this module what follows of it: sections are those of MQTT 5.0. Packets of one
+iteration of the loop are written at once. Bounded are what comes (`pause`, Receive Maximum), what waits for PUBACK
+(`can_publish`) and what waits in the socket's buffer, of which `can_publish` becomes false.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+
+from amqtt_rest_bridge.errors import on_one_line, reason
+from amqtt_rest_bridge.mqtt import packets, wire
+from amqtt_rest_bridge.mqtt.packets import MQTT_5, Acknowledged, Answered, Connack, Disconnect, Publish
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import REASONS, Code, PacketError, Properties, Property, protocol_error
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
+KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
+_RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
+_PUBACK: Final = b"\x40\x02"
+
+Published = Callable[[str | None], None]
+"""Called with None once the broker has acknowledged a publication, or with why it refuses it."""
+
+OnMessage = Callable[["MqttConnection", Publish], None]
+
+
+class MqttConnection(asyncio.Protocol):
+    """A connection, from its CONNECT to its end.
+
+    Args:
+        address: The broker.
+        session: Which client connects.
+        on_message: Called with each message; those of QoS 1 and 2 wait for `acknowledge`.
+        on_writable: Called when `can_publish` may be true again although nothing was acknowledged.
+    """
+
+    def __init__(
+        self, address: Address, session: Session, on_message: OnMessage, on_writable: Callable[[], None] = lambda: None
+    ) -> None:
+        self.session_present = False
+        """Whether the broker had kept the session."""
+        self.receive_maximum = _RECEIVE_MAXIMUM
+        """How many publications the broker takes before it has acknowledged one."""
+        self.session_expiry = session.expiry
+        """Seconds for which the broker keeps the session: as asked for, or less."""
+        self.maximum_packet_size = packets.LARGEST_PACKET
+        """Bytes of the largest packet that the broker takes; it ends the connection at a larger one."""
+        self.properties: Properties = wire.NO_PROPERTIES
+        """Those of CONNACK."""
+        self._address = address
+        self._session = session
+        self._on_message = on_message
+        self._on_writable = on_writable
+        self._decoder = packets.Decoder(session.level)
+        self._none: Properties | None = wire.NO_PROPERTIES if session.level == MQTT_5 else None
+        self._loop = asyncio.get_running_loop()
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[str] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._paused = self._taking = self._is_full = False
+        self._is_reading = True
+        self._unsent: list[bytes] = []
+        self._last_id = 0
+        self._published: dict[int, Published] = {}
+        self._answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
+        self._unacknowledged: dict[int, int] = {}  # messages that came, by packet id: their QoS
+        self._keep_alive = KEEP_ALIVE_SECONDS
+        self._ticking: asyncio.TimerHandle | None = None
+        self._has_sent = self._has_received = self._awaits_pong = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether packets can be sent."""
+        return self._connected.done() and not self._ended.done()
+
+    @property
+    def can_publish(self) -> bool:
+        """Return whether one more publication is allowed: the broker's Receive Maximum, and room in the socket."""
+        return not self._is_full and len(self._published) < self.receive_maximum
+
+    async def open(self) -> None:
+        """Connect, and wait for CONNACK.
+
+        Raises:
+            BrokerError: The broker cannot be reached or refuses the client.
+            NoAnswerError: There is something, and it does not answer as a broker of this version.
+        """
+        shown = self._address.shown
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._reach()
+        except TimeoutError as error:
+            raise BrokerError(f"cannot reach the broker {shown}: no answer within {CONNECT_SECONDS:.0f} s") from error
+        except (OSError, ValueError) as error:
+            raise BrokerError(f"cannot reach the broker {shown}: {_why(error)}") from error
+        self._write(self._connect_packet())
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._connected
+        except TimeoutError as error:
+            self.abort()
+            raise NoAnswerError(f"the broker {shown} does not answer CONNECT") from error
+        except BaseException:
+            self.abort()
+            raise
+        self._ticking = self._loop.call_later(self._keep_alive / 2, self._tick)
+
+    async def ended(self) -> str:
+        """Wait for the end of the connection, and return why it ended."""
+        return await asyncio.shield(self._ended)
+
+    async def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
+        """Subscribe, and wait for the broker's answer; raises `BrokerError` when it refuses a filter."""
+        for wanted in subscriptions:  # one packet each: an identifier belongs to a packet
+            options, properties = wanted.qos, self._none
+            if properties is not None:
+                options |= 0 if wanted.retained else 2 << 4
+                if wanted.identifier is not None:
+                    properties = {Property.SUBSCRIPTION_IDENTIFIER: (wanted.identifier,)}
+            packet_id = self._free_id()
+            packet = packets.subscribe(packet_id, wanted.topic_filter, options, properties)
+            code = (await self._asked(packet_id, wire.SUBACK, packet))[0]
+            if code >= wire.FAILURE:
+                raise BrokerError(f"the broker refuses to subscribe {wanted.topic_filter}: {REASONS[code]}", code)
+
+    async def unsubscribe(self, topic_filters: Iterable[str]) -> None:
+        """Unsubscribe, and wait for the broker's answer."""
+        for topic_filter in topic_filters:
+            packet_id = self._free_id()
+            packet = packets.unsubscribe(packet_id, [topic_filter], self._none)
+            await self._asked(packet_id, wire.UNSUBACK, packet)
+
+    def publish(
+        self, topic: str, payload: bytes, published: Published, *, retain: bool = False,
+        properties: Properties = wire.NO_PROPERTIES,
+    ) -> None:  # fmt: skip
+        """Publish with QoS 1; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
+
+        Raises:
+            BrokerError: The packet is larger than the broker takes, or what MQTT has no room for.
+        """
+        packet_id = self._free_id()
+        try:
+            packet = packets.publish(
+                topic, payload, packet_id, retain=retain, properties=None if self._none is None else properties
+            )
+        except ValueError as error:
+            raise BrokerError(str(error)) from error
+        if len(packet) > self.maximum_packet_size:
+            raise BrokerError(f"a packet of {len(packet)} bytes; the broker takes {self.maximum_packet_size} at most")
+        self._published[packet_id] = published
+        self._write(packet)
+
+    def acknowledge(self, packet_id: int) -> None:
+        """Send PUBACK; nothing when the connection has ended, since the broker sends the message again."""
+        qos = self._unacknowledged.get(packet_id)
+        if qos == 1:
+            del self._unacknowledged[packet_id]
+            self._write(_PUBACK + packet_id.to_bytes(2, "big"))
+        elif qos == 2:  # sections 4.3.3 and 4.9: it counts until PUBCOMP
+            self._unacknowledged[packet_id] = 0
+            self._write(packets.acknowledgement(wire.PUBREC, packet_id))
+
+    def pause(self) -> None:
+        """Leave what comes unread, so that the broker cannot send more; PUBACK is sent all the same."""
+        self._paused = True
+        if self._transport is not None and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Hand out messages again."""
+        if self._paused:
+            self._paused = False
+            self._awaits_pong = False  # the answer to a ping may be behind much that was not read
+            self._loop.call_soon(self._take)
+
+    async def disconnect(self) -> None:
+        """Send DISCONNECT, so that no will is published, and wait for the end of the connection."""
+        if self.is_open and self._transport is not None:
+            self._write(packets.disconnect())
+            self._flush()
+            self._transport.close()
+            await asyncio.wait([self._ended], timeout=1.0)
+        self.abort()
+
+    def abort(self, why: str = "closed") -> None:
+        """Close the socket; the broker publishes the will."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(why)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Write on this transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the broker sends."""
+        self._has_received = True
+        self._decoder.feed(data)
+        self._take()
+
+    def pause_writing(self) -> None:
+        """Publish no more until the socket's buffer has room."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Publish again."""
+        self._is_full = False
+        self._on_writable()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """End."""
+        self._end("the connection was lost")
+
+    # Opening.
+
+    async def _reach(self) -> None:
+        """Connect to the first address of the host that answers."""
+        address = self._address
+        if address.path is not None:
+            from amqtt_rest_bridge.mqtt.websocket import open_websocket  # which takes 50 ms to import
+
+            await open_websocket(address, self)
+            return
+        failure: OSError = OSError("its name has no address")
+        for family, kind, number, _, where in await self._loop.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, number)
+            sock.setblocking(False)
+            try:
+                await self._loop.sock_connect(sock, where)
+                await self._loop.create_connection(
+                    lambda: self, sock=sock, ssl=address.tls, server_hostname=address.host if address.tls else None
+                )
+                return
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+        raise failure
+
+    def _connect_packet(self) -> bytes:
+        session = self._session
+        properties = self._none
+        if properties is not None:
+            properties = {Property.RECEIVE_MAXIMUM: session.receive_maximum}
+            if session.expiry:
+                properties[Property.SESSION_EXPIRY_INTERVAL] = session.expiry
+        return packets.connect(
+            session.client_id, keep_alive=KEEP_ALIVE_SECONDS, clean=not session.expiry,
+            username=self._address.username, password=self._address.password, will=session.will, properties=properties,
+        )  # fmt: skip
+
+    # Sending.
+
+    def _write(self, packet: bytes) -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(packet)
+
+    def _flush(self) -> None:
+        if self._unsent and self._transport is not None and not self._ended.done():
+            self._has_sent = True
+            self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+    def _free_id(self) -> int:
+        while True:
+            self._last_id = self._last_id % 65_535 + 1
+            if self._last_id not in self._published and self._last_id not in self._answers:
+                return self._last_id
+
+    async def _asked(self, packet_id: int, kind: int, packet: bytes) -> bytes:
+        """Send a packet, and return the reason codes of the answer."""
+        if self._ended.done():
+            raise BrokerError("the connection to the broker was lost")
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._answers[packet_id] = kind, answer
+        self._write(packet)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await asyncio.shield(answer)
+        except TimeoutError as error:
+            raise BrokerError(f"the broker {self._address.shown} does not answer SUBSCRIBE") from error
+
+    def _tick(self) -> None:
+        """Send PINGREQ when half the keep-alive was silent, and end a connection whose broker does not answer it."""
+        if self._awaits_pong and not self._has_received and not self._paused:
+            self._end("the broker does not answer PINGREQ")
+            self.abort()
+            return
+        if not self._has_sent or not self._has_received:
+            self._awaits_pong = not self._paused  # then no answer can be read
+            self._write(packets.pingreq())
+        self._has_sent = self._has_received = False
+        self._ticking = self._loop.call_later(self._keep_alive / 2, self._tick)
+
+    # Receiving.
+
+    def _take(self) -> None:
+        """Hand out the packets that have come, until there is none or reading is paused."""
+        if self._taking:
+            return
+        self._taking = True
+        try:
+            while not self._paused and not self._ended.done() and (packet := self._decoder.next()) is not None:
+                if type(packet) is Publish:
+                    self._on_publish(packet)
+                else:
+                    self._on_other(packet)
+        except PacketError as error:
+            self._refuse(error)
+        finally:
+            self._taking = False
+        if not self._paused and not self._is_reading and self._transport is not None and not self._ended.done():
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def _on_publish(self, packet: Publish) -> None:
+        packet_id = packet.packet_id
+        if not self._connected.done():
+            raise protocol_error("PUBLISH before CONNACK")
+        if packet_id is not None:
+            if self._none is not None:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
+                if packet_id in self._unacknowledged:
+                    raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
+                if len(self._unacknowledged) >= self._session.receive_maximum:  # section 3.3.4
+                    raise PacketError(Code.RECEIVE_MAXIMUM_EXCEEDED, "PUBLISH beyond Receive Maximum")
+            self._unacknowledged[packet_id] = packet.qos
+        try:
+            self._on_message(self, packet)
+        except Exception:  # no message keeps the next one from being taken
+            log.exception("a message on %s was not looked at", loggable(packet.topic))
+
+    def _on_other(self, packet: packets.Packet) -> None:
+        if isinstance(packet, Connack) == self._connected.done():
+            raise protocol_error("CONNACK twice" if self._connected.done() else "another packet before CONNACK")
+        match packet:
+            case Acknowledged():
+                self._on_acknowledged(packet)
+            case Connack():
+                self._on_connack(packet)
+            case Answered():
+                self._on_answered(packet)
+            case Disconnect():
+                why = packet.properties.get(Property.REASON_STRING)
+                self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
+
+    def _on_answered(self, packet: Answered) -> None:
+        kind, answer = self._answers.pop(packet.packet_id, (0, None))
+        if answer is None or kind != packet.kind or len(packet.codes) > 1:
+            raise protocol_error(f"an answer to nothing that was asked, packet identifier {packet.packet_id}")
+        if not answer.done():
+            answer.set_result(packet.codes)
+
+    def _on_acknowledged(self, packet: Acknowledged) -> None:
+        if packet.kind == wire.PUBACK:
+            published = self._published.pop(packet.packet_id, None)
+            if published is not None:
+                published(REASONS[packet.code] if packet.code >= wire.FAILURE else None)
+        elif packet.kind == wire.PUBREL:
+            self._unacknowledged.pop(packet.packet_id, None)
+            self._write(packets.acknowledgement(wire.PUBCOMP, packet.packet_id))
+        else:
+            raise protocol_error(f"{wire.NAMES[packet.kind]} without a publication of QoS 2")
+
+    def _on_connack(self, packet: Connack) -> None:
+        shown, code = self._address.shown, packet.code
+        if code:
+            known = REASONS if self._none is not None else packets.REFUSALS_3_1_1
+            says = f"the broker {shown} refuses the client: {known.get(code, f'code {code}')}"
+            self._connected.set_exception(BrokerError(says, code))
+            self._end(says)
+            return
+        if packet.session_present and not self._session.expiry:
+            raise protocol_error("CONNACK has a session that was not asked for")  # [MQTT-3.2.2-2]
+        found = self.properties = packet.properties
+        self.session_present = packet.session_present
+        self.receive_maximum = found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM)
+        self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
+        self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, packets.LARGEST_PACKET)
+        self._keep_alive = found.get(Property.SERVER_KEEP_ALIVE, KEEP_ALIVE_SECONDS)  # [MQTT-3.2.2-21]
+        self._connected.set_result(None)
+
+    def _refuse(self, error: PacketError) -> None:
+        """End the connection after what the broker may not send, section 4.13.1."""
+        if self.is_open and self._none is not None and self._transport is not None:
+            self._write(packets.disconnect(error.code))
+            self._flush()
+        self._close(f"the broker sends what MQTT does not allow: {error}")
+
+    def _close(self, why: str) -> None:
+        self._end(why)
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, why: str) -> None:
+        if self._ended.done():
+            return
+        self._ended.set_result(why)
+        if self._ticking is not None:
+            self._ticking.cancel()
+        lost = BrokerError("the connection to the broker was lost")
+        if not self._connected.done():
+            says = f"the broker {self._address.shown} closed the connection without an answer to CONNECT ({why})"
+            self._connected.set_exception(NoAnswerError(says))
+            self._connected.exception()  # nothing may be waiting for it any more
+        self._published.clear()
+        for _, answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(lost)
+                answer.exception()
+        self._answers.clear()
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return why a broker cannot be reached, without the address that asyncio adds to it."""
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return (error.strerror if isinstance(error, OSError) else None) or reason(error)
