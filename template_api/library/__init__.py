@@ -6,6 +6,7 @@ states), `places` (the index's folder, checks of settings), `template_library`.
 """
 
 from template_api.library.database import require_database
+from template_api.library.indexing import Pace
 from template_api.library.managing import fill_empty_library, import_templates, listed_templates, set_status
 from template_api.library.places import index_folder, place_faults
 from template_api.library.template_library import TemplateLibrary
@@ -13,6 +14,7 @@ from template_api.library.writer import Outcome, Report
 
 __all__ = [
     "Outcome",
+    "Pace",
     "Report",
     "TemplateLibrary",
     "fill_empty_library",

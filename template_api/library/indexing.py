@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,10 +28,19 @@ from template_api.ranking import KeptIndex, Ranking, SearchIndex
 
 log = logging.getLogger(__name__)
 
-_PART_SECONDS = 0.5  # of putting templates before what is put is committed: 1,000 of 300 words take 0.3 to 0.8
-_ROWS = 50
 _REMIND_SECONDS = 60.0  # after which a fault that lasts is logged again; then twice as long, and so on
 _LONGEST_REMIND_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a library is looked at for changes, and how much is indexed at once; in seconds, but for `rows`."""
+
+    follow: float = 0.25  # between two looks
+    overdue: float = 1.0  # a request looks for changes itself when the last look is older
+    first_index: float = 5.0  # that a start waits for a first index: some thousands of templates are indexed by then
+    part: float = 0.5  # of putting templates before what is put is committed: 1,000 of 300 words take 0.3 to 0.8
+    rows: int = 50  # read at once
 
 
 class State(NamedTuple):
@@ -73,9 +83,11 @@ class Indexer:
         engine: the library's database.
         statements: the SELECTs on it.
         folder: where the index is kept; None keeps it in memory.
+        pace: how much is indexed at once.
     """
 
-    def __init__(self, engine: Engine, statements: Statements, folder: Path | None) -> None:
+    def __init__(self, engine: Engine, statements: Statements, folder: Path | None, pace: Pace) -> None:
+        self._pace = pace
         self._engine = engine
         self._statements = statements
         self._kept = KeptIndex(folder)
@@ -89,7 +101,7 @@ class Indexer:
         self.edition = 0
 
     def work(self) -> bool:
-        """Do a part of what the index lacks, half a second's worth; return whether something is left.
+        """Do a part of what the index lacks, `Pace.part` of it; return whether something is left.
 
         Raises:
             DatabaseUnavailableError: the database does not answer.
@@ -169,15 +181,16 @@ class Indexer:
         began, count = time.monotonic(), 0
         with self._reading() as connection:
             version = connection.execute(self._statements.identity).one().version
-            while state.version < version and not (count and time.monotonic() - began > _PART_SECONDS):
-                rows = connection.execute(self._statements.changed, {"since": state.version, "most": _ROWS}).all()
+            while state.version < version and not (count and time.monotonic() - began > self._pace.part):
+                wanted = {"since": state.version, "most": self._pace.rows}
+                rows = connection.execute(self._statements.changed, wanted).all()
                 for row in rows:
                     if is_published(row):
                         index.put(document(row))
                     else:
                         index.remove(row.id)
                 count += len(rows)
-                state = state._replace(version=rows[-1].changed if len(rows) == _ROWS else version)
+                state = state._replace(version=rows[-1].changed if len(rows) == self._pace.rows else version)
         log.debug("%d templates put in %.2f s", count, time.monotonic() - began)
         return state
 

@@ -15,16 +15,13 @@ from typing import Any
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
 from template_api.library.database import open_database, translated
-from template_api.library.indexing import Indexer
+from template_api.library.indexing import Indexer, Pace
 from template_api.library.statements import Statements, filters, is_published, summary
 from template_api.ranking import Ranking
 from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, TemplateQuery, Word
 
 log = logging.getLogger(__name__)
 
-FOLLOW_SECONDS = 0.25
-_OVERDUE_SECONDS = 1.0  # a request looks for changes itself when the last look is older
-_FIRST_INDEX_SECONDS = 5.0  # some thousands of templates are indexed by then
 _SUGGESTIONS = 8
 
 
@@ -34,16 +31,18 @@ class TemplateLibrary:
     Args:
         database_url: where the library is; its tables are made or upgraded when needed.
         index_folder: where the search index is kept from one start to the next; None keeps it in memory.
+        pace: how often it looks for changes; the defaults of `Pace` without.
 
     Raises:
         StartError: the URL cannot be used or the database is of a newer version.
         DatabaseUnavailableError: the database does not answer.
     """
 
-    def __init__(self, database_url: str, index_folder: Path | None = None) -> None:
+    def __init__(self, database_url: str, index_folder: Path | None = None, pace: Pace | None = None) -> None:
+        self._pace = pace or Pace()
         self._engine = open_database(database_url)
         self._statements = Statements()
-        self._indexer = Indexer(self._engine, self._statements, index_folder)
+        self._indexer = Indexer(self._engine, self._statements, index_folder, self._pace)
         self._checking = threading.Lock()
         self._indexing = threading.Lock()
         self._stopping = threading.Event()
@@ -58,7 +57,7 @@ class TemplateLibrary:
         Raises:
             DatabaseUnavailableError: the database did not answer when it was last asked.
         """
-        if time.monotonic() - self._checked > _OVERDUE_SECONDS:
+        if time.monotonic() - self._checked > self._pace.overdue:
             self._check() if self._followers else self.refresh()
         if self._fault is not None:
             raise DatabaseUnavailableError(str(self._fault)) from self._fault
@@ -91,8 +90,8 @@ class TemplateLibrary:
     def follow(self) -> None:
         """Start the threads that look for changes until `close`.
 
-        Waits until a kept search index is open, or for 5 s at most until a first one is complete: searches right after
-        the start of all but large libraries find everything.
+        Waits until a kept search index is open, or for `Pace.first_index` at most until a first one is complete:
+        searches right after the start of all but large libraries find everything.
         """
 
         def index() -> None:
@@ -100,7 +99,7 @@ class TemplateLibrary:
                 while not self._stopping.is_set() and self._indexer.work():
                     pass
 
-        deadline = time.monotonic() + _FIRST_INDEX_SECONDS
+        deadline = time.monotonic() + self._pace.first_index
         for name, act in (("library-version", self._check), ("library-index", index)):
             thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
@@ -275,5 +274,5 @@ class TemplateLibrary:
                 pass  # the thread that reads the version logs it
             except Exception:
                 log.exception("cannot follow the library's changes")
-            if self._stopping.wait(FOLLOW_SECONDS):
+            if self._stopping.wait(self._pace.follow):
                 return

@@ -1,8 +1,9 @@
 """A library under test, and an application over it that is asked in process; every answer is checked."""
 
+import contextlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from template_api.app import create_app
-from template_api.library import Report, TemplateLibrary, import_templates
+from template_api.library import Pace, Report, TemplateLibrary, import_templates
 from template_api.query import description
 
 
@@ -43,26 +44,41 @@ class Store:
         self.clients.append(client)
         return client
 
+    @contextlib.contextmanager
+    def without_index(self) -> Iterator["Client"]:
+        """Yield a client of a library that is followed, but for its index, which is begun when the block ends."""
+        library = TemplateLibrary(self.url, pace=Pace(first_index=0))
+        client = Client(library, refreshing=False)
+        self.clients.append(client)
+        with library._indexing:
+            library.follow()
+            yield client
+
 
 class Client:
     """Ask an application in process, and check every answer against openapi.json."""
 
-    def __init__(self, library: TemplateLibrary, **options: Any) -> None:
+    def __init__(self, library: TemplateLibrary, *, refreshing: bool = True, **options: Any) -> None:
         self.library = library
+        self._refreshing = refreshing
         self._client = falcon.testing.TestClient(create_app(library, **options))
 
     def ask(self, method: str, path: str, **request: Any) -> falcon.testing.Result:
-        self.library.refresh()
+        self._refresh()
         result = self._client.simulate_request(method, path, **request)
         check_answer(method, path, result.status_code, result.headers, result.content)
         return result
+
+    def _refresh(self) -> None:
+        if self._refreshing:
+            self.library.refresh()
 
     def get(self, path: str, **request: Any) -> falcon.testing.Result:
         return self.ask("GET", path, **request)
 
     def page(self, path: str, **request: Any) -> falcon.testing.Result:
         """Ask for a page, which openapi.json does not describe."""
-        self.library.refresh()
+        self._refresh()
         return self._client.simulate_get(path, **request)
 
     def post(self, body: object, **request: Any) -> falcon.testing.Result:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.errors import DatabaseUnavailableError
-from template_api.library import TemplateLibrary, set_status
-from template_api.library import template_library as library_module
+from template_api.library import Pace, TemplateLibrary, set_status
+from template_api.library.indexing import Indexer
 from template_api.records import Status, TemplateQuery
 from tests.support.waiting import eventually
 
@@ -98,30 +98,33 @@ def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, stor
 
 
 def test_following_outlives_a_fault_of_its_own(
-    library: TemplateLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: "Store", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[None] = []
 
-    def fail() -> None:
+    def fail(_indexer: Indexer) -> bool:
         calls.append(None)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(library._indexer, "work", fail)
-    monkeypatch.setattr(library_module, "FOLLOW_SECONDS", 0.001)
-    monkeypatch.setattr(library_module, "_FIRST_INDEX_SECONDS", 0)
+    monkeypatch.setattr(Indexer, "work", fail)  # a fault of ours that nothing from outside brings about
+    library = TemplateLibrary(store.url, pace=Pace(follow=0.001, first_index=0))
     library.follow()
     eventually(lambda: len(calls) > 2)
+    library.close()
     assert "cannot follow the library's changes" in caplog.text
 
 
 def test_a_request_looks_for_changes_itself_when_nothing_else_does(
-    library: TemplateLibrary, store: "Store", monkeypatch: pytest.MonkeyPatch
+    store: "Store", make_template: Make
 ) -> None:
-    monkeypatch.setattr(library_module, "_OVERDUE_SECONDS", -1)
+    store.bring(make_template("t0"))
+    library = TemplateLibrary(store.url, pace=Pace(overdue=-1))
+    assert found(library, "t0") == ["t0"]
     set_status(store.url, "t0", Status.HIDDEN)
     before = library.version
     assert library.current() >= before
-    assert found(library, "title0") == []
+    assert found(library, "t0") == []
+    library.close()
 
 
 def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.errors import IndexNotReadyError, StartError
+from template_api.errors import StartError
 from template_api.library import (
+    Pace,
     TemplateLibrary,
     import_templates,
     index_folder,
-    indexing,
     set_status,
-    template_library,
 )
+from template_api.library.indexing import LastingFault
 from template_api.ranking import SearchIndex
 from template_api.records import Status, TemplateQuery
 from tests.support.forked import TEMPLATE_API, Forked
@@ -29,7 +29,7 @@ from tests.support.served_api import READY
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.support.library_store import Store
+    from tests.support.library_store import Client, Store
 
 Make = Callable[..., dict[str, Any]]
 
@@ -48,8 +48,8 @@ def kept(sqlite_store: "Store", make_template: Make, tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def opened(store: "Store", folder: Path) -> TemplateLibrary:
-    library = TemplateLibrary(store.url, folder)
+def opened(store: "Store", folder: Path, pace: Pace | None = None) -> TemplateLibrary:
+    library = TemplateLibrary(store.url, folder, pace)
     library.refresh()
     return library
 
@@ -136,22 +136,17 @@ def test_an_index_that_is_deleted_while_it_is_used_is_rebuilt(
     assert (kept / "current").exists()
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexing takes one template at a time."""
-    for name, value in (("_ROWS", 1), ("_PART_SECONDS", 0.0)):
-        monkeypatch.setattr(indexing, name, value)
-    # On a slow machine, a search would index the rest itself.
-    monkeypatch.setattr(template_library, "_OVERDUE_SECONDS", float("inf"))
+# On a slow machine, a search would index the rest itself, and a start would not wait long enough.
+SMALL_PARTS = Pace(rows=1, part=0.0, overdue=float("inf"), first_index=60.0)
+"""Indexing takes one template at a time."""
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_answers_are_complete_while_a_deleted_index_is_rebuilt(
     sqlite_store: "Store", make_template: Make, tmp_path: Path
 ) -> None:
     slugs = {f"pump-{n}" for n in range(5)}
     sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
-    writes, reads = opened(sqlite_store, tmp_path / "index"), opened(sqlite_store, tmp_path / "index")
+    writes, reads = (opened(sqlite_store, tmp_path / "index", SMALL_PARTS) for _ in range(2))
     shutil.rmtree(tmp_path / "index")
     parts = 0
     while writes._indexer.work():
@@ -166,14 +161,13 @@ def test_answers_are_complete_while_a_deleted_index_is_rebuilt(
         library.close()
 
 
-@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("change", ["a backup", "a row taken out"])
 def test_changes_are_found_in_the_old_index_while_a_new_one_is_built(
     sqlite_store: "Store", make_template: Make, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     slugs = {f"pump-{n}" for n in range(5)}
     sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
-    library = opened(sqlite_store, tmp_path / "index")
+    library = opened(sqlite_store, tmp_path / "index", SMALL_PARTS)
     with sqlite3.connect(tmp_path / "library.db") as connection:
         connection.execute("DELETE FROM templates WHERE slug = 'pump-4'")
         if change == "a backup":
@@ -198,11 +192,10 @@ def test_changes_are_found_in_the_old_index_while_a_new_one_is_built(
     library.close()
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_the_index_of_another_library_is_not_searched(
     sqlite_store: "Store", kept: Path, make_template: Make, tmp_path: Path
 ) -> None:
-    library = opened(sqlite_store, kept)
+    library = opened(sqlite_store, kept, SMALL_PARTS)
     aside = tmp_path / "aside"
     aside.mkdir()
     for file in tmp_path.glob("library.db*"):
@@ -217,7 +210,6 @@ def test_the_index_of_another_library_is_not_searched(
     library.close()
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_a_process_that_is_killed_while_it_rebuilds_leaves_the_old_index(
     sqlite_store: "Store", kept: Path, make_template: Make
 ) -> None:
@@ -226,12 +218,12 @@ def test_a_process_that_is_killed_while_it_rebuilds_leaves_the_old_index(
     with sqlite3.connect(kept.parent / "library.db") as connection:
         connection.execute("DELETE FROM templates WHERE slug = 'pump'")
     connection.close()
-    killed = TemplateLibrary(sqlite_store.url, kept)
+    killed = TemplateLibrary(sqlite_store.url, kept, SMALL_PARTS)
     while len(list(kept.iterdir())) < 4:
         assert killed._indexer.work()
     killed.close()  # its lock; nothing else is written here
     assert (kept / "current").read_text() == name
-    library = opened(sqlite_store, kept)
+    library = opened(sqlite_store, kept, SMALL_PARTS)
     assert library.find(TemplateQuery(text="control")).total == 5
     assert (kept / "current").read_text() != name
     assert len(list(kept.iterdir())) == 3
@@ -256,12 +248,14 @@ def test_of_two_processes_with_one_folder_one_writes_until_it_ends(
 
 
 def test_a_search_before_the_first_part_gets_503_and_retry_after(
-    sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: "Store", make_template: Make
 ) -> None:
     sqlite_store.bring(make_template("pump", title="Pump control"))
-    client = sqlite_store.client()
-    monkeypatch.setattr(client.library, "refresh", lambda: None)
-    monkeypatch.setattr(client.library, "_ranking", not_ready)
+    with sqlite_store.without_index() as client:
+        _check_answers_without_index(client)
+
+
+def _check_answers_without_index(client: "Client") -> None:
     for path in ("/api/search?q=pump", "/api/templates?q=pump", "/api/suggest?q=pu", "/api/facets"):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
@@ -272,14 +266,12 @@ def test_a_search_before_the_first_part_gets_503_and_retry_after(
     assert len(client.post({"query": ""}).json["results"]) == 1
 
 
-@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_a_start_waits_until_a_first_index_is_complete(
     sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float
 ) -> None:
     """It is built in parts, and committed slowly: searches right after the start found a part, or got 503."""
     slugs = {f"pump-{n}" for n in range(4)}
-    monkeypatch.setattr(template_library, "_FIRST_INDEX_SECONDS", 60.0)  # a loaded machine needs more than 5 s
     sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in slugs))
     commit = SearchIndex.commit
 
@@ -289,7 +281,7 @@ def test_a_start_waits_until_a_first_index_is_complete(
         commit(index, state)
 
     monkeypatch.setattr(SearchIndex, "commit", slowly)
-    library = TemplateLibrary(sqlite_store.url, tmp_path / "index")
+    library = TemplateLibrary(sqlite_store.url, tmp_path / "index", SMALL_PARTS)
     library.follow()
     assert found(library, "pump") == slugs
     library.close()
@@ -333,7 +325,7 @@ def test_a_disk_that_is_full_is_logged_once_and_so_is_its_end(
 
 def test_a_fault_that_lasts_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
     seconds = 0
-    fault = indexing.LastingFault(lambda: seconds)
+    fault = LastingFault(lambda: seconds)
     logged = []
     for seconds in range(0, 3 * 3600):
         fault.met(ValueError("full"))
@@ -347,10 +339,6 @@ def test_a_fault_that_lasts_is_logged_at_growing_intervals(caplog: pytest.LogCap
     caplog.clear()
     fault.ended()
     assert caplog.messages == []
-
-
-def not_ready() -> None:
-    raise IndexNotReadyError("not yet")
 
 
 def test_each_database_has_a_folder_of_its_own_and_passwords_do_not_matter(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import falcon.testing
 import pytest
 
-from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
+from template_api.errors import DatabaseUnavailableError
 from template_api.library import set_status
 from template_api.pages.markup import highlighted, rendered
 from template_api.query import description
@@ -327,26 +327,22 @@ def test_links_of_pages_begin_with_the_path_of_the_base_url(sqlite_store: Store)
 
 
 def test_while_the_index_is_built_the_list_is_shown_and_a_search_says_when_to_try_again(
-    library: Client, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: Store, library: Client
 ) -> None:
-    def not_ready() -> None:
-        raise IndexNotReadyError("not yet")
-
-    monkeypatch.setattr(library.library, "refresh", lambda: None)
-    monkeypatch.setattr(library.library, "_ranking", not_ready)
-    listed = library.page("/")
-    assert sorted(titles(parsed(listed))) == ["first", "second", "third"]
-    assert "data-facet" not in listed.text
-    searched = library.page("/", params={"q": "weather"})
+    with sqlite_store.without_index() as building:
+        listed = building.page("/")
+        assert sorted(titles(parsed(listed))) == ["first", "second", "third"]
+        assert "data-facet" not in listed.text
+        searched = building.page("/", params={"q": "weather"})
     assert (searched.status_code, searched.headers["Retry-After"]) == (503, "1")
     assert searched.headers["Content-Type"] == "text/html; charset=utf-8"
     page = Parsed(searched.text)
     assert "The search index is being built" in page.text
     assert "Try again in a second; lists and single templates are answered meanwhile." in page.text
     assert "/" in page.links()
-    monkeypatch.undo()
-    assert library.page("/", params={"q": "weather"}).status_code == 200  # neither answer was kept
-    assert "data-facet" in library.page("/").text
+    building.library.refresh()
+    assert building.page("/", params={"q": "weather"}).status_code == 200  # neither answer was kept
+    assert "data-facet" in building.page("/").text
 
 
 def test_while_the_database_is_away_the_pages_say_so_and_nothing_of_the_inside(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.cli import main
-from template_api.library import set_status
-from template_api.library.template_library import FOLLOW_SECONDS
+from template_api.library import Pace, set_status
 from template_api.records import Status
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, endi
 def test_a_change_by_another_process_is_seen_by_itself(
     serve: Serve, sqlite_store: "Store", make_template: Make
 ) -> None:
-    assert FOLLOW_SECONDS < 2
+    assert Pace().follow < 2
     with serve("--database-url", sqlite_store.url) as served:
         sqlite_store.bring(make_template("two", title="Poll the weather"))
         while not served.get("/api/search?q=weather").json["results"]:
