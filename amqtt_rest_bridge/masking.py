@@ -49,7 +49,10 @@ class Masker:
 
     def address(self, text: str) -> str:
         """Mask secrets in a URL or a message that quotes one; values of variables and parameters like `token` too."""
-        return _QUERY_VALUE.sub(_masked_parameter, masked_text(text, self._in_addresses))
+        return _QUERY_VALUE.sub(
+            lambda found: f"{found[1]}{found[2]}={MASK}" if is_credential_parameter(found[2]) else found[0],
+            masked_text(text, self._in_addresses),
+        )
 
     def header(self, name: str, value: str) -> str:
         """Mask the whole value of a header that by its name carries credentials, and secrets in any other.
@@ -99,10 +102,6 @@ def is_credential_parameter(name: str) -> bool:
     """Return whether a query parameter, by its name, carries a credential: such as `api_key` or `X-Amz-Signature`."""
     decoded = unquote(name).lower()
     return "sig" in decoded or is_credential(decoded)
-
-
-def _masked_parameter(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}={MASK}" if is_credential_parameter(found[2]) else found[0]
 
 
 def credentials_of(headers: Iterable[tuple[str, str]], url: str = "") -> frozenset[str]:

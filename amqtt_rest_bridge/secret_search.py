@@ -95,9 +95,7 @@ class _Forms:
         self.base64 = tuple(_in_base64(data))
 
 
-@functools.lru_cache(maxsize=4096)
-def _forms(secret: str) -> _Forms:
-    return _Forms(secret)
+_forms = functools.lru_cache(maxsize=4096)(_Forms)
 
 
 def _in_other_charsets(secret: str) -> Iterator[bytes]:
@@ -305,12 +303,8 @@ def _undone(of: _View) -> _View | None:
         return _View(data.replace(b"\0", b""), of, _NULLS)
     if b"\\" not in data and b"%" not in data and b"&" not in data:
         return None
-    undone = _ESCAPE.sub(_meant, data)
+    undone = _ESCAPE.sub(lambda found: _unescape(found[0]), data)
     return _View(undone, of, _ESCAPE) if undone != data else None
-
-
-def _meant(found: re.Match[bytes]) -> bytes:
-    return _unescape(found[0])
 
 
 # JSON stays JSON.

@@ -209,13 +209,18 @@ def _without_literals(text: str) -> str:
 
 
 def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> str:
-    """Write a value: its strings in quotes, what GET reads by its name, joined by +."""
+    """Write a value: its strings in quotes, what GET reads by its name, joined by +; an address without credentials."""
+
+    def without_credential(found: re.Match[str]) -> str:
+        """Mask a query parameter that carries a credential, but for placeholders."""
+        return f"{found[1]}={_without_literals(found[2])}" if is_credential_parameter(found[1]) else found[0]
+
     pieces: list[str] = []
     text = ""
     for part in value.parts:
         if isinstance(part, str):
             shown = part if masker is None else masker.text(part)
-            text += _QUERY_VALUE.sub(_without_credential, shown) if is_address else shown
+            text += _QUERY_VALUE.sub(without_credential, shown) if is_address else shown
         elif part.escaped:
             text += part.label
         else:
@@ -224,11 +229,6 @@ def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> 
             pieces.append(f'GET {source.upper()} "{name}"')
             text = ""
     return " + ".join(pieces + ([_quoted(text)] if text or not pieces else []))
-
-
-def _without_credential(found: re.Match[str]) -> str:
-    """Mask the value of a query parameter that carries a credential, but for placeholders."""
-    return f"{found[1]}={_without_literals(found[2])}" if is_credential_parameter(found[1]) else found[0]
 
 
 def _quoted(text: str) -> str:

@@ -127,7 +127,12 @@ def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> N
 
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
     """Warn when the body is not JSON with any values of its placeholders, or with their defaults."""
-    sample = "".join([piece if isinstance(piece, str) else _json_sample(piece) for piece in template.pieces])
+    sample = ""
+    for piece in template.pieces:
+        if isinstance(piece, str):
+            sample += piece
+        else:
+            sample += "x" if piece.quoted else "0" if piece.default is None else piece.default
     lines = [line for line in sample.split("\n") if line.strip()]
     try:
         if sample and not (len(lines) > 1 and all(map(_is_json, lines))):  # one a line, as application/x-ndjson has it
@@ -138,10 +143,6 @@ def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, rep
         if '"' not in sample and _is_json(sample.replace("'", '"')):
             hint = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
         report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
-
-
-def _json_sample(placeholder: Placeholder) -> str:
-    return "x" if placeholder.quoted else "0" if placeholder.default is None else placeholder.default
 
 
 def _is_json(text: str) -> bool:
@@ -315,14 +316,12 @@ class _ConditionReader:
         if not node.text:
             hint = "a placeholder, a number, a text in quotes, true, false or null"
             raise self._fault(node, "a value is missing here", hint)
-        raise self._fault(node, f"{_shown(node.text)} is not a value", self._value_hint(node.text))
-
-    def _value_hint(self, text: str) -> str:
-        if text[0] in "'\"":
-            return "close the quote"
-        if recognise(text, self._mode):
-            return f"a placeholder is written in braces: {{{text}}}"
-        return f"a text is written in quotes: '{text}'"
+        hint = f"a text is written in quotes: '{node.text}'"
+        if node.text[0] in "'\"":
+            hint = "close the quote"
+        elif recognise(node.text, self._mode):
+            hint = f"a placeholder is written in braces: {{{node.text}}}"
+        raise self._fault(node, f"{_shown(node.text)} is not a value", hint)
 
     def _placeholder(self, term: Term) -> _Typed:
         name = term.text[1:-1]

@@ -4,6 +4,7 @@ The tree is data, so that it travels to a bridge process as part of its route. A
 request and never raises: a value that is missing, or of another JSON type, makes its comparison false.
 """
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,7 +172,11 @@ def _comparison(left: Operand, name: str, right: Operand) -> Predicate:
 
 
 def _likeness(operand: Operand, pattern: str) -> Predicate:
-    get, fullmatch = _getter(operand), _like(pattern).fullmatch
+    # Each text between two % is found once, so that no payload makes it slow.
+    first, *others = (re.sub("_", ".", re.escape(part)) for part in pattern.split("%"))
+    middle = "".join([f"(?>.*?{part})" for part in others[:-1] if part])
+    whole = f"{first}{middle}.*{others[-1]}" if others else first
+    get, fullmatch = _getter(operand), re.compile(whole, re.DOTALL).fullmatch
 
     def is_like(values: Values) -> bool:
         value = get(values)
@@ -180,21 +185,15 @@ def _likeness(operand: Operand, pattern: str) -> Predicate:
     return is_like
 
 
-def _like(pattern: str) -> re.Pattern[str]:
-    """Translate a pattern of LIKE; each text between two `%` is found once, so that no payload makes it slow."""
-    first, *others = [
-        "".join(["." if char == "_" else re.escape(char) for char in part]) for part in pattern.split("%")
-    ]
-    middle = "".join([f"(?>.*?{part})" for part in others[:-1] if part])
-    return re.compile(f"{first}{middle}.*{others[-1]}" if others else first, re.DOTALL)
-
-
 def _getter(operand: Operand) -> _Get:
     """Return what reads an operand of a message: numbers as int or float, `_MISSING` where there is no value."""
     if isinstance(operand, Literal):
         fixed = _comparable(operand.value)
         return lambda _: fixed
-    default = _MISSING if operand.default is None else _comparable(_default(operand))
+    default: Any = _MISSING if operand.default is None else operand.default
+    if operand.default is not None and operand.root == "json":
+        with contextlib.suppress(ValueError):  # another text is itself
+            default = _comparable(from_json(operand.default))
 
     def get(values: Values) -> Any:
         try:
@@ -206,17 +205,6 @@ def _getter(operand: Operand) -> _Get:
         return default if value is None and default is not _MISSING else value
 
     return get
-
-
-def _default(placeholder: Placeholder) -> JsonValue:
-    """Return the default of a placeholder: JSON where the value is JSON and the text can be, else text."""
-    text = placeholder.default or ""
-    if placeholder.root != "json":
-        return text
-    try:
-        return from_json(text)
-    except ValueError:
-        return text
 
 
 def _comparable(value: JsonValue) -> Any:

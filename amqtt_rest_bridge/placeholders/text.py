@@ -1,16 +1,16 @@
 """Texts with placeholders: parsed once at load into pieces, joined for every message or request. Pure."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from amqtt_rest_bridge import topics
 from amqtt_rest_bridge.catalogue import OTHER_VALUE
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place
+from amqtt_rest_bridge.placeholders.escaping import ESCAPES, Place, as_text
 from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAWS, Mode, Placeholder, recognise
-from amqtt_rest_bridge.placeholders.values import JsonValue, Values, default_of
+from amqtt_rest_bridge.placeholders.values import Values, default_of
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
 _SUSPECT = re.compile(r"(?P<dollar>\$?)(?P<open>\{\{?)(?P<name>[^{}\"\x00-\x1f]{1,256})(?P<close>\}\}?)")
@@ -97,12 +97,11 @@ class PlaceholderText:
         if self.place is not Place.TEXT:
             return self.fill(values).encode()
         get = values.get_or_default if self.has_defaults else values.get
-        return b"".join([self._piece_bytes(piece, values, get) for piece in self.pieces])
-
-    def _piece_bytes(self, piece: str | Placeholder, values: Values, get: Callable[[Placeholder], JsonValue]) -> bytes:
-        if isinstance(piece, str):
-            return piece.encode()
-        return values.raw(piece) if _is_raw(piece) else ESCAPES[self.place](piece, get(piece)).encode()
+        parts = [
+            piece if isinstance(piece, str) else values.raw(piece) if _is_raw(piece) else as_text(piece, get(piece))
+            for piece in self.pieces
+        ]
+        return b"".join([part.encode() if isinstance(part, str) else part for part in parts])
 
     def _check_segments(self, text: str) -> None:
         """Refuse a filled `.` or `..` segment, which would climb out of the path (RFC 3986 section 5.2.4)."""
