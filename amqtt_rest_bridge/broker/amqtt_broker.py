@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
-from amqtt.client import MQTTClient
 from amqtt.contexts import Action, ListenerConfig
 from amqtt.errors import MQTTError, PluginInitError
 from amqtt.events import MQTTEvents
@@ -308,19 +307,3 @@ def split_address(listener: ListenerConfig) -> tuple[str | None, int]:
 def load_certificate(listener: ListenerConfig) -> None:
     """Read the certificate and key of a TLS listener; raises what amqtt raises when they cannot be used."""
     Broker._create_ssl_context(listener)
-
-
-# The client.
-
-
-async def close_connection(client: MQTTClient) -> None:
-    """Close what amqtt leaves open: after a refusal, without an answer, and when the broker has gone meanwhile."""
-    writer = None if client._handler is None else client._handler.writer
-    if writer is None:
-        return
-    try:
-        await writer.close()
-    finally:
-        stream = getattr(writer, "_writer", None)  # none for WebSockets
-        if stream is not None:  # amqtt waits for the peer first, and does not close when that fails
-            stream.transport.abort()

@@ -15,7 +15,7 @@ import typer
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.broker.command_client import BrokerAddress
+    from amqtt_rest_bridge.mqtt.values import Address
 
 SECRETS_DIR = "/run/secrets"
 MOST_LISTED = 200
@@ -81,15 +81,13 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
-def broker_address(broker: str, ca_file: str | None, cert_file: str | None, key_file: str | None) -> "BrokerAddress":
+def broker_address(broker: str, ca_file: str | None, cert_file: str | None, key_file: str | None) -> "Address":
     """Return the broker's address with what is needed to connect; reads the TLS files and the password.
 
     Raises:
         ConfigurationError: An option cannot be used; the message holds no password.
     """
-    from amqtt_rest_bridge.broker import (
-        command_client,  # amqtt takes a second to import, which --help need not wait for
-    )
+    from amqtt_rest_bridge.cli.broker_client import parse_address  # asyncio and ssl, which --help need not wait for
 
-    tls = command_client.TlsFiles(ca_file, cert_file, key_file)
-    return command_client.parse_address(broker, os.environ.get(PASSWORD_VARIABLE), tls)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    return parse_address(broker, password, ca_file=ca_file, cert_file=cert_file, key_file=key_file)

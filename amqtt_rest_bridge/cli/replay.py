@@ -71,7 +71,7 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
     """Read the failures, ask, and publish their messages; return the exit status."""
-    from amqtt_rest_bridge.broker import command_client  # amqtt takes a second to import
+    from amqtt_rest_bridge.cli import broker_client  # asyncio and ssl, which --help need not wait for
 
     address = broker_address(broker, ca_file, cert_file, key_file)
     try:
@@ -83,16 +83,16 @@ def run(
             print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
             # Decision: a topic may carry any messages, such as results beside failures; a line of a file that is not
             # JSON was cut off or damaged.
-            found = _Found(*messages_of(command_client.collect(address, source, seconds)))
+            found = _Found(*messages_of(broker_client.collect(address, source, seconds)))
         print(_summary(found))
         publications = found.publications
         question = f"Publish {len(publications)} message(s) to {address.shown}?"
         if publications and not yes and not typer.confirm(question):
             return 1
         if publications:
-            command_client.publish(address, publications, rate)
+            broker_client.publish(address, publications, rate)
             print(f"published {len(publications)} message(s)")
-    except command_client.BrokerUnavailableError as error:
+    except broker_client.BrokerUnavailableError as error:
         print(f"rest-bridge replay: {error}", file=sys.stderr)
         return 1
     return 1 if found.damaged else 0

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.cli import (
 from amqtt_rest_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.broker.command_client import Overview
+    from amqtt_rest_bridge.cli.statuses import Overview
 
 DESCRIPTION = f"""\
 Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last
@@ -102,18 +102,16 @@ def run(
     ] = None,
 ) -> int:  # fmt: skip
     """Show the table, or print once."""
-    from amqtt_rest_bridge.broker import (
-        command_client,  # amqtt takes a second to import, which --help need not wait for
-    )
+    from amqtt_rest_bridge.cli import statuses  # asyncio and ssl, which --help need not wait for
 
     address = broker_address(broker, ca_file, cert_file, key_file)
-    topics = command_client.TOPIC_FILTER if group is None else f"bridge/{group}/+/routes/+/status"
+    topics = statuses.TOPIC_FILTER if group is None else f"bridge/{group}/+/routes/+/status"
     try:
         if sys.stdout.isatty() and not as_json:
             with _Screen(address.shown) as screen:
-                command_client.follow(address, seconds, screen.show, topics)
+                statuses.follow(address, seconds, screen.show, topics)
             return 0
-        overview = command_client.snapshot(address, seconds, topics)
+        overview = statuses.snapshot(address, seconds, topics)
     except BridgeError as error:
         print(f"rest-bridge status: {error}", file=sys.stderr)
         return 1

@@ -89,5 +89,5 @@ async def open_websocket(address: Address, protocol: asyncio.Protocol) -> None:
             ping_interval=None,
         )  # fmt: skip
     except WebSocketException as error:
-        raise ConnectionError(f"{error}") from error
+        raise OSError(str(error)) from error
     protocol.connection_made(WebSocketTransport(socket, protocol))

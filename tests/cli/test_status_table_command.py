@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import re
 import signal
 import threading
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.broker.command_client import BrokerUnavailableError, Overview, follow, parse_address, snapshot
+from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, parse_address
+from amqtt_rest_bridge.cli.statuses import Overview, follow, snapshot
 from tests.cli.test_status_table import status
 from tests.support.commands import SERVER_ROUTE, taken_port
 from tests.support.embedded_broker import Host, configuration, hosting, plain_broker
@@ -21,14 +21,6 @@ from tests.support.http_target import Target, silent
 from tests.support.terminal import Terminal
 
 SECONDS = 30.0
-
-
-@pytest.fixture(autouse=True)
-def _amqtt_speaks_again() -> Iterator[None]:
-    """Undo what the command does to the log of its own process."""
-    level = logging.getLogger("amqtt").level
-    yield
-    logging.getLogger("amqtt").setLevel(level)
 
 
 @pytest.fixture(scope="module")

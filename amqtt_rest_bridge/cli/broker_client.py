@@ -1,0 +1,230 @@
+"""How `rest-bridge status` and `replay` ask a broker: its address from the command line, one connection. Main thread.
+
+Decision: they speak MQTT 3.1.1, which every broker takes, amqtt among them.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
+from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.mqtt import connection as mqtt
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish
+from amqtt_rest_bridge.mqtt.values import PORTS, Address, BrokerError, NoAnswerError, Session, Subscription, load_tls
+from amqtt_rest_bridge.routing.status import status_topic
+from amqtt_rest_bridge.topics import filter_matches
+
+_ACKNOWLEDGED_SECONDS: Final = 10.0
+_NOTHING: Final = status_topic("+").removesuffix("/+/status")
+_MOST_WAITING: Final = 1000  # messages that came and were not looked at; then no more are read
+_REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
+    1: "it does not speak MQTT 3.1.1",
+    2: "it does not accept the client id",
+    3: "it is not available",
+    4: "wrong user name or password",
+    5: "not authorized: check user name (mqtt://USER@HOST) and password (REST_BRIDGE_BROKER_PASSWORD)",
+}
+
+
+class BrokerUnavailableError(BridgeError):
+    """The broker cannot be asked; the message says why and holds no credentials."""
+
+
+def parse_address(
+    url: str, password: str | None = None, *, ca_file: str | None = None, cert_file: str | None = None,
+    key_file: str | None = None,
+) -> Address:  # fmt: skip
+    """Parse a broker's URL, and read the files for TLS.
+
+    Args:
+        url: The URL.
+        password: That of the user in the URL; one in the URL wins.
+        ca_file: Authorities, PEM.
+        cert_file: This client's certificate ...
+        key_file: ... and its key.
+
+    Raises:
+        ConfigurationError: It is not one, or a file cannot be used; the message does not repeat the URL, since it may
+            hold a password.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme not in PORTS or not host:
+        raise ConfigurationError(
+            f"--broker is not the address of a broker; write mqtt://[USER:PASSWORD@]HOST[:PORT], "
+            f"or {', '.join(PORTS)[6:]}"
+        )
+    port = PORTS[parts.scheme] if port is None else port
+    username = unquote(parts.username) if parts.username else None
+    if username is None:
+        password = None
+    elif parts.password is not None:
+        password = unquote(parts.password)
+    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}" if parts.scheme in ("ws", "wss") else None
+    tls = _tls(parts.scheme in ("mqtts", "wss"), ca_file, cert_file, key_file)
+    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return Address(host, port, username, password, tls, shown, path)
+
+
+def _tls(is_secure: bool, ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext | None:
+    files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
+    given = [f"{name} {value}" for name, value in files.items() if value is not None]
+    if not is_secure:
+        if given:
+            raise ConfigurationError(f"{given[0].split()[0]} needs TLS: write --broker mqtts://... or wss://...")
+        return None
+    if (cert_file is None) != (key_file is None):
+        raise ConfigurationError("--cert-file and --key-file belong together: give both, or none")
+    try:
+        return load_tls(ca_file, cert_file, key_file)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or reason(error)
+        raise ConfigurationError(f"the TLS files cannot be used ({', '.join(given)}): {why}") from error
+
+
+class Subscriber:
+    """A connection with subscriptions, and the messages that have come."""
+
+    def __init__(self, address: Address) -> None:
+        session = Session(f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, 0, level=MQTT_3_1_1)
+        self.connection = MqttConnection(address, session, self._take)
+        self._address = address
+        self._messages: asyncio.Queue[Publish | None] = asyncio.Queue()  # None: the connection has ended
+        self._ending: asyncio.Task[str] | None = None
+
+    async def open(self, filters: Sequence[str], qos: int) -> None:
+        """Connect and subscribe; raises `BrokerError` when the broker refuses the first filter."""
+        await self.connection.open()
+        self._ending = asyncio.ensure_future(self.connection.ended())
+        self._ending.add_done_callback(lambda _: self._messages.put_nowait(None))
+        for topic_filter in filters[:1]:
+            await self.connection.subscribe([Subscription(topic_filter, qos=qos)])
+        # amqtt answers a subscription after what was retained for the one before has been sent.
+        for topic_filter in (*filters[1:], _NOTHING):  # without them there is less to show
+            with contextlib.suppress(BrokerError):
+                await self.connection.subscribe([Subscription(topic_filter, qos=0)])
+
+    async def receive(self, seconds: float) -> Publish | None:
+        """Wait for one message; None when none came in time.
+
+        Raises:
+            BrokerUnavailableError: The connection has ended.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                message = await self._messages.get()
+        except TimeoutError:
+            return None
+        if message is None:
+            self._messages.put_nowait(None)
+            raise BrokerUnavailableError(f"{self._address.shown} closed the connection")
+        if self._messages.qsize() < _MOST_WAITING:
+            self.connection.resume()
+        return message
+
+    async def publish(self, publication: Publication) -> bool:
+        """Publish with QoS 1; return False when the broker has not acknowledged it in time."""
+        done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.connection.publish(publication.topic, publication.payload, done.set_result)
+        waiting: list[asyncio.Future[Any]] = [done] if self._ending is None else [done, self._ending]
+        await asyncio.wait(waiting, timeout=_ACKNOWLEDGED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        return done.done()
+
+    def _take(self, connection: MqttConnection, message: Publish) -> None:
+        if message.packet_id is not None:
+            connection.acknowledge(message.packet_id)
+        self._messages.put_nowait(message)
+        if self._messages.qsize() >= _MOST_WAITING:
+            connection.pause()
+
+
+@contextlib.asynccontextmanager
+async def connected(address: Address, filters: Sequence[str], qos: int = 0) -> AsyncIterator[Subscriber]:
+    """Connect a client with subscriptions, and disconnect it at the end of the block.
+
+    Raises:
+        BrokerUnavailableError: The broker cannot be reached, or refuses us.
+    """
+    subscriber = Subscriber(address)
+    try:
+        try:
+            await subscriber.open(filters, qos)
+        except BrokerError as error:
+            if subscriber.connection.is_open and error.code is not None:
+                says = f"{address.shown} does not allow a subscription to {filters[0]}"
+                raise BrokerUnavailableError(says) from error
+            raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
+        yield subscriber
+    finally:
+        await subscriber.connection.disconnect()
+
+
+def _why(error: BrokerError) -> str:
+    if error.code is not None:
+        return _REASONS.get(error.code, f"it answers with code {error.code}")
+    match error.__cause__:
+        case TimeoutError():
+            seconds = f"{mqtt.CONNECT_SECONDS:.0f} s"
+            return f"no answer within {seconds}; is it an MQTT port, and mqtt or mqtts as it should be?"
+        case ssl.SSLCertVerificationError() as cause:
+            return f"its certificate is refused: {cause.verify_message}; --ca-file names the authorities to trust"
+        case ssl.SSLError() | socket.gaierror() as cause:
+            return str(cause.strerror or cause)
+        case ConnectionRefusedError():
+            return "connection refused; is the broker running?"
+        case None | ConnectionError() if isinstance(error, NoAnswerError) or error.__cause__ is not None:
+            return "it closed the connection; is it an MQTT broker?"
+        case cause:
+            return reason(cause or error)
+
+
+def collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
+    """Return the payloads that come on a topic filter within `seconds`, retained ones too; blocks.
+
+    Raises:
+        BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
+    """
+    return asyncio.run(_collect(address, topic_filter, seconds))
+
+
+def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
+    """Publish with QoS 1, `seconds` apart, each once the broker has acknowledged the one before; blocks.
+
+    Raises:
+        BrokerUnavailableError: As `collect`; the message says how many were published.
+    """
+    asyncio.run(_publish(address, publications, seconds))
+
+
+async def _collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
+    payloads: list[bytes] = []
+    async with connected(address, [topic_filter], qos=1) as subscriber:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            message = await subscriber.receive(left)
+            # a plain amqtt 0.12 sends a client that connects retained messages of other clients' subscriptions too
+            if message is not None and filter_matches(topic_filter, message.topic):
+                payloads.append(message.payload)
+    return payloads
+
+
+async def _publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
+    async with connected(address, []) as subscriber:
+        for done, publication in enumerate(publications):
+            started = time.monotonic()
+            if not await subscriber.publish(publication):
+                raise BrokerUnavailableError(
+                    f"{address.shown} did not acknowledge a message; {done} of {len(publications)} were published"
+                )
+            await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
