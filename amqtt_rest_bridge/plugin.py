@@ -23,9 +23,8 @@ from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
-from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
-from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
+from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
 from amqtt_rest_bridge.processes.supervisor import Work
 from amqtt_rest_bridge.route_set import server_ports
 from amqtt_rest_bridge.settings import Settings, check_settings

@@ -1,11 +1,13 @@
 """The status page and the page of each route: rendered here, readable without JavaScript, live with it.
 
 jinja2 (templates beside this module) escapes everything that is inserted; the Content-Security-Policy lets nothing run
-and nothing load but our own script and style sheet. On the port's thread.
+and nothing load but our own script and style sheet. The graph of the routes is a drawing: topic to route to server,
+endpoint to route to topic. On the port's thread.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -13,11 +15,11 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from amqtt_rest_bridge.admin.graph import MOST_ROUTES, drawing
 from amqtt_rest_bridge.admin.numbers import SAMPLES, Numbers, NumbersCache, Sample, Samples
 from amqtt_rest_bridge.admin.records import Follower, Followers, RouteRecords, event
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
+from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
 
 CHANGE_SECONDS: Final = 2.0
@@ -249,3 +251,77 @@ def _label(samples: Sequence[Sample]) -> str:
 
 def _milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
+
+
+_ROW: Final = 34
+_TOP: Final = 30
+_COLUMNS: Final = (10, 330, 650)
+_WIDTH: Final = 240
+_LONGEST: Final = 32  # characters that fit into a box
+MOST_ROUTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A name in the drawing; `shown` is cut to the width of the box, `kind` is "route" or "end"."""
+
+    x: int
+    y: int
+    text: str
+    shown: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes, the curves between them (as SVG paths), and the size of it all."""
+
+    boxes: tuple[Box, ...]
+    curves: tuple[str, ...]
+    width: int
+    height: int
+
+
+def edges(route: Route) -> list[tuple[str, str, str]]:
+    """Return where each event of a route begins and ends: (from, route, to); secrets are masked."""
+    found: dict[tuple[str, str, str], None] = {}
+    masker = masker_of(route)
+    server = "/".join((route.config.base_address or "").split("/", 3)[:3])
+    for client in route.client_events:
+        found[client.source_topic, route.name, masker.address(server)] = None
+    for served in route.server_events:
+        endpoint = masker.address(f"{served.method} :{route.config.server_port}{served.endpoint}")
+        if served.destination_topic is None:
+            found[served.source_topic or "", route.name, endpoint] = None
+        else:
+            found[endpoint, route.name, masker.text(served.destination_topic.source)] = None
+    return list(found)
+
+
+def drawing(routes: Iterable[Route]) -> Drawing:
+    """Draw the first `MOST_ROUTES` routes."""
+    lines = [edge for route in list(routes)[:MOST_ROUTES] for edge in edges(route)]
+    places: list[dict[str, int]] = [{}, {}, {}]
+    for edge in lines:
+        for column, name in zip(places, edge, strict=True):
+            column.setdefault(name, _TOP + _ROW * len(column))
+    boxes = tuple(
+        Box(x, y, name, _cut(name), "route" if x == _COLUMNS[1] else "end")
+        for x, column in zip(_COLUMNS, places, strict=True)
+        for name, y in column.items()
+    )
+    curves = tuple(dict.fromkeys(curve for edge in lines for curve in _curves(places, edge)))
+    height = _TOP + _ROW * max((len(column) for column in places), default=0)
+    return Drawing(boxes, curves, _COLUMNS[2] + _WIDTH + 10, max(height, _TOP + _ROW))
+
+
+def _curves(places: list[dict[str, int]], edge: tuple[str, str, str]) -> Iterator[str]:
+    for left in (0, 1):
+        x1, y1 = _COLUMNS[left] + _WIDTH, places[left][edge[left]]
+        x2, y2 = _COLUMNS[left + 1], places[left + 1][edge[left + 1]]
+        middle = (x1 + x2) // 2
+        yield f"M{x1} {y1 + 12} C{middle} {y1 + 12} {middle} {y2 + 12} {x2} {y2 + 12}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

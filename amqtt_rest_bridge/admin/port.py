@@ -1,23 +1,27 @@
-"""The admin port: finds out what a path asks for, waits for the numbers, and answers.
+"""The admin port: finds out what a path asks for, waits for the numbers, and answers. `Guard` decides who may use it.
 
 Requests are answered on the port's thread; nothing blocks. What the broker or another process has to answer first is a
 pending answer.
 """
 
+import base64
+import binascii
+import hashlib
+import hmac
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
-from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache, Samples
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.records import Followers, RecordQuestions, RouteRecords, shown
+from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, MISDIRECTED_REQUEST
 from amqtt_rest_bridge.http_server import Headers, HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import MOST_WAITING, Guesses
@@ -129,7 +133,11 @@ class AdminServer:
             case ["metrics"]:
                 return self._with_numbers(wake, _metrics)
             case ["readyz"]:
-                return self._with_numbers(wake, _ready, _not_answered)
+                return self._with_numbers(
+            wake,
+            lambda numbers: _readiness(numbers.broker.reasons),
+            lambda: _readiness(["the broker does not answer"]),
+        )
             case ["api", *rest]:
                 return self._find_api(rest, request, wake)
             case [""]:
@@ -143,9 +151,15 @@ class AdminServer:
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
         match path:
             case ["routes"]:
-                return self._with_numbers(wake, _routes, statuses=True)
+                return self._with_numbers(
+            wake,
+            lambda numbers: json_answer({"routes": [route.status for route in numbers.routes.values()]}),
+            statuses=True,
+        )
             case ["routes", name, "calls"]:
-                return self._with_records(unquote(name), wake, _calls)
+                return self._with_records(
+            unquote(name), wake, lambda records: json_answer({"calls": [shown(one) for one in records.recent()]})
+        )
             case ["unmatched"]:
                 return self._with_numbers(wake, _unmatched)
             case ["live"]:
@@ -256,21 +270,9 @@ def _metrics(numbers: Numbers) -> Response:
     return Response("200 OK", (*_SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
 
 
-def _ready(numbers: Numbers) -> Response:
-    return _readiness(numbers.broker.reasons)
-
-
-def _not_answered() -> Response:
-    return _readiness(["the broker does not answer"])
-
-
 def _readiness(reasons: list[str]) -> Response:
     status = "503 Service Unavailable" if reasons else "200 OK"
     return json_answer({"ready": not reasons, "reasons": reasons}, status)
-
-
-def _routes(numbers: Numbers) -> Response:
-    return json_answer({"routes": [route.status for route in numbers.routes.values()]})
 
 
 def _unmatched(numbers: Numbers) -> Response:
@@ -281,10 +283,6 @@ def _unmatched(numbers: Numbers) -> Response:
     ]
     ports = [{"port": port, "count": count} for port, count in sorted(broker.unmatched.items())]
     return json_answer({"ports": ports, "unmatched": paths})
-
-
-def _calls(records: RouteRecords) -> Response:
-    return json_answer({"calls": [shown(record) for record in records.recent()]})
 
 
 def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
@@ -311,3 +309,52 @@ def _text(status: str, text: str) -> Response:
 
 def _query(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
+
+
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="UTF-8"'),)
+
+
+class Guard:
+    """Admit requests; `token` None admits those of this machine."""
+
+    def __init__(self, token: str | None) -> None:
+        self._expected = None if token is None else _digest(token.encode())
+
+    def check(self, headers: Mapping[str, str]) -> Refusal | None:
+        """Return why a request is not admitted, None when it is."""
+        if self._expected is not None:
+            # As Bearer (RFC 6750) or as the password of Basic, with any name; compared in constant time.
+            if hmac.compare_digest(_digest(_given(headers.get("authorization", ""))), self._expected):
+                return None
+            return refuse(catalogue.ADMIN_TOKEN, "The token is missing or wrong", _CHALLENGE)
+        if _host(headers.get("host", "")) not in _HERE:
+            return refuse(MISDIRECTED_REQUEST, "The Host of this request is not this machine")
+        # A link that is followed to a page is a visit, which only its caller sees.
+        is_visit = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
+            return refuse(ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
+        return None
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _given(authorization: str) -> bytes:
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip().encode("latin-1", "replace")
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _host(header: str) -> str:
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""

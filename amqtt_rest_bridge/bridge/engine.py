@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server
 from amqtt_rest_bridge.bridge.server.broker import Broker
-from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.bridge.timers import Pace, Timers
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import (
@@ -170,9 +169,12 @@ class Engine:
             case UseRoutes(pickled, ports):
                 self._use_routes(pickled, ports)
             case Listen(ports):
-                self._listen(ports)
+                for port in ports:
+                    self._ports.add(port, self._link.take_socket())
             case ShareRates(workers):
-                self._share_rates(workers)
+                self._workers = workers
+                for pace in self._paces.values():
+                    pace.share(workers)
             case Stop(grace):
                 self._ending = True  # and the ports' loops with it
                 self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._broker.dismiss)
@@ -196,22 +198,17 @@ class Engine:
     def _run_calls(self, calls: list[DispatchedCall]) -> None:
         by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
         for call in calls:
-            if self._calls.due and self._continue(call):
-                continue
+            if self._calls.due:  # calls that have waited, whose payloads come again
+                with self._calls_lock:
+                    waiting = self._calls.arrived(call.id, call.message)
+                if waiting is not None:
+                    waiting.start(waiting)
+                    continue
             by_runner.setdefault(self._runners[call.event], []).append(call)
         for runner, own in by_runner.items():
             pool = runner.take(own)
             if pool is not None and pool not in self._idle:
                 self._idle.append(pool)
-
-    def _continue(self, dispatched: DispatchedCall) -> bool:
-        """Go on with a call that has waited, whose payload has come again; return False for a new call."""
-        with self._calls_lock:
-            call = self._calls.arrived(dispatched.id, dispatched.message)
-        if call is None:
-            return False
-        call.start(call)
-        return True
 
     def _use_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings
@@ -267,15 +264,6 @@ class Engine:
         if pace is not None:
             pace.change(seconds or 0.0)
         return None if seconds is None else pace
-
-    def _listen(self, ports: list[int]) -> None:
-        for port in ports:
-            self._ports.add(port, self._link.take_socket())
-
-    def _share_rates(self, workers: int) -> None:
-        self._workers = workers
-        for pace in self._paces.values():
-            pace.share(workers)
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)

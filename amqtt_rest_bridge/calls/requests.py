@@ -71,7 +71,10 @@ class RequestBuilder:
             CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
         """
         url = self._url or self._url_for(values)
-        body = None if self._body is None else self._fill_body(self._body, values)
+        body = None if self._body is None else self._body.fill_bytes(values)
+        if body is not None and len(body) > self._max_body_bytes:
+            message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
+            raise REQUEST_TOO_LARGE.error(message, unsent=True)
         headers = self._headers
         if headers is None:
             filled = [(name, text.fill(values)) for name, text in self._own]
@@ -93,13 +96,6 @@ class RequestBuilder:
         filled = self._endpoint.fill(values)
         path = filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
         return self._base + printable(path.partition("#")[0])
-
-    def _fill_body(self, text: PlaceholderText, values: MessageValues) -> bytes:
-        body = text.fill_bytes(values)
-        if len(body) > self._max_body_bytes:
-            message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
-            raise REQUEST_TOO_LARGE.error(message, unsent=True)
-        return body
 
 
 def split_base_address(text: str) -> tuple[Origin, str]:

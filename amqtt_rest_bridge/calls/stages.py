@@ -31,7 +31,7 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
     """Return an event whose calls pass the stages of its settings; without `means` a call has one try.
 
     Not here are the turns of RATE_LIMIT, which all definitions of a route share (`open_calls.Turns`), and the access
-    token of OAUTH2, which takes requests of its own (`bridge.client.senders`).
+    token of OAUTH2, which takes requests of its own (`oauth2.AccessTokens`).
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.

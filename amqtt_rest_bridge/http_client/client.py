@@ -114,17 +114,17 @@ class HttpClient:
         self._server = self._server_of(options.origin)
         self._upgraded: Server | None = None  # the same host's HTTPS, when a redirect led there
 
-    def send(self, request: HttpRequest) -> HttpResponse:
+    def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         """Send a request and read its response, following a GET's redirects on the same host and port.
 
         Blocks for the timeout at most. Any status is a response, also that of a redirect which may not be followed:
-        `redirect_refused` explains it.
+        `redirect_refused` explains it. For `stopwatch` see `exchange`.
 
         Raises:
             CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
             ValueError: the URL is not of this client's server, or a header would change the shape of the request.
         """
-        return finish(self.exchange(request, Stopwatch()))
+        return finish(self.exchange(request, stopwatch or Stopwatch()))
 
     def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
         """Send a request as `send` does; stop before it, and before each redirect and repetition that follows it.

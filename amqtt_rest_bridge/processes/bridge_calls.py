@@ -20,7 +20,6 @@ from typing import Final
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
-    CallResult,
     Calls,
     CreditReturn,
     DispatchedCall,
@@ -99,7 +98,9 @@ class BridgeCalls:
         match frame:
             case Results(results):
                 for result in results:
-                    self._end(result)
+                    if (call := self.open.pop(result.call, None)) is not None:
+                        self._ahead.ended(call)
+                        call.reports.done(call, result, self._release_credits)
             case Publish(publications, first):
                 for number, publication in enumerate(publications, first):
                     confirm = partial(self.feed.confirm, number) if first else None
@@ -125,12 +126,6 @@ class BridgeCalls:
         self._ahead.close()
         calls, self.open = list(self.open.values()), {}
         return calls
-
-    def _end(self, result: CallResult) -> None:
-        call = self.open.pop(result.call, None)
-        if call is not None:
-            self._ahead.ended(call)
-            call.reports.done(call, result, self._release_credits)
 
     def _wait(self, frame: Waiting) -> None:
         call = self.open[frame.call]

@@ -180,11 +180,6 @@ class BridgeProcess:
         self._unanswered += 1
         self._loop.call_later(PING_SECONDS, self._ping)
 
-    def _pong(self) -> None:
-        if self._unanswered > _MOST_UNANSWERED:
-            log.warning("the bridge answers again")
-        self._unanswered, self._stalled = 0, ()
-
     def _handle(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""
         match frame:
@@ -200,7 +195,9 @@ class BridgeProcess:
             case Stopped():
                 self.stopped = True
             case Pong():
-                self._pong()
+                if self._unanswered > _MOST_UNANSWERED:
+                    log.warning("the bridge answers again")
+                self._unanswered, self._stalled = 0, ()
             case Stalled(ports):
                 self._stalled = ports
             case Unserved(reasons):

@@ -77,10 +77,6 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
     return loaded.routes
 
 
-def _nothing(_failure: ReloadFailure | None) -> None:
-    """No-op default."""
-
-
 class Reloader:
     """Watch route files and hand each changed set to `apply`.
 
@@ -103,7 +99,7 @@ class Reloader:
         apply: Callable[[LoadResult], None],
         check: Callable[[Sequence[Route]], None],
         first: FirstLoad | None = None,
-        note: Callable[[ReloadFailure | None], None] = _nothing,
+        note: Callable[[ReloadFailure | None], None] = lambda _: None,
     ) -> None:
         self._paths = paths
         self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed)
@@ -134,8 +130,10 @@ class Reloader:
                 continue
             if forced or seen != self._seen:
                 self._failures, self._said, self._faults = 0, None, ()
-            elif not self._is_due():
-                continue
+            else:
+                self._looks -= 1
+                if not self._failures or self._looks > 0:
+                    continue
             self._seen = seen
             await self.reload()
 
@@ -144,7 +142,10 @@ class Reloader:
         try:
             loaded = await self._loader.load()
             await asyncio.to_thread(self._check, loaded.routes)
-            self._apply(self._without_known_warnings(loaded))
+            known, self._faults = self._faults, loaded.faults
+            if loaded.faults == known and not loaded.has_errors:
+                loaded = replace(loaded, faults=())  # an earlier try has logged these warnings
+            self._apply(loaded)
         except RouteFilesError as error:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
@@ -158,11 +159,6 @@ class Reloader:
             self._failures = 0
             self._note(None)
 
-    def _without_known_warnings(self, loaded: LoadResult) -> LoadResult:
-        """Return what was loaded, without the warnings that an earlier try has logged."""
-        known, self._faults = self._faults, loaded.faults
-        return replace(loaded, faults=()) if loaded.faults == known and not loaded.has_errors else loaded
-
     def _failed(self, why: str, unexpected: Exception | None = None) -> None:
         """Note a failure that may pass; log each reason once."""
         self._looks = min(2**self._failures, _MOST_LOOKS)
@@ -172,10 +168,6 @@ class Reloader:
             log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
         self._said = why
         self._note(ReloadFailure(time.time(), 0, why))
-
-    def _is_due(self) -> bool:
-        self._looks -= 1
-        return self._failures > 0 and self._looks <= 0
 
     def ask(self) -> None:
         """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
@@ -212,7 +204,8 @@ def fingerprint(paths: Sequence[str]) -> Fingerprint:
     """Describe the route files as they are: path, size, time of change, inode. Blocks for a look at every folder."""
     found: set[tuple[str, int, int, int]] = set()
     for path in map(Path, paths):
-        files = find_route_files(path, _no_listing) if path.is_dir() else [path]
+        # A folder that cannot be listed is left out: loading it reports why.
+        files = find_route_files(path, lambda _: None) if path.is_dir() else [path]
         for file in files:
             try:
                 status = file.stat()
@@ -220,7 +213,3 @@ def fingerprint(paths: Sequence[str]) -> Fingerprint:
                 continue
             found.add((str(file), status.st_size, status.st_mtime_ns, status.st_ino))
     return frozenset(found)
-
-
-def _no_listing(_error: OSError) -> None:
-    """Skip a folder that cannot be listed: loading it reports why."""

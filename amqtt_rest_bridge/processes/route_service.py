@@ -7,6 +7,7 @@ the end `drain` and `close`. No MQTT library here.
 """
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
-from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_routes
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
@@ -40,6 +40,60 @@ log = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 5.0  # for running requests at shutdown
 _PUBLISH_SECONDS: Final = 2.0  # ... and at least so much for their results, to reach their subscribers
 _NO_TASKS: Final[Mapping[str, Work]] = MappingProxyType({})
+_BACKLOG: Final = 1024  # connections that wait while a bridge process is started again
+
+
+class ListeningSockets:
+    """Listening sockets of server mode by configured port: of this process, so that they outlive every bridge process.
+
+    Args:
+        host: The address that they listen on.
+        setting: What errors call the port.
+        shared: Whether other processes may listen on the same ports (SO_REUSEPORT); the kernel distributes connections.
+    """
+
+    def __init__(self, host: str, setting: str = "SERVER_PORT", *, shared: bool = False) -> None:
+        self._host = host
+        self._setting = setting
+        self._shared = shared
+        self.sockets: dict[int, socket.socket] = {}
+        # The bound port for each configured one; replaced as a whole, because other threads read it.
+        self.bound: dict[int, int] = {}
+
+    def open(self, ports: Iterable[int]) -> None:
+        """Bind what is not bound yet; on an error nothing new stays bound.
+
+        Raises:
+            ConfigurationError: A port is taken or the host is none of this machine's.
+        """
+        opened: dict[int, socket.socket] = {}
+        try:
+            for port in sorted(set(ports) - set(self.sockets)):
+                opened[port] = self._bind(port)
+        except OSError as error:
+            for sock in opened.values():
+                sock.close()
+            why = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server says the address again
+            if self._setting == "admin_port" and error.errno == errno.EADDRINUSE:
+                why += "; each broker or worker of a machine needs an admin_port of its own"
+            raise ConfigurationError(f"cannot listen on {self._host} port {port} ({self._setting}): {why}") from error
+        self.sockets |= opened
+        self._note_bound()
+
+    def close(self, keep: Iterable[int] = ()) -> None:
+        """Close all sockets but those of the ports to keep."""
+        for port in set(self.sockets) - set(keep):
+            self.sockets.pop(port).close()
+        self._note_bound()
+
+    def _note_bound(self) -> None:
+        self.bound = {port: sock.getsockname()[1] for port, sock in self.sockets.items()}
+
+    def _bind(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG, reuse_port=self._shared)
+        sock.setblocking(False)
+        return sock
 
 
 @dataclass(frozen=True, slots=True)

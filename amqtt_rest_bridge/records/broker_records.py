@@ -49,7 +49,11 @@ class BrokerRecords:
     def keep(self, names: Collection[EventName]) -> None:
         """Forget every event but these, those of the present routes."""
         routes = {route for route, _ in names}
-        self._counts = {name: self._counts.get(name) or _nothing() for name in names}
+        self._counts = {
+            name: self._counts.get(name)
+            or EventCounts({}, Durations([0] * (len(BUCKETS) + 1)), Durations([0]), statuses={})
+            for name in names
+        }
         self._records = {route: kept for route, kept in self._records.items() if route in routes}
         self._kept = {route: kept for route, kept in self._kept.items() if route in routes}
 
@@ -157,7 +161,3 @@ class BrokerRecords:
             self._live.append(record)
         else:
             self._dropped += 1
-
-
-def _nothing() -> EventCounts:
-    return EventCounts({}, Durations([0] * (len(BUCKETS) + 1)), Durations([0]), statuses={})

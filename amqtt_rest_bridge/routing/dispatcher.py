@@ -6,8 +6,10 @@ call and reports its end through `Call.reports`, which is this dispatcher.
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import (
@@ -18,7 +20,7 @@ from amqtt_rest_bridge.failures import (
     too_many_hops,
 )
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import Message, NumberedRoute
+from amqtt_rest_bridge.model import Message, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.routing.calls import (
     MAX_HOPS,
@@ -30,11 +32,95 @@ from amqtt_rest_bridge.routing.calls import (
     ReleaseCredits,
     Store,
 )
-from amqtt_rest_bridge.routing.outcomes import Outcomes
-from amqtt_rest_bridge.routing.room import WaitingRoom
+from amqtt_rest_bridge.routing.outcomes import Later, Outcomes, on_this_loop
 from amqtt_rest_bridge.routing.route_table import RouteTable, Watched, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import QueueBytes
+
+_AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
+
+
+class WaitingRoom:
+    """The messages of balanced routes that wait for room (OVERLOAD_TIMEOUT), by route.
+
+    One holds no worker and no place of its route: at most OVERLOAD_CAPACITY messages of a route wait beside those that
+    are queued and in flight. They go in the order in which they came.
+
+    Args:
+        refuse: Called for a message whose time is over.
+        monotonic: The clock, in seconds.
+        later: Sets a timer.
+    """
+
+    def __init__(
+        self,
+        refuse: Callable[[Call], None],
+        monotonic: Callable[[], float] = time.monotonic,
+        later: Later = on_this_loop,
+    ) -> None:
+        self._refuse = refuse
+        self._monotonic = monotonic
+        self._later = later
+        self._queues: dict[str, deque[Call]] = {}
+
+    def accept(self, call: Call) -> bool:
+        """Queue a message; return False where its route does not wait, or its queue is full."""
+        statistics = call.listening.statistics
+        admission = statistics.admission
+        if admission.policy is not OverloadPolicy.BALANCED or not admission.timeout:
+            return False
+        queue = self._queues.get(statistics.name)
+        # Decision: as many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
+        if queue is not None and not admission.may_wait(len(queue), len(call.message.payload)):
+            return False
+        if call.since is None:
+            call.since = self._monotonic()
+        if queue is None:
+            queue = self._queues[statistics.name] = deque()
+            self._watch(admission.timeout, statistics.name, queue)
+        queue.append(call)
+        admission.wait_outside(1, len(call.message.payload))
+        return True
+
+    def first(self, route: str) -> Call:
+        """Return the message of a route that has waited longest."""
+        return self._queues[route][0]
+
+    def next(self, route: str) -> Call:
+        """Remove and return the message of a route that has waited longest."""
+        queue = self._queues[route]
+        call = queue.popleft()
+        call.listening.statistics.admission.wait_outside(-1, len(call.message.payload))
+        if not queue:
+            del self._queues[route]
+        return call
+
+    def empty(self) -> Iterator[Call]:
+        """Remove and return all messages, the oldest of each route first."""
+        for route in list(self._queues):
+            while route in self._queues:
+                yield self.next(route)
+
+    def send_away(self, call: Sequence[Call], refuse: Callable[[Call], None]) -> None:
+        """Refuse messages that have been removed, in their order."""
+        for one in call[:_AT_ONCE]:
+            refuse(one)
+        if len(call) > _AT_ONCE:
+            self._later(0, lambda: self.send_away(call[_AT_ONCE:], refuse))
+
+    def _watch(self, seconds: float, route: str, queue: deque[Call]) -> None:
+        self._later(seconds, lambda: self._expire(route, queue))
+
+    def _expire(self, route: str, queue: deque[Call]) -> None:
+        for _ in range(_AT_ONCE):
+            if self._queues.get(route) is not queue:  # it was emptied, and perhaps filled again, with its own timer
+                return
+            left = (queue[0].since or 0.0) + queue[0].listening.statistics.admission.timeout - self._monotonic()
+            if left > 0:
+                self._watch(left, route, queue)
+                return
+            self._refuse(self.next(route))
+        self._watch(0, route, queue)
 
 
 class Dispatcher:

@@ -169,7 +169,8 @@ class Outcomes:
             self.records.lost(listening.name, listening.event, call.run, call.message, failure)
         if listening.statistics.failure(failure.code, failure.message, time.time()):
             self._report_health(listening.statistics)
-        self._publish_failure(call, failure, _no_credits)
+        # Admitted messages are few enough for their failures to have room, and those cost no credits.
+        self._publish_failure(call, failure, lambda _: None)
 
     def refused(self, call: Call, failure: CallError) -> None:
         """Note a message that was not admitted: failure payload, status, and a log line a second at most."""
@@ -229,7 +230,3 @@ def _releasing(delivery: Delivery, release_credits: ReleaseCredits | None) -> Re
         delivery.release()
 
     return published
-
-
-def _no_credits(_count: int) -> None:
-    """No-op default: admitted messages are few enough for their failures to have room, and those cost no credits."""

@@ -18,9 +18,8 @@ from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt.packets import Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
-from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.processes.reload import load_first
-from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService, assemble
+from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.route_set import server_ports
 from amqtt_rest_bridge.settings import WorkerSettings

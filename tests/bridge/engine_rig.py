@@ -64,7 +64,7 @@ class Network:
         self.served.append(routes[0].config.server_port)
         return self
 
-    def send(self, request: HttpRequest) -> HttpResponse:
+    def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         self.requests.put(request)
         return self.answer(request)
 

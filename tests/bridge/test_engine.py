@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.pace import Pace
+from amqtt_rest_bridge.bridge.timers import Pace
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,

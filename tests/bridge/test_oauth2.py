@@ -163,7 +163,7 @@ class Issuer:
         config = RestApiConfig(oauth2_token_url="http://h/t", oauth2_client_id="i", oauth2_client_secret="s")
         self.source = TokenSource(config, self, 5.0, lambda: self.now)
 
-    def send(self, request: HttpRequest) -> HttpResponse:
+    def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         self.asked += 1
         self.gate.wait(10)
         if self.failing:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.pace import Pace
-from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.bridge.timers import Pace, Timers
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, recording

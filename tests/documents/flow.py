@@ -10,7 +10,7 @@ import re
 from jinja2 import Environment, PackageLoader
 
 from amqtt_rest_bridge import load_routes
-from amqtt_rest_bridge.admin.graph import drawing
+from amqtt_rest_bridge.admin.pages import drawing
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/pictures/flow.svg"

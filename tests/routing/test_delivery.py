@@ -8,7 +8,7 @@ import pytest
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call
-from amqtt_rest_bridge.routing.room import WaitingRoom
+from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
 from tests.support.dispatching import Rig, route
 
 MESSAGE = Message("in/1", b"payload", 0.0)

@@ -20,7 +20,7 @@ from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
 from amqtt_rest_bridge.processes.bridge_calls import ReadAhead
 from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName
-from amqtt_rest_bridge.routing.room import WaitingRoom
+from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig, route

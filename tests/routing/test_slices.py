@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amqtt_rest_bridge.routing.slices import Slices
+from amqtt_rest_bridge.processes.bridge_pool import Slices
 
 
 async def until(holds: Callable[[], bool]) -> int:

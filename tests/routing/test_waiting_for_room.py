@@ -8,7 +8,7 @@ import pytest
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import Call
-from amqtt_rest_bridge.routing.room import WaitingRoom
+from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig as DispatcherRig
 from tests.support.dispatching import route

@@ -1,11 +1,12 @@
 """One route's client mode in the bridge process, from a call that arrives to its result.
 
 `RouteRunner` drives the calls of `calls.call` with threads: `take` queues a call, `_run` begins a try and sends its
-request, `_follow` does what the verdict on the reply says. `take` runs on the link's readers, `_run` on the route's
-workers or, for a lone call, on the reader that took it; a retry comes back by the timer thread.
+request, `_judge` gets the verdict on the reply, and `_follow` does what that says. `take` runs on the link's readers,
+`_run` on the route's workers or, for a lone call, on the reader that took it; a retry comes back by the timer thread.
 
-An exchange is a generator that stops before each of its requests. With a RATE_LIMIT a call gives its worker back there
-and waits for its turn; `_check` has built its request before, so that what is skipped or cannot be filled takes none.
+With a RATE_LIMIT a try is an exchange, a generator that stops before each of its requests. A call gives its worker back
+there and waits for its turn; `_check` has built its request before, so that what is skipped or cannot be filled takes
+none.
 """
 
 import logging
@@ -18,10 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.client.pace import Pace
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
-from amqtt_rest_bridge.bridge.timers import Timers
+from amqtt_rest_bridge.bridge.timers import Pace, Timers
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
@@ -29,7 +29,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
-from amqtt_rest_bridge.model import BridgeSettings, HttpResponse, NumberedRoute
+from amqtt_rest_bridge.model import BridgeSettings, HttpRequest, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
@@ -124,8 +124,11 @@ class RouteRunner:
             call = OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, self._start)
             for enter in event.enters:
                 enter(call)
-            if call.line is None or self._enter(call):
-                ready.append(call)
+            if call.line is not None:
+                with self._context.lock:
+                    if not self._context.calls.enter(call):
+                        continue
+            ready.append(call)
         first = self._checks or self._pool
         return first if ready and first.queue(ready) else None
 
@@ -146,9 +149,13 @@ class RouteRunner:
         try:
             if self._pace is not None:
                 self._run_turn(call, self._pace)
-            elif (exchange := self._begin(call)) is not None:
-                while self._send(call, exchange):
-                    pass
+            elif (request := self._begin(call)) is not None:
+                reply: HttpResponse | CallError
+                try:
+                    reply = self._sender.send(request, call.stopwatch)
+                except CallError as error:
+                    reply = error
+                self._judge(call, reply)
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             self._follow(call, call.event.fail_unexpectedly(call))
@@ -159,20 +166,23 @@ class RouteRunner:
         try:
             exchange, call.exchange = call.exchange, None
             if exchange is None:
-                exchange = self._begin(call)
-                if exchange is None or not self._send(call, exchange):
+                request = self._begin(call)
+                if request is None:
+                    return
+                exchange = self._sender.exchange(request, call.stopwatch)
+                if not self._advance(call, exchange):
                     return
             sends = True
         finally:
             if not sends:
                 pace.decline()
         pace.sending()
-        if self._send(call, exchange):
+        if self._advance(call, exchange):
             call.exchange = exchange
             self._await_turn(call, first=True)  # whose turn may come before this returns
 
-    def _begin(self, call: OpenCall) -> Exchange | None:
-        """Begin a try; return None where it sends nothing."""
+    def _begin(self, call: OpenCall) -> HttpRequest | None:
+        """Begin a try and return its request; None where it sends nothing."""
         if len(call.message.payload) < _LARGE:
             begun = call.event.begin(call)
         else:
@@ -184,26 +194,30 @@ class RouteRunner:
         if call.event.forgets_payload and len(call.message.payload) >= _LARGE:
             call.let_go()
         call.stopwatch.seconds = 0.0
-        return self._sender.exchange(begun.request, call.stopwatch)
+        return begun.request
 
-    def _send(self, call: OpenCall, exchange: Exchange) -> bool:
-        """Go on to the next request of a try and return True; after the last one, do what follows the try."""
+    def _advance(self, call: OpenCall, exchange: Exchange) -> bool:
+        """Go on to the next request of a try and return True; after the last one, judge the try."""
         reply: HttpResponse | CallError
         try:
             next(exchange)
             return True
         except StopIteration as end:
-            reply, received = end.value, len(end.value.body)
+            reply = end.value
         except CallError as error:
-            reply, received = error, 0
+            reply = error
+        self._judge(call, reply)
+        return False
+
+    def _judge(self, call: OpenCall, reply: HttpResponse | CallError) -> None:
         call.took += call.stopwatch.seconds
+        received = 0 if isinstance(reply, CallError) else len(reply.body)
         if len(call.message.payload) + received < _LARGE:
             verdict = call.event.judge(call, reply)
         else:
             with self._context.parsing:
                 verdict = call.event.judge(call, reply)
         self._follow(call, verdict)
-        return False
 
     def _follow(self, call: OpenCall, verdict: Verdict) -> None:
         failure = verdict.failure
@@ -245,10 +259,6 @@ class RouteRunner:
         self._begin_wait(call)
         self._context.timers.after(seconds, partial(self._resume, call))
 
-    def _enter(self, call: OpenCall) -> bool:
-        with self._context.lock:
-            return self._context.calls.enter(call)
-
     def _leave(self, call: OpenCall) -> None:
         """Count a call as ended, and start the next one of its line."""
         if call.line is not None or call.kept:
@@ -272,10 +282,7 @@ class RouteRunner:
 
     def _take_turn(self, call: OpenCall) -> None:
         if not self._stopping:
-            self._end_wait(call, self._submit)
-
-    def _submit(self, call: OpenCall) -> None:
-        self._pool.submit((call,))
+            self._end_wait(call, lambda call: self._pool.submit((call,)))
 
     def _begin_wait(self, call: OpenCall, *, for_try: bool = True) -> None:
         with self._context.lock:

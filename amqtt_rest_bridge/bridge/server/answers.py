@@ -133,7 +133,9 @@ class Answers:
         return Served(
             routes,
             _lines(counts, ids) if self._has_lines else [],
-            _requests(counts) if self.recorded else [],
+            [RequestCount(one.route, one.event, status[:3], count) for (one, status, _), count in counts.items()]
+            if self.recorded
+            else [],
             [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
             [
                 UnmatchedCount(port, *key, count, excess)
@@ -181,7 +183,3 @@ def _lines(counts: Mapping[_Kind, int], ids: Mapping[ServedEvent, str]) -> list[
         totals[served] = totals.get(served, 0) + count
         texts[served] = f"answered {served.request} with {status[:3]}" + ("" if code is None else f" {code}")
     return [EventAnswers(one.route, one.event, total, f"{texts[one]}, run {ids[one]}") for one, total in totals.items()]
-
-
-def _requests(counts: Mapping[_Kind, int]) -> list[RequestCount]:
-    return [RequestCount(one.route, one.event, status[:3], count) for (one, status, _), count in counts.items()]

@@ -263,7 +263,9 @@ class _Replying:
             # Decision: such a caller loses its turn, for all others would wait until its request is answered. Once it
             # is published the turn is kept, whether the caller has left or not: the reply would be taken for the next.
             if request.caller_left:
-                raise _left()
+                left = "The caller closed its side of the connection"
+                message = f"{left} before its turn on the reply topic; nothing was published"
+                raise error(CALLER_LEFT, message)
             return (yield from self._ask(request, publication, topic))
 
     def _ask(self, request: EventRequest, publication: Publication, topic: str) -> Steps:
@@ -277,11 +279,6 @@ class _Replying:
             raise error(STOPPED_BEFORE_REPLY, message)
         message = f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds"
         raise error(REPLY_TIMEOUT, message)
-
-
-def _left() -> RefusedError:
-    message = "The caller closed its side of the connection before its turn on the reply topic; nothing was published"
-    return error(CALLER_LEFT, message)
 
 
 def _status_line(status: int) -> str:
