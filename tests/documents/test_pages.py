@@ -4,10 +4,11 @@ import re
 from collections import Counter
 
 import pytest
+from markdown_it import MarkdownIt
 
 from tests.documents.decisions import WRITTEN_HERE, decisions
 from tests.documents.flow import FILE, svg
-from tests.support.documents import PAGES, RECIPES, REFERENCE, ROOT, anchors, links, page, section
+from tests.support.documents import FENCED, PAGES, RECIPES, REFERENCE, ROOT, anchors, links, page, section
 
 INDEX = page("amqtt_rest_bridge/README.md")
 ROOMS = [name for name in PAGES if name not in WRITTEN_HERE and name not in RECIPES]
@@ -81,3 +82,13 @@ def test_the_first_page_is_a_tutorial_of_1000_words() -> None:
 
 def test_the_changes_are_what_a_user_must_know() -> None:
     assert len(page("CHANGELOG.md").split()) <= 400
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_rendered_with_all_its_tables(name: str) -> None:
+    """A line that begins like an item of a list, or a table without an empty line before it, is not what was meant."""
+    text = FENCED.sub("", page(name))
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    rules = re.findall(r"^(?:\| ?-+ ?)+\|$", text, re.MULTILINE)
+    assert sum(token.type == "table_open" for token in tokens) == len(rules)
+    assert re.findall(r"^[^\s|#\d-][^\n]*\n(\d+\. .*)", text, re.MULTILINE) == []

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
+from amqtt_rest_bridge.cli.trace import line
 from amqtt_rest_bridge.language import loader
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.sources import Source
@@ -115,3 +116,34 @@ def test_the_program_that_loads_routes_prints_what_the_reference_says() -> None:
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert f"it prints `{ended.stdout.strip()}`" in text
+
+
+def test_the_lines_of_trace_are_as_the_reference_shows_them() -> None:
+    written = section(page("amqtt_rest_bridge/admin/README.md"), "`rest-bridge trace`")
+    (shown,) = blocks(written, "")
+    called = {
+        "time": "2026-11-22T12:03:11.482Z",
+        "kind": "call",
+        "id": "7e1afce0-64fb-4a1b-aa3a-000000000007",
+        "route": "Orders",
+        "event": "Send",
+        "topic": "orders/7",
+        "method": "POST",
+        "url": "http://10.0.0.7/new/7",
+        "status": 200,
+        "tries": 1,
+        "ms": 41.2,
+        "waited_ms": 0.6,
+    }
+    failed = called | {
+        "time": "2026-11-22T12:03:12.017Z",
+        "id": "7e1afce0-64fb-4a1b-aa3a-000000000008",
+        "topic": "orders/8",
+        "url": "http://10.0.0.7/new/8",
+        "status": 404,
+        "code": "http_status",
+        "message": "the server answered 404 Not Found",
+        "ms": 12.9,
+        "waited_ms": 0.4,
+    }
+    assert shown.splitlines()[1:] == [line(called), line(failed)]
