@@ -34,10 +34,6 @@ class Backoff:
         doubled = failures - 1 - self.at_once
         return 0.0 if doubled < 0 else min(self.longest, self.first * 2.0 ** min(doubled, 16))
 
-    def count(self, failures: int, ran: float) -> int:
-        """Return the failures in a row, with one more of what ran for so many seconds before."""
-        return 1 if ran >= self.steady else failures + 1
-
 
 class LineLimit:
     """Which of many log lines are written: at most one in `seconds`; the others are counted."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from amqtt_rest_bridge.processes.child import Restarts
 from amqtt_rest_bridge.times import Backoff
 
 
@@ -19,5 +20,11 @@ def test_delays_double_up_to_the_longest(backoff: Backoff, delays: list[float]) 
 
 
 def test_what_ran_for_a_minute_has_recovered() -> None:
-    assert Backoff().count(5, 59.9) == 6
-    assert Backoff().count(5, 60.0) == 1
+    now = 0.0
+    restarts = Restarts(Backoff(at_once=True), lambda: now)
+    delays = []
+    for ran in (5.0, 5.0, 5.0, 59.9, 60.0, 0.0):
+        restarts.begin()
+        now += ran
+        delays.append(restarts.ended())
+    assert delays == [0, 1, 2, 4, 0, 1]

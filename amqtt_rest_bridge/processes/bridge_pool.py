@@ -27,6 +27,7 @@ from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
+from amqtt_rest_bridge.processes.child import Restarts
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
@@ -170,8 +171,7 @@ class BridgePool:
         self._exclusive: set[int] = set()
         self._routes = b""
         self._loop = loop
-        self._failures = [0] * count  # in a row, of each
-        self._since = [0.0] * count
+        self._pauses = [Restarts(BACKOFF) for _ in range(count)]
         self._sharing = 1  # workers of a group
         self._stopping = False
         self._asked: list[FromAdmin] | None = []  # before `attach`; then None
@@ -235,7 +235,7 @@ class BridgePool:
     def _bury(self, bridge: BridgeProcess, deadline: float, error: DiedError) -> None:
         """Close a process that died, and wait until it may be started again; raises the error at the deadline."""
         bridge.close()
-        delay = self._delay(bridge)
+        delay = self._pauses[bridge.index].ended()
         if time.monotonic() + delay >= deadline:
             raise error
         log.warning(
@@ -357,7 +357,7 @@ class BridgePool:
         return {port: sock for port, sock in self._listen.items() if index == 0 or port not in self._exclusive}
 
     def _make(self, index: int) -> BridgeProcess:
-        self._since[index] = time.monotonic()
+        self._pauses[index].begin()
         return BridgeProcess(
             index, self._loop, self._spawn, self._settings.workers,
             self._server, self._became_ready, self._died, self._oversee,
@@ -394,7 +394,7 @@ class BridgePool:
         if self._stopping:
             return
         calls = bridge.calls.close()
-        delay = self._delay(bridge)
+        delay = self._pauses[bridge.index].ended()
         log.error(
             "bridge process %d (pid %d) ended%s; it held %d message(s); it is started again %s",
             bridge.index,
@@ -406,12 +406,6 @@ class BridgePool:
         self._lost.put_last(call for call in calls if call.key is None and _was_sent(call))
         self._due.put_first(call for call in calls if call.key is not None or not _was_sent(call))
         self._loop.call_later(delay, self._restart, bridge)
-
-    def _delay(self, bridge: BridgeProcess) -> float:
-        """Return how long to wait before a bridge that has ended, or could not start, is started again."""
-        ran = time.monotonic() - self._since[bridge.index]
-        failures = self._failures[bridge.index] = BACKOFF.count(self._failures[bridge.index], ran)
-        return BACKOFF.delay(failures)
 
     def _restart(self, old: BridgeProcess) -> None:
         if self._stopping:
@@ -429,7 +423,7 @@ class BridgePool:
             bridge.configure(self._routes, self._ports_of(bridge.index))
         except OSError as error:  # processes or descriptors may have run out
             bridge.disconnect()
-            delay = self._delay(old)
+            delay = self._pauses[old.index].ended()
             log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
             self._loop.call_later(delay, self._restart, bridge)
 

@@ -9,8 +9,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +33,7 @@ from amqtt_rest_bridge.link.frames import (
     UseRoutes,
 )
 from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
+from amqtt_rest_bridge.processes.child import ChildProcess
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,8 @@ log = logging.getLogger(__name__)
 _BUFFER: Final = 1 << 20  # bytes
 PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
-_THREAD_SECONDS: Final = 5.0  # for a bridge in a thread to end
+_PROCESS_SECONDS: Final = 1.0  # for a bridge process to end
+_THREAD_SECONDS: Final = 5.0  # for a bridge in a thread
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
 """Start a bridge at the other end of a socket; returns its process id and a function that waits for its end."""
@@ -214,32 +214,16 @@ class BridgeProcess:
 
 def spawn_process(sock: socket.socket) -> tuple[int, Callable[[], None]]:
     """Start a bridge process that owns this end of a socket pair."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-    process = subprocess.Popen(  # noqa: S603  # our own module in our own interpreter
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "amqtt_rest_bridge.bridge.main",
-            str(sock.fileno()),
-            str(logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()),
-        ],
-        pass_fds=[sock.fileno()],
-        stdin=subprocess.DEVNULL,
-        env=environment,
-    )
+    level = logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()
+    child = ChildProcess("amqtt_rest_bridge.bridge.main", [str(sock.fileno()), str(level)], [sock.fileno()])
     sock.close()
 
     def end() -> None:
-        try:
-            process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.returncode < 0:
-            log.warning("the bridge process with pid %d was ended by signal %d", process.pid, -process.returncode)
+        status = child.end(_PROCESS_SECONDS)
+        if status < 0:
+            log.warning("the bridge process with pid %d was ended by signal %d", child.pid, -status)
 
-    return process.pid, end
+    return child.pid, end
 
 
 def thread_spawner(run: Callable[[socket.socket], None]) -> Spawn:

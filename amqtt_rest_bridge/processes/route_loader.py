@@ -17,6 +17,7 @@ from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.processes.child import own_code
 
 
 class SubprocessLoader:
@@ -38,16 +39,14 @@ class SubprocessLoader:
         Raises:
             ConfigurationError: The process failed; the message is the last line of its stderr.
         """
+        command, environment = own_code("amqtt_rest_bridge.processes.route_loader")
         running = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "amqtt_rest_bridge.processes.route_loader",
+            *command,
             self._arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
+            env=environment,
         )
         try:
             output, errors = await running.communicate(self._parsed)

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import reason
+from amqtt_rest_bridge.processes.child import Restarts
 from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
@@ -70,19 +71,18 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _supervise(self, name: str, work: Work, *, once: bool) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
+        restarts = Restarts(self._backoff)
         while True:
-            started = loop.time()
-            steady = loop.call_later(self._backoff.steady, self._recover, name)
+            restarts.begin()
+            steady = asyncio.get_running_loop().call_later(self._backoff.steady, self._recover, name)
             error = await _failure_of(work)
             steady.cancel()
             if once and error is None:
                 self._recover(name)
                 return
-            failures = self._backoff.count(failures, loop.time() - started)
-            delay = self._backoff.delay(failures)
+            delay = restarts.ended()
             log.error("the task %s ended; it is started again in %.1f s", name, delay, exc_info=error)
-            if failures == MOST_FAILURES:
+            if restarts.failures == MOST_FAILURES:
                 self._give_up(name, error)
             await asyncio.sleep(delay)
 

@@ -7,14 +7,11 @@ child is ready, and to the child that the parent has ended.
 
 import contextlib
 import logging
-import os
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping
 
+from amqtt_rest_bridge.processes.child import ChildProcess, Restarts
 from amqtt_rest_bridge.times import Backoff
 from template_api.errors import StartError
 
@@ -59,11 +56,11 @@ class Supervisor:
 
     def __init__(self, listening: socket.socket, environment: Mapping[str, str]) -> None:
         self._listening = listening
-        self._environment = {**os.environ, **environment}
+        self._environment = environment
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._link: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._watcher: threading.Thread | None = None
 
     @property
@@ -90,7 +87,7 @@ class Supervisor:
             process = self._process
             self._close_link()
         if process is not None:
-            _ended(process)
+            process.end(_STOP_SECONDS)
         if self._watcher is not None:
             self._watcher.join()
         self._listening.close()
@@ -101,20 +98,17 @@ class Supervisor:
         fds = (self._listening.fileno(), theirs.fileno())
         level = log.getEffectiveLevel()  # which holds for the child too
         named = next((name for name in ("DEBUG", "INFO", "WARNING") if level <= getattr(logging, name)), "ERROR")
-        command = [sys.executable, "-m", "template_api", "serve", "--log-level", named]
-        command += ["--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
+        arguments = ["serve", "--log-level", named, "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
         with theirs, self._lock:
             if self._stopping.is_set():
                 ours.close()
                 return
             self._link = ours
-            self._process = subprocess.Popen(  # noqa: S603 - our own program with our own arguments
-                command, env=self._environment, pass_fds=fds, stdin=subprocess.DEVNULL
-            )
+            self._process = ChildProcess("template_api", arguments, fds, self._environment)
         word = self._first_word(ours)
         if word != READY and not self._stopping.is_set():
             self._close_link()
-            status = _ended(self._process)
+            status = self._process.end(_STOP_SECONDS)
             raise StartError(word or f"the template API's process ended with status {status}")
 
     def _first_word(self, link: socket.socket) -> str:
@@ -130,15 +124,14 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Start the child again whenever it ends; runs in a thread until `stop`."""
-        failures = 0
+        restarts = Restarts(_BACKOFF)
         while not self._stopping.is_set():
-            began = time.monotonic()
+            restarts.begin()
             status = self._process.wait() if self._process is not None else None
             if self._stopping.is_set():
                 return
-            failures = _BACKOFF.count(failures, time.monotonic() - began)
             log.error("the template API's process ended with status %s and is started again", status)
-            if self._stopping.wait(_BACKOFF.delay(failures)):
+            if self._stopping.wait(restarts.ended()):
                 return
             try:
                 self._close_link()
@@ -152,13 +145,3 @@ class Supervisor:
                 self._link.shutdown(socket.SHUT_RDWR)
             self._link.close()
             self._link = None
-
-
-def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for a stopping process to end, kill it when it does not, and return its status."""
-    try:
-        return process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        log.warning("the template API did not stop within %g s and is killed", _STOP_SECONDS)
-        process.kill()
-        return process.wait()
