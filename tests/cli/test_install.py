@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-import requests
-import responses
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.install import library
-from tests.support.http_target import Target, answering, reply
+from amqtt_rest_bridge.cli import template_library
+from tests.support.http_target import Peer, Target, answering, reply
+from tests.support.ports import free_port
 from tests.support.route_text import BASIC
 from tests.support.served_api import serving
 from tests.support.terminal import Terminal
 
 CONF = Path(__file__).parents[2] / "conf"
-ADDRESS = "https://library.example"
+ADDRESS = "http://library.example"
 URL = f"{ADDRESS}/api/templates/one"
 
 
@@ -50,10 +50,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Web(Target):
+    """The libraries of all hosts, as the proxy of the environment; of several answers to a URL the last one stays."""
+
+    def __init__(self) -> None:
+        super().__init__(self._converse)
+        self._answers: dict[str, list[bytes]] = {}
+
+    def add(
+        self, url: str, *, status: int = 200, json: Any = None, body: bytes = b"", fields: tuple[str, ...] = ()
+    ) -> None:
+        """Add an answer; `fields` are further header fields."""
+        content = body if json is None else msgspec.json.encode(json)
+        self._answers.setdefault(url, []).append(reply(content, f"{status} Status", *fields))
+
+    def cut_off(self, url: str) -> None:
+        """Add an answer that ends before its body does."""
+        self._answers[url] = [reply(b"x" * 100)[:-50]]
+
+    def _converse(self, peer: Peer) -> None:
+        if (seen := peer.request()) is not None:
+            answers = self._answers.get(seen.path, [reply(status="404 Not Found")])
+            peer.send(answers.pop(0) if len(answers) > 1 else answers[0])
+            peer.sock.close()
+
+
 @pytest.fixture
-def web() -> Iterator[responses.RequestsMock]:
-    with responses.RequestsMock() as mock:
-        yield mock
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    proxy = Web()
+    with proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        yield proxy
 
 
 def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
@@ -84,23 +113,20 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
     assert main(["check", "conf/routes"]) == 0
 
 
-def test_redirects_are_followed_within_the_library_and_from_http_to_https(
-    folder: Path, web: responses.RequestsMock
-) -> None:
-    web.add("GET", URL.replace("https", "http"), status=301, headers={"Location": URL})
-    web.add("GET", URL, status=308, headers={"Location": "/moved/one"})
-    web.add("GET", f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
+def test_redirects_are_followed_within_the_library(folder: Path, web: Web) -> None:
+    web.add(URL, status=308, fields=("Location: /moved/one",))
+    web.add(f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
     assert main(["install", "one", "--from", "http://me:pass@library.example", "--into", "routes"]) == 0
     assert written(folder) == ["routes/a.lotnb"]
-    assert {call.request.headers["Authorization"] for call in web.calls} == {"Basic bWU6cGFzcw=="}
+    assert {seen.headers["Authorization"] for seen in web.requests} == {"Basic bWU6cGFzcw=="}
 
 
-def test_an_overloaded_library_is_asked_again(folder: Path, web: responses.RequestsMock) -> None:
-    web.add("GET", URL, status=503, headers={"Retry-After": "0"})
-    web.add("GET", URL, json=answer(a=[cell()]))
+def test_an_overloaded_library_is_asked_again(folder: Path, web: Web) -> None:
+    web.add(URL, status=503)
+    web.add(URL, json=answer(a=[cell()]))
     assert install() == 0
     assert written(folder) == ["routes/a.lotnb"]
-    assert web.calls[0].request.headers["User-Agent"].startswith("amqtt-rest-bridge/")
+    assert web.requests[0].headers["User-Agent"].startswith("amqtt-rest-bridge/")
 
 
 def test_the_library_is_reached_through_the_proxy_of_the_environment(
@@ -117,11 +143,11 @@ def test_the_library_is_reached_through_the_proxy_of_the_environment(
 def test_a_library_that_never_answers_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "TOTAL_SECONDS", 0.2)
+    monkeypatch.setattr(template_library, "TOTAL_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert main(["install", "one", "--from", address]) == 1
-    assert "has not answered in" in capsys.readouterr().err
+    assert "was not done within" in capsys.readouterr().err
 
 
 DEEP = b'{"template": {"title": "x", "notebooks": [{"filename": "a.lotnb", "cells": [{"a": ' + b"[" * 100_000
@@ -132,9 +158,9 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
     ("reply", "said"),
     [
         pytest.param({"status": 404, "json": NOT_FOUND}, r"404: No template \x1b[31m", id="no such template"),
-        pytest.param({"status": 404, "body": "<h1>gone"}, "answers with status 404\n", id="another site"),
+        pytest.param({"status": 404, "body": b"<h1>gone"}, "answers with status 404\n", id="another site"),
         pytest.param({"status": 500, "json": {"error": "boom"}}, "answers with status 500\n", id="failing"),
-        pytest.param({"body": "<html>"}, "not a template: JSON is malformed", id="a page"),
+        pytest.param({"body": b"<html>"}, "not a template: JSON is malformed", id="a page"),
         pytest.param({"body": b"\xff\xfe{"}, "not a template", id="not text"),
         pytest.param({"body": DEEP}, "not a template", id="nested without end"),
         pytest.param({"json": []}, "not a template: Expected `object`", id="a list"),
@@ -142,44 +168,47 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
         pytest.param({"json": answer(a=[7])}, "Expected `object`, got `int`", id="cells that are numbers"),
         pytest.param({"json": answer()}, "no route of type REST_API", id="no notebook"),
         pytest.param({"json": answer(a=[{"kind": 1}])}, "no route of type REST_API", id="no route"),
-        pytest.param({"body": b" " * (library.MAX_BYTES + 1)}, "more than 16777216 bytes", id="without end"),
-        pytest.param({"body": requests.ConnectionError("no")}, "it cannot be reached", id="away"),
-        pytest.param({"body": requests.ReadTimeout("slow")}, "does not answer in time", id="slow"),
-        pytest.param({"body": requests.exceptions.SSLError("self-signed")}, "cannot be verified", id="certificate"),
-        pytest.param({"body": requests.exceptions.ProxyError("no")}, "the proxy does not work", id="proxy"),
-        pytest.param({"body": requests.exceptions.ChunkedEncodingError("cut")}, "the exchange with it", id="cut off"),
-        pytest.param({"status": 302, "headers": {"Location": URL}}, "redirects more than 5 times", id="in circles"),
+        pytest.param({"body": b" " * (template_library.MAX_BYTES + 1)}, "larger than 16777216 bytes", id="without end"),
+        pytest.param({"status": 302, "fields": (f"Location: {URL}",)}, "this was redirect 6", id="in circles"),
         *(
-            pytest.param({"status": 302, "headers": {"Location": place}}, f"to another address, {shown}\n", id=place)
+            pytest.param({"status": 302, "fields": (f"Location: {place}",)}, f"302 Found to {shown}; only", id=place)
             for place, shown in {
-                "http://library.example/x": "http://library.example/x",
-                "http://127.0.0.1:9464/api/routes": "http://127.0.0.1:9464/api/routes",
-                "//169.254.169.254/latest": "https://169.254.169.254/latest",
-                "file:///etc/passwd": "file:///etc/passwd",
-                "https://library.example:22/": "https://library.example:22/",
-                "https://me:pass@elsewhere.example/": "elsewhere.example/",
+                "https://library.example:22/": "https://library.example:22",
+                "http://127.0.0.1:9464/api/routes": "http://127.0.0.1:9464",
+                "//169.254.169.254/latest": "http://169.254.169.254",
+                "file:///etc/passwd": "an address that cannot be used",
+                "https://me:pass@elsewhere.example/": "an address that cannot be used",
+                "https://[x": "an address that cannot be used",
+                "https://x:9x/": "an address that cannot be used",
             }.items()
         ),
-        pytest.param({"status": 302, "headers": {"Location": "https://[x"}}, "not an address", id="to no address"),
-        pytest.param({"status": 302, "headers": {"Location": "https://x:9x/"}}, "not an address", id="to no port"),
     ],
 )
 def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
-    folder: Path,
-    web: responses.RequestsMock,
-    capsys: pytest.CaptureFixture[str],
-    reply: dict[str, Any],
-    said: str,
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str], reply: dict[str, Any], said: str
 ) -> None:
-    web.add("GET", URL, **reply)
-    web.assert_all_requests_are_fired = False
-    web.add("GET", "http://library.example/x", json=answer(a=[cell()]))
+    web.add(URL, **reply)
     assert install() == 1
     output = capsys.readouterr()
     assert said in output.err
     assert "\nhint: " in output.err
     assert "\x1b" not in output.err
     assert (output.out, written(folder)) == ("", [])
+
+
+def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.cut_off(URL)
+    with Target(lambda peer: peer.send(reply(status="400 Bad Request"))) as plain:
+        for address, said in (
+            (f"http://127.0.0.1:{free_port()}", "refused the connection\nhint: start it"),
+            (ADDRESS, "closed the connection while reading the"),
+            (f"https://127.0.0.1:{plain.port}", "does not speak TLS on this port\nhint: SSL_CERT_FILE names"),
+        ):
+            assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
+            assert said in capsys.readouterr().err
+    assert written(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -190,25 +219,25 @@ def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_that_of_a_notebook_is_refused(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], filename: str
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str], filename: str
 ) -> None:
-    web.add("GET", URL, json=named(filename))
+    web.add(URL, json=named(filename))
     assert install("--force") == 1
     assert capsys.readouterr().err.startswith("rest-bridge install: the notebook ")
     assert list(folder.iterdir()) == []
 
 
-def test_two_notebooks_of_one_name_are_refused(folder: Path, web: responses.RequestsMock) -> None:
-    web.add("GET", URL, json=answer(a=[cell()], A=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
+def test_two_notebooks_of_one_name_are_refused(folder: Path, web: Web) -> None:
+    web.add(URL, json=answer(a=[cell()], A=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
     assert install() == 1
     assert written(folder) == []
 
 
 def test_an_error_in_one_notebook_is_reported_with_its_place_and_nothing_is_written(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = cell(BASIC.replace("ROUTE R", "ROUTE S").replace("METHOD", "METOD"))
-    web.add("GET", URL, json=answer(a=[cell()], b=[{"kind": 1}, faulty]))
+    web.add(URL, json=answer(a=[cell()], b=[{"kind": 1}, faulty]))
     assert install() == 1
     assert capsys.readouterr().err.splitlines()[:2] == [
         "routes/b.lotnb#2:7:14: error: unknown setting METOD",
@@ -218,21 +247,21 @@ def test_an_error_in_one_notebook_is_reported_with_its_place_and_nothing_is_writ
 
 
 def test_a_route_that_the_folder_has_already_is_an_error(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "routes").mkdir()
     (folder / "routes" / "z.lot").write_text(BASIC)
-    web.add("GET", URL, json=answer(a=[cell()]))
+    web.add(URL, json=answer(a=[cell()]))
     assert install() == 1
     assert "routes/a.lotnb#1:1:1: error: there are two routes R" in capsys.readouterr().err
     assert written(folder) == ["routes/z.lot"]
 
 
 def test_only_notebooks_with_routes_are_written_and_remarked_on(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulator = [{"kind": 2, "language": "python", "value": "print()"}, cell("DEFINE MODEL X\n")]
-    web.add("GET", URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
+    web.add(URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
     assert install() == 0
     assert written(folder) == ["routes/solution.lotnb"]
     remarks = capsys.readouterr().err
@@ -241,13 +270,13 @@ def test_only_notebooks_with_routes_are_written_and_remarked_on(
 
 
 def test_variables_and_secrets_are_named_with_what_is_missing(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THERE", "value-of-a-variable")
     (folder / "token").write_text("value-of-a-secret")
     route = BASIC.replace('"http://api.example.com"', 'GET ENV "AWAY"')
     route += '        WITH BODY "{env.THERE} {secret.token} {secret.lost}"\n'
-    web.add("GET", URL, json=answer(a=[cell(route)]))
+    web.add(URL, json=answer(a=[cell(route)]))
     assert install("--secrets-dir", ".") == 0
     output = capsys.readouterr()
     assert output.err == ""
@@ -267,12 +296,12 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
 
 
 def test_a_file_that_exists_is_kept_unless_force_is_given(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "routes").mkdir()
     mine = folder / "routes" / "b.lotnb"
     mine.write_text("[]")
-    web.add("GET", URL, json=answer(a=[cell()], b=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
+    web.add(URL, json=answer(a=[cell()], b=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
     assert install() == 1
     assert "routes/b.lotnb exists\nhint: --force" in capsys.readouterr().err
     assert (written(folder), mine.read_text()) == (["routes/b.lotnb"], "[]")
@@ -281,12 +310,12 @@ def test_a_file_that_exists_is_kept_unless_force_is_given(
     assert "ROUTE S" in mine.read_text()
 
 
-def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: responses.RequestsMock) -> None:
+def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: Web) -> None:
     (folder / "routes").mkdir()
     outside = folder / "outside"
     outside.write_text("mine")
     (folder / "routes" / "a.lotnb").symlink_to(outside)
-    web.add("GET", URL, json=answer(a=[cell()]))
+    web.add(URL, json=answer(a=[cell()]))
     assert install() == 1
     assert install("--force") == 0
     assert not (folder / "routes" / "a.lotnb").is_symlink()
@@ -294,12 +323,12 @@ def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: responses
 
 
 def test_what_is_written_already_is_taken_back_when_a_later_file_cannot_be(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "routes" / "c.lotnb").mkdir(parents=True)  # no file can have this name
     (folder / "routes" / "b.lotnb").write_text("[]")
     texts = {name: [cell(BASIC.replace("ROUTE R", f"ROUTE {name}"))] for name in "abc"}
-    web.add("GET", URL, json=answer(**texts))
+    web.add(URL, json=answer(**texts))
     assert install("--force") == 2
     assert "cannot write into routes: " in capsys.readouterr().err
     assert written(folder) == ["routes/b.lotnb"]
@@ -322,20 +351,20 @@ def test_what_cannot_be_asked_for_is_a_usage_error(
     assert written(folder) == []
 
 
-def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: responses.RequestsMock) -> None:
+def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: Web) -> None:
     (folder / "routes").write_text("")
-    web.add("GET", URL, json=answer(a=[cell()]))
+    web.add(URL, json=answer(a=[cell()]))
     assert install() == 2
     assert written(folder) == ["routes"]
 
 
 def test_the_password_of_an_address_is_not_shown(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add("GET", URL, status=404)
-    assert main(["install", "one", "--from", "https://user:hunter2@library.example"]) == 1
+    web.add(URL, status=404)
+    assert main(["install", "one", "--from", "http://user:hunter2@library.example"]) == 1
     assert "hunter2" not in capsys.readouterr().err
-    assert web.calls[0].request.headers["Authorization"].startswith("Basic ")
+    assert web.requests[0].headers["Authorization"].startswith("Basic ")
 
 
 FULL = """\
@@ -368,9 +397,9 @@ SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"').rep
 
 
 def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_written(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add("GET", URL, json=answer(a=[cell(FROM_OUTSIDE)]))
+    web.add(URL, json=answer(a=[cell(FROM_OUTSIDE)]))
     assert install() == 0
     assert [line.partition("; ")[0] for line in capsys.readouterr().out.splitlines()] == [
         "routes/a.lotnb: route Full",
@@ -386,9 +415,9 @@ def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_w
 
 
 def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add("GET", URL, json=answer(a=[cell(SAMPLES)]))
+    web.add(URL, json=answer(a=[cell(SAMPLES)]))
     assert install("--yes") == 1
     places = (
         "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:9), "
@@ -404,19 +433,19 @@ def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
 
 
 def test_a_notebook_over_1_mib_is_refused(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add("GET", URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
+    web.add(URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
     assert install() == 1
     assert "the notebook big.lotnb has 1048" in capsys.readouterr().err
     assert written(folder) == []
 
 
 def test_of_notebooks_with_thousands_of_faults_200_are_listed(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = [cell(BASIC + "        WITH METOD 1\n" * 30_000)]
-    web.add("GET", URL, json=answer(a=faulty, b=faulty, c=faulty))
+    web.add(URL, json=answer(a=faulty, b=faulty, c=faulty))
     assert install() == 1
     lines = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("routes/a.lotnb#1:") for line in lines) == 200

@@ -4,20 +4,23 @@ What its routes would do (hosts called, topics, ports, credentials that it publi
 are written, so that a route whose variables are missing here is shown too.
 """
 
+import contextlib
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
-from amqtt_rest_bridge.cli.install.placing import InstallError, check_names, place, refuse_present
+from amqtt_rest_bridge.cli.template_library import InstallError, Library, Template
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.blocks import Block, Definition
@@ -27,13 +30,13 @@ from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import RestApiConfig
 
-if TYPE_CHECKING:
-    from amqtt_rest_bridge.cli.install.library import Template
-
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"
 DEFAULT_FOLDER = "conf/routes"
 MAX_NOTEBOOK_BYTES = 1024 * 1024
 _SHOWN = 100
+_LONGEST_NAME: Final = 255
+_SUFFIX: Final = ".lotnb"
+_OVERWRITE: Final = "--force replaces it, --into names another folder"
 _MOST_NAMED = 20
 DESCRIPTION = """\
 Fetch a published template from a template library and write its route files into a folder, where a running broker loads
@@ -132,8 +135,6 @@ def run(
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
-    from amqtt_rest_bridge.cli.install.library import Library  # requests costs 60 ms, which the other commands save
-
     try:
         template = Library(library, f"amqtt-rest-bridge/{version('amqtt-rest-bridge')}").template(slug)
         files = _files(template)
@@ -141,7 +142,12 @@ def run(
         shown, others = listed(checked.faults)
         for line in (*shown, *([others] if others is not None else ())):
             print(line, file=sys.stderr)
-        _refuse_faulty(checked)
+        if errors := sum(fault.severity is Severity.ERROR for fault in checked.faults):
+            message = f"the template has {count(errors, 'error')}; nothing was written"
+            raise InstallError(message, "tell its author, or use another folder")  # noqa: TRY301  # as the others below
+        if not checked.routes:
+            message = "the template has no route of type REST_API; nothing was written"
+            raise InstallError(message, "choose another one")  # noqa: TRY301
         if not force:
             refuse_present(into, checked.routes)
         if checked.published and not sample_credentials:
@@ -155,7 +161,10 @@ def run(
         if sys.stdin.isatty() and not yes and not typer.confirm(question, err=err):
             print("nothing was written", file=sys.stderr)
             return 1
-        _write(into, {name: files[name] for name in checked.routes}, force=force)
+        try:
+            place(into, {name: files[name] for name in checked.routes}, force=force)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
     except InstallError as error:
         print(f"rest-bridge install: {error}\nhint: {error.hint}", file=sys.stderr)
         return 1
@@ -179,7 +188,7 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
         yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
 
 
-def _files(template: "Template") -> dict[str, bytes]:
+def _files(template: Template) -> dict[str, bytes]:
     check_names([notebook.filename for notebook in template.notebooks])
     encoded = {each.filename: msgspec.json.encode(each.cells) for each in template.notebooks}
     for name, cells in encoded.items():
@@ -246,22 +255,6 @@ def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ..
     return sources.read([path for path in paths if path.parent != into or path.name not in files])
 
 
-def _refuse_faulty(checked: _Checked) -> None:
-    errors = sum(fault.severity is Severity.ERROR for fault in checked.faults)
-    if errors:
-        count = f"{errors} error{'s' if errors > 1 else ''}"
-        raise InstallError(f"the template has {count}; nothing was written", "tell its author, or use another folder")
-    if not checked.routes:
-        raise InstallError("the template has no route of type REST_API; nothing was written", "choose another one")
-
-
-def _write(into: Path, files: Mapping[str, bytes], *, force: bool) -> None:
-    try:
-        place(into, files, force=force)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
-
-
 class _Names(Environment):
     """Every variable and secret, whose values are not looked at."""
 
@@ -311,3 +304,82 @@ def _shown(block: Block, name: str) -> str | None:
         return None
     value = evaluate(tuple(node.pieces), _NAMES, Report("", ""))
     return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)
+
+
+# Writing several files into one folder: all of them or none, and never outside of it. They are written into a hidden
+# folder beside their places first, which the search for route files passes over, and linked to their names then: a link
+# fails where there is a file already, so another program's file is never replaced.
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Check that names from outside are names of notebooks, without a path.
+
+    Raises:
+        InstallError: one is not, or comes twice.
+    """
+    for name in names:
+        separated = any(char in name for char in "/\\:")
+        too_long = len(name.encode(errors="replace")) > _LONGEST_NAME
+        if separated or too_long or not name.isprintable() or name != name.strip() or name.startswith("."):
+            raise InstallError(
+                f"the notebook {visible(name[:_LONGEST_NAME])!r} has a name that is not the plain name of a file",
+                "tell the template's author; nothing was written",
+            )
+        if not name.lower().endswith(_SUFFIX):
+            raise InstallError(f"the notebook {name!r} does not end in {_SUFFIX}", "tell the template's author")
+    if len({name.casefold() for name in names}) < len(names):  # one file, where a file system ignores case
+        raise InstallError("two notebooks of the template have one name", "tell the template's author")
+
+
+def refuse_present(folder: Path, names: Iterable[str]) -> None:
+    """Raise `InstallError` when one of these files exists."""
+    if present := [name for name in names if os.path.lexists(folder / name)]:
+        raise InstallError(f"{folder / present[0]} exists", _OVERWRITE)
+
+
+def place(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
+    """Write files into a folder, which is made when it is missing.
+
+    Args:
+        folder: Where they go.
+        files: Their contents, by names that `check_names` has passed.
+        force: Replace those that exist; a symbolic link is replaced, not followed.
+
+    Raises:
+        InstallError: a file exists.
+        OSError: they cannot be written. In both cases the folder is as before.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not force:
+        refuse_present(folder, files)
+    staging = Path(tempfile.mkdtemp(prefix=".install-", dir=folder))
+    undo = contextlib.ExitStack()
+    try:
+        for name, content in files.items():
+            with (staging / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        with undo:
+            for name in files:
+                _put(staging, folder / name, undo, force=force)
+            undo.pop_all()
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _put(staging: Path, target: Path, undo: contextlib.ExitStack, *, force: bool) -> None:
+    staged = staging / target.name
+    if force and os.path.lexists(target):
+        kept = staging / f"{target.name}.kept"
+        os.link(target, kept, follow_symlinks=False)
+        staged.replace(target)
+        undo.callback(kept.replace, target)
+        return
+    try:
+        os.link(staged, target)
+    except FileExistsError as error:
+        raise InstallError(f"{target} exists", _OVERWRITE) from error
+    undo.callback(target.unlink)
+
+
