@@ -3,7 +3,7 @@
 A query is corrected before anything is ranked, so a misspelt word costs a look in the vocabulary and not a scan of all
 texts. tantivy finds the best 60 by BM25F; their titles decide among them. A `Ranking` is one state of the index and
 never changes: any number of threads search in it, while one thread writes the next state. Measured in
-template_api/README.md, "How search ranks" (`tests/benchmarks/ranking.py`, `search_quality.py`).
+template_api/ARCHITECTURE.md (`tests/benchmarks/ranking.py`, `search_quality.py`).
 
 `tokens` is the only module that imports rapidfuzz and PyStemmer; tantivy is imported nowhere else. From the bottom:
 `tokens` (words, stems, likeness); `fields` (what is indexed); `vocabulary` (known words, and what a query means);

@@ -117,14 +117,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def grammar() -> tuple[str, str]:
-    """Return the rules of route files and those of conditions, without the tokens."""
+def grammar() -> str:
+    """Return the rules of route files and of conditions, without the tokens."""
     text = (ROOT / REFERENCE / "language/route.tatsu").read_text(encoding="utf-8")
-    conditions = text.index("# Conditions:")
-    return (
-        text[text.index("# Definitions.") : conditions].strip() + "\n",
-        text[conditions : text.index("# The tokens of")].strip() + "\n",
-    )
+    return text[text.index("# Definitions.") : text.index("# The tokens of")].strip()
 
 
 def made() -> Iterator[tuple[str, str, str]]:
@@ -137,9 +133,7 @@ def made() -> Iterator[tuple[str, str, str]]:
     yield "placeholders/README.md", "Names", placeholder_table()
     yield "bridge/README.md", "Failure codes", failure_table()
     yield "bridge/README.md", "Answers", answer_table()
-    definitions, conditions = grammar()
-    yield "language/README.md", "The text", f"```tatsu\n{definitions}```\n"
-    yield "language/SHAPING.md", "Conditions: `WHEN`", f"```tatsu\n{conditions}```\n"
+    yield "language/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
 
 
 def main() -> None:

@@ -73,6 +73,7 @@ def test_the_template_apis_errors_are_the_codes() -> None:
     table = [row for row in rows(section(API, "Errors")) if row[0].isdigit()]
     listed = {code for row in table for code in codes(row[1]) if code[0] != "/"}
     assert listed == {found.code for found in classes(ApiError)}
+    assert anchors(API) >= {f"{row[0]}-{code}" for row in table for code in codes(row[1]) if code[0] != "/"}
 
 
 def test_the_two_commands_are_on_the_first_screen() -> None:
