@@ -18,9 +18,8 @@ from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.broker import amqtt_broker, repairs
-from amqtt_rest_bridge.broker.incoming import IncomingMessages
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.messages import IncomingMessages, Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first

@@ -79,8 +79,8 @@ class Lossless:
         topic = packet.topic_name
         lossless = self._dispatcher.table.lossless
         listenings = lossless.find(topic) if topic and lossless is not None else ()
-        if not listenings or topic is None or _is_refused(topic):
-            return
+        if not listenings or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
+            return  # amqtt refuses such topics
         if _is_repeated(packet, session):
             first: Any = session.inflight_in[packet.packet_id or 0]
             packet.data = first.data  # amqtt delivers the last one that came
@@ -229,11 +229,6 @@ class Lossless:
 @functools.lru_cache(maxsize=128)  # one set for all messages of a topic: each of its own is an object to collect
 def _names_of(listenings: tuple[Listening, ...]) -> frozenset[EventName]:
     return frozenset(listening.name for listening in listenings)
-
-
-def _is_refused(topic: str) -> bool:
-    """Return whether amqtt refuses publications of clients on a topic."""
-    return topic.startswith("$") or "+" in topic or "#" in topic
 
 
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:

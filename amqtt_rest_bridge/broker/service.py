@@ -53,7 +53,11 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
             repairs.mend(broker)
             amqtt_broker.replace_listen(broker, _listen_or_explain)
         except Exception as error:
-            runner.run(_close(amqtt_broker.plugins_before(error)))
+            for plugin in amqtt_broker.plugins_before(error):
+                try:
+                    runner.run(plugin.close())
+                except Exception:
+                    log.exception("plugin %s failed to close", type(plugin).__name__)
             if signals.received is not None:  # after a signal, a failure is part of the stop
                 log.info("%s: stopped before the start", signals.received.name)
                 return
@@ -140,11 +144,3 @@ def _plugin_reason(error: Exception) -> str:
         count = len(cause.faults)
         return f"{name} cannot start: the route files have {count} error{'s' if count != 1 else ''}, listed above"
     return f"{name} cannot start: {reason(cause)}"
-
-
-async def _close(plugins: list[Any]) -> None:
-    for plugin in plugins:
-        try:
-            await plugin.close()
-        except Exception:
-            log.exception("plugin %s failed to close", type(plugin).__name__)

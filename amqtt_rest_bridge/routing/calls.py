@@ -177,7 +177,7 @@ LARGE_FAILURE: Final = 4096
 
 
 class Publishes(Protocol):
-    """The publisher's queue; see `broker.publisher`."""
+    """The publisher's queue; see `broker.messages`."""
 
     @property
     def waiting_bytes(self) -> int:

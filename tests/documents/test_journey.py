@@ -26,7 +26,7 @@ LEAVES = {"errors.py", "failures.py", "model.py", "topics.py"}
 # amqtt's own connections and subscriptions, which are read and written while a message is on its way.
 REPAIRS = ("connections", "flooding", "leftovers", "retained", "shutdown", "stopping", "subscriptions", "wills")
 BESIDE = {"broker/amqtt_broker.py", *(f"broker/repairs/{name}.py" for name in REPAIRS)}
-HOOK = "broker/incoming.py"
+HOOK = "broker/messages.py"
 TARGET = "the HTTP server"
 
 ROUTE = """
@@ -137,7 +137,7 @@ def test_a_message_passes_the_modules_of_the_reference_there_and_back(
         stages = [stage for _, stage in journal.record(exchange)]
         target = stages.index(TARGET)
         there.append(once(stages[stages.index(HOOK) : target]))
-        back.append(once(stages[target + 1 : stages.index(HOOK, target)]))
+        back.append(once(stages[target + 1 : stages.index(HOOK, target) + 1]))
     assert_is_table("A message on its way to the HTTP server", there[1:])
     assert_is_table("Its result on the way back", back[1:])
 
@@ -155,7 +155,7 @@ def test_a_request_passes_the_modules_of_the_reference_there_and_back(journal: J
         port = [stage for thread, stage in entries if thread.startswith("http-")]
         link = len(port) - port[::-1].index("link/")
         others = [stage for thread, stage in entries if not thread.startswith("http-")]
-        there.append(once([*port[:link], *others[: others.index(HOOK)]]))
+        there.append(once([*port[:link], *others[: others.index(HOOK) + 1]]))
         back.append(once(port[link:]))
     assert_is_table("A request on its way to the broker", there[1:])
     assert_is_table("Its answer", back[1:])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.messages import Publisher
 from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.processes.reload import Reloader
@@ -180,7 +180,7 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatc
 def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     place.add_plugin("""
-    from amqtt_rest_bridge.broker.publisher import Publisher
+    from amqtt_rest_bridge.broker.messages import Publisher
     from amqtt_rest_bridge.processes import supervisor as tasks
     from amqtt_rest_bridge.times import Backoff
 

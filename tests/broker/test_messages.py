@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.messages import Publisher
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.routing.calls import LARGE_FAILURE
 from tests.benchmarks import client_mode, rig

@@ -1,16 +1,30 @@
-"""Publishing at the broker's pace: one task on the broker's loop feeds amqtt's unbounded queue and never fills it."""
+"""Messages of the broker, in and out.
+
+Each is offered to the dispatcher on its way to amqtt's subscribers. Results are published at the broker's pace, by one
+task that feeds amqtt's unbounded queue and never fills it.
+
+Status topics are guarded on that way: the bridge alone publishes there. The broker's loop alone.
+"""
 
 import asyncio
 import functools
 import logging
+import time
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import Final
+from typing import Any, Final
 
+from amqtt.session import ApplicationMessage, Session
+
+from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
 from amqtt_rest_bridge.link.frames import credits_for
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.routing.status import STATUS_TOPICS
+from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
@@ -25,6 +39,7 @@ _LEAST_ITERATIONS: Final = 4
 _SHORT: Final = 1
 # Not for ever, though, since clients alone can keep the queue long. 8 iterations suffice too, 6 do not (p99 35-65 ms).
 _MOST_ITERATIONS: Final = 12
+_QUIET_SECONDS: Final = 1.0
 
 Delivered = Callable[[Callable[[], int], float], Awaitable[int]]
 """Wait for so many seconds at most until what waits, and what the broker was given, is delivered.
@@ -139,3 +154,80 @@ def _iterations(count: int) -> Generator[None, None, None]:
     """Wait for so many iterations of the loop: what `asyncio.sleep(0)` does, without two calls for each of them."""
     for _ in range(count):
         yield
+
+
+class IncomingMessages:
+    """Offer a broker's messages to the dispatcher, from the constructor on.
+
+    amqtt 0.12.1 has no hook for last wills, `$SYS` and what plugins publish, and one task a message for the rest.
+    All of them pass one step, after the ACL; retained messages sent on subscription do not.
+
+    Args:
+        broker: An amqtt broker whose constructor runs, or has run.
+        plugin: What amqtt fires its hooks at.
+        dispatcher: Is offered every message.
+        publisher: The bridge's own, whose status may pass.
+        lossless: Receives the packets of lossless routes; None without a spool.
+    """
+
+    def __init__(
+        self, broker: Any, plugin: Any, dispatcher: Dispatcher, publisher: Publisher, lossless: Lossless | None
+    ) -> None:
+        self._broker = broker
+        self._plugin = plugin
+        self._dispatcher = dispatcher
+        self._lossless = lossless
+        self._publisher = publisher
+        self._forged = LineLimit(_QUIET_SECONDS)
+        amqtt_broker.replace_broadcast(broker, self._observed)
+        amqtt_broker.replace_retain(broker, self._guarded)
+
+    def use_packet_hook(self) -> None:
+        """Look at packets before their PUBACK exactly while a route is lossless."""
+        if self._lossless is not None:
+            wanted = self._dispatcher.table.lossless is not None
+            amqtt_broker.use_packet_hook(self._broker, self._plugin, self._lossless.on_packet, wanted=wanted)
+
+    def remember(self, retained: ApplicationMessage) -> None:
+        """Store a message that has just been retained, for read events to answer with."""
+        if retained.data:
+            self._dispatcher.remember(retained.topic, bytes(retained.data))
+
+    def remember_retained(self) -> None:
+        """Store what the broker has retained, for new read events to answer with."""
+        for topic, message in list(self._broker.retained_messages.items()):
+            self._dispatcher.remember(topic, bytes(message.data), only_new=True)
+
+    def _observed(self, forward: amqtt_broker.Step) -> amqtt_broker.Step:
+        offer, publisher, is_forged = self._dispatcher.offer, self._publisher, self._is_forged
+
+        async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
+            if session is None and is_forged(topic):  # no client gets as far with a `$` topic, nor does its will
+                return
+            if topic and data is not None:
+                try:
+                    message = Message(topic, bytes(data), time.time())
+                    taken = taken_by(session, topic, data) if isinstance(data, Taken) else ()
+                    offer(message, hops=publisher.hops, taken=taken)
+                except Exception:  # nothing of ours keeps a message from its subscribers
+                    log.exception("a message on %s was not looked at", loggable(topic))
+            await forward(session, topic, data, force_qos)
+
+        return broadcast
+
+    def _guarded(self, retain: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def guarded(
+            source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
+        ) -> None:
+            if not (topic_name and self._is_forged(topic_name)):
+                await retain(source_session, topic_name, data, qos)
+
+        return guarded
+
+    def _is_forged(self, topic: str) -> bool:
+        """Return whether another than the bridge sends on a topic of the routes' status."""
+        if not topic.startswith(STATUS_TOPICS) or self._publisher.is_status:
+            return False
+        if self._forged.count():
+            log.warning("not published on %s: the status of routes is published by the bridge alone", loggable(topic))
+        return True
