@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.mqtt.values import Address
@@ -24,7 +25,6 @@ MOST_LISTED = 200
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
 
-PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of a variable
 DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"
 BROKER_HELP: Final = f"""\
 Name the user in the URL, and put the password into the environment variable {PASSWORD_VARIABLE}: URLs

@@ -10,15 +10,24 @@ import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish
-from amqtt_rest_bridge.mqtt.values import PORTS, Address, BrokerError, NoAnswerError, Session, Subscription, load_tls
+from amqtt_rest_bridge.mqtt.values import (
+    PORTS,
+    Address,
+    BrokerError,
+    NoAnswerError,
+    Session,
+    Subscription,
+    load_tls,
+    parse_url,
+)
 from amqtt_rest_bridge.routing.status import status_topic
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -55,42 +64,19 @@ def parse_address(
         ConfigurationError: It is not one, or a file cannot be used; the message does not repeat the URL, since it may
             hold a password.
     """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if parts.scheme not in PORTS or not host:
+    parsed = parse_url(url)
+    if parsed is None:
         raise ConfigurationError(
             f"--broker is not the address of a broker; write mqtt://[USER:PASSWORD@]HOST[:PORT], "
             f"or {', '.join(PORTS)[6:]}"
         )
-    port = PORTS[parts.scheme] if port is None else port
-    username = unquote(parts.username) if parts.username else None
-    if username is None:
+    if parsed.username is None:
         password = None
-    elif parts.password is not None:
-        password = unquote(parts.password)
-    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}" if parts.scheme in ("ws", "wss") else None
-    tls = _tls(parts.scheme in ("mqtts", "wss"), ca_file, cert_file, key_file)
-    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    return Address(host, port, username, password, tls, shown, path)
-
-
-def _tls(is_secure: bool, ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext | None:
+    elif parsed.password is not None:
+        password = parsed.password
     files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
-    given = [f"{name} {value}" for name, value in files.items() if value is not None]
-    if not is_secure:
-        if given:
-            raise ConfigurationError(f"{given[0].split()[0]} needs TLS: write --broker mqtts://... or wss://...")
-        return None
-    if (cert_file is None) != (key_file is None):
-        raise ConfigurationError("--cert-file and --key-file belong together: give both, or none")
-    try:
-        return load_tls(ca_file, cert_file, key_file)
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or reason(error)
-        raise ConfigurationError(f"the TLS files cannot be used ({', '.join(given)}): {why}") from error
+    tls = load_tls(parsed.is_secure, files, "--broker mqtts://... or wss://...")
+    return replace(parsed, password=password, tls=tls)
 
 
 class Subscriber:

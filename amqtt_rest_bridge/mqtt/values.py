@@ -1,10 +1,12 @@
 """What a connection is given, and what comes of it: immutable values and errors, no I/O but reading certificates."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
-from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.mqtt.packets import MQTT_5, Will
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
@@ -22,6 +24,11 @@ class Address:
     tls: ssl.SSLContext | None
     shown: str
     path: str | None = None
+
+    @property
+    def is_secure(self) -> bool:
+        """Return whether the connection has to be TLS."""
+        return self.shown.startswith(("mqtts:", "wss:"))
 
 
 class BrokerError(BridgeError):
@@ -66,15 +73,52 @@ class Subscription:
     qos: int = 1
 
 
-def load_tls(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    """Return what verifies a broker against the authorities of `ca_file`, the system's by default, and what proves us.
+def parse_url(url: str) -> Address | None:
+    """Return the address that a broker's URL names, `%XX` decoded and without TLS yet; None if it names none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    is_websocket = parts.scheme in ("ws", "wss")
+    if parts.scheme not in PORTS or not host or port == 0 or not (is_websocket or path == "/"):
+        return None
+    port = port or PORTS[parts.scheme]
+    username = unquote(parts.username) if parts.username else None
+    password = None if parts.password is None else unquote(parts.password)
+    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return Address(host, port, username, password, None, shown, path if is_websocket else None)
+
+
+def load_tls(is_secure: bool, files: Mapping[str, str | None], secure_form: str) -> ssl.SSLContext | None:
+    """Return what verifies a broker and what proves us to it, None for a connection that is not TLS.
+
+    Args:
+        is_secure: Whether the connection is TLS.
+        files: Authorities (None: the system's), certificate and key, PEM, in this order; each by its setting's name.
+        secure_form: How a connection with TLS is written.
 
     Raises:
-        OSError, ValueError: A file cannot be used; a key with a password neither.
+        ConfigurationError: Files without TLS, a certificate without a key, or a file that cannot be used, such as a
+            key with a password.
     """
-    context = ssl.create_default_context(cafile=ca_file)
-    if cert_file is not None:
-        context.load_cert_chain(cert_file, key_file, password=_no_password)
+    given = [name for name, file in files.items() if file is not None]
+    if not is_secure:
+        if given:
+            raise ConfigurationError(f"{given[0]} needs TLS: write {secure_form}")
+        return None
+    ca_file, cert_file, key_file = files.values()
+    if (cert_file is None) != (key_file is None):
+        raise ConfigurationError(f"{' and '.join([*files][1:])} belong together: give both, or none")
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if cert_file is not None:
+            context.load_cert_chain(cert_file, key_file, password=_no_password)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or reason(error)
+        names = ", ".join(f"{name} {files[name]}" for name in given)
+        raise ConfigurationError(f"the TLS files cannot be used ({names}): {why}") from error
     return context
 
 

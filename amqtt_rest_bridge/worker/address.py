@@ -3,21 +3,20 @@
 import os
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.mqtt.values import Address
+from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, SettingFault, WorkerSettings, check_settings
 
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 
 
 def address_faults(settings: WorkerSettings) -> Iterator[SettingFault]:
     """Return what is wrong with the address, the password and the certificates; reads them."""
-    for names, read in ((("broker",), _server), (("password_secret",), _password), (_TLS_FILES, _tls)):
+    for names, read in ((("broker",), _url), (("password_secret",), _password), (_TLS_FILES, _tls)):
         try:
             read(settings)
         except ConfigurationError as error:
@@ -31,27 +30,19 @@ def broker_address(settings: WorkerSettings) -> Address:
         ConfigurationError: The first setting that cannot be used; the message holds no password.
     """
     check_settings(settings)
-    scheme, host, port, username = _server(settings)
-    shown = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    return Address(host, port, username, _password(settings), _tls(settings), shown)
+    return replace(_url(settings), password=_password(settings), tls=_tls(settings))
 
 
-def _server(settings: WorkerSettings) -> tuple[str, str, int, str | None]:
-    """Return scheme, host, port and user name of the setting broker."""
-    try:
-        parts = urlsplit(settings.broker)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if parts.scheme not in _PORTS or not host or port == 0 or parts.path not in ("", "/") or parts.query:
+def _url(settings: WorkerSettings) -> Address:
+    url = parse_url(settings.broker)
+    if url is None or url.path is not None:  # a WebSocket
         raise ConfigurationError("the setting broker must be mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS")
-    if parts.password is not None:
+    if url.password is not None:
         raise ConfigurationError(
             f"the setting broker holds a password: put it into the environment variable {PASSWORD_VARIABLE}, "
             "or name a file of secrets_dir in password_secret"
         )
-    username = unquote(parts.username) if parts.username else None
-    return parts.scheme, host, _PORTS[parts.scheme] if port is None else port, username
+    return url
 
 
 def _password(settings: WorkerSettings) -> str | None:
@@ -68,22 +59,4 @@ def _password(settings: WorkerSettings) -> str | None:
 
 def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:
     files = {name: getattr(settings, name) for name in _TLS_FILES}
-    given = [name for name, value in files.items() if value is not None]
-    if not settings.broker.lower().startswith("mqtts:"):
-        if given:
-            raise ConfigurationError(f"the setting {given[0]} needs TLS: write broker: mqtts://...")
-        return None
-    if (settings.cert_file is None) != (settings.key_file is None):
-        raise ConfigurationError("cert_file and key_file belong together: set both, or none")
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-        if settings.cert_file is not None:
-            context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        names = ", ".join(f"{name} {files[name]}" for name in given)
-        raise ConfigurationError(f"the TLS files of the broker cannot be used ({names}): {error}") from error
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; store it without a password")
+    return load_tls(settings.broker.lower().startswith("mqtts:"), files, "broker: mqtts://...")
