@@ -64,7 +64,8 @@ class MqttConnection(asyncio.Protocol):
         self._on_message = on_message
         self._on_writable = on_writable
         self._decoder = packets.Decoder(session.level)
-        self._none: Properties | None = wire.NO_PROPERTIES if session.level == MQTT_5 else None
+        self._is_5 = session.level == MQTT_5
+        self._no_properties = wire.NO_PROPERTIES if self._is_5 else None  # of packets that have none
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
@@ -124,8 +125,8 @@ class MqttConnection(asyncio.Protocol):
     async def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
         """Subscribe, and wait for the broker's answer; raises `BrokerError` when it refuses a filter."""
         for wanted in subscriptions:  # one packet each: an identifier belongs to a packet
-            options, properties = wanted.qos, self._none
-            if properties is not None:
+            options, properties = wanted.qos, self._no_properties
+            if self._is_5:  # section 3.8.3.1
                 options |= 0 if wanted.retained else 2 << 4
                 if wanted.identifier is not None:
                     properties = {Property.SUBSCRIPTION_IDENTIFIER: (wanted.identifier,)}
@@ -139,7 +140,7 @@ class MqttConnection(asyncio.Protocol):
         """Unsubscribe, and wait for the broker's answer."""
         for topic_filter in topic_filters:
             packet_id = self._free_id()
-            packet = packets.unsubscribe(packet_id, [topic_filter], self._none)
+            packet = packets.unsubscribe(packet_id, [topic_filter], self._no_properties)
             await self._asked(packet_id, wire.UNSUBACK, packet)
 
     def publish(
@@ -154,7 +155,7 @@ class MqttConnection(asyncio.Protocol):
         packet_id = self._free_id()
         try:
             packet = packets.publish(
-                topic, payload, packet_id, retain=retain, properties=None if self._none is None else properties
+                topic, payload, packet_id, retain=retain, properties=properties if self._is_5 else None
             )
         except ValueError as error:
             raise BrokerError(str(error)) from error
@@ -259,8 +260,8 @@ class MqttConnection(asyncio.Protocol):
 
     def _connect_packet(self) -> bytes:
         session = self._session
-        properties = self._none
-        if properties is not None:
+        properties = self._no_properties
+        if self._is_5:
             properties = {Property.RECEIVE_MAXIMUM: session.receive_maximum}
             if session.expiry:
                 properties[Property.SESSION_EXPIRY_INTERVAL] = session.expiry
@@ -303,9 +304,10 @@ class MqttConnection(asyncio.Protocol):
 
     def _tick(self) -> None:
         """Send PINGREQ when half the keep-alive was silent, and end a connection whose broker does not answer it."""
-        if self._awaits_pong and not self._has_received and not self._paused:
-            self._end("the broker does not answer PINGREQ")
-            self.abort()
+        if self._has_received or self._paused:
+            self._awaits_pong = False
+        if self._awaits_pong:
+            self.abort("the broker does not answer PINGREQ")
             return
         if not self._has_sent or not self._has_received:
             self._awaits_pong = not self._paused  # then no answer can be read
@@ -339,7 +341,7 @@ class MqttConnection(asyncio.Protocol):
         if not self._connected.done():
             raise protocol_error("PUBLISH before CONNACK")
         if packet_id is not None:
-            if self._none is not None:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
+            if self._is_5:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
                 if packet_id in self._unacknowledged:
                     raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
                 if len(self._unacknowledged) >= self._session.receive_maximum:  # section 3.3.4
@@ -385,7 +387,7 @@ class MqttConnection(asyncio.Protocol):
     def _on_connack(self, packet: Connack) -> None:
         shown, code = self._address.shown, packet.code
         if code:
-            known = REASONS if self._none is not None else packets.REFUSALS_3_1_1
+            known = REASONS if self._is_5 else packets.REFUSALS_3_1_1
             says = f"the broker {shown} refuses the client: {known.get(code, f'code {code}')}"
             self._connected.set_exception(BrokerError(says, code))
             self._end(says)
@@ -402,7 +404,7 @@ class MqttConnection(asyncio.Protocol):
 
     def _refuse(self, error: PacketError) -> None:
         """End the connection after what the broker may not send, section 4.13.1."""
-        if self.is_open and self._none is not None and self._transport is not None:
+        if self.is_open and self._is_5 and self._transport is not None:
             self._write(packets.disconnect(error.code))
             self._flush()
         self._close(f"the broker sends what MQTT does not allow: {error}")

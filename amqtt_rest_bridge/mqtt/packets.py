@@ -176,13 +176,18 @@ class Decoder:
         if end - start > self._most:
             raise PacketError(Code.PACKET_TOO_LARGE, f"a packet of {end - start} bytes, of {self._most} at most")
         if end > size:
+            self._check(data[start])
             self._keep(start, end - start)
             return None
         self._at = end
         first = data[start]
         if first & 0xF0 == 0x30:
             return self._publish(first, data, body, end)
-        return self._other(first >> 4, first & 0x0F, data[body:end])
+        self._check(first)
+        packet, at = _READERS[first >> 4](first >> 4, data[body:end], self._level == MQTT_5)
+        if at != length:
+            raise malformed(f"{NAMES[first >> 4]} has {length - at} bytes too many")
+        return packet
 
     def _keep(self, start: int, wanted: int) -> None:
         self._left += self._data[start:]
@@ -211,16 +216,15 @@ class Decoder:
             raise protocol_error("PUBLISH has no topic")
         return Publish(topic, data[at:end], qos, bool(first & 1), duplicate, packet_id, properties)
 
-    def _other(self, kind: int, flags: int, body: bytes) -> Packet:
-        is_5 = self._level == MQTT_5
-        if kind not in _READERS or (kind == DISCONNECT and not is_5):
+    def _check(self, first: int) -> None:
+        """Check type and flags, sections 2.1.2 and 2.1.3, also of a packet that has not come as a whole."""
+        kind, flags = first >> 4, first & 0x0F
+        if kind == PUBLISH:
+            return
+        if kind not in _READERS or (kind == DISCONNECT and self._level != MQTT_5):
             raise protocol_error(f"a server sends no packet of type {NAMES[kind]}")
-        if flags != (2 if kind == PUBREL else 0):  # section 2.1.3
+        if flags != (2 if kind == PUBREL else 0):
             raise malformed(f"{NAMES[kind]} has the flags {flags}")
-        packet, at = _READERS[kind](kind, body, is_5)
-        if at != len(body):
-            raise malformed(f"{NAMES[kind]} has {len(body) - at} bytes too many")
-        return packet
 
 
 def _packet_id(data: bytes, at: int, end: int) -> tuple[int, int]:
