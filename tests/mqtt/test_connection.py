@@ -116,7 +116,7 @@ BEFORE_CONNACK = [
 
 
 @pytest.mark.parametrize(("data", "session", "why"), BEFORE_CONNACK)
-def test_what_answers_connect_with_something_else_is_no_broker(data: bytes, session: Session, why: str) -> None:
+def test_what_answers_connect_with_something_else_does_not_count_as_a_broker(data: bytes, session: Session, why: str) -> None:
     async def use(address: Address) -> None:
         connection = MqttConnection(address, session, lambda *_: None)
         with pytest.raises(NoAnswerError, match=why):
@@ -463,7 +463,7 @@ def test_amqtt_passes_on_messages_over_tcp_and_websockets(name: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"\x20\x02\x00\x00"])
-def test_what_is_no_websocket_is_not_reached(data: bytes) -> None:
+def test_what_answers_without_a_websocket_is_not_reached(data: bytes) -> None:
     async def use(port: int) -> None:
         address = Address("127.0.0.1", port, None, None, None, "it", "/mqtt")
         with pytest.raises(BrokerError, match=r"^cannot reach the broker it: "):
