@@ -211,7 +211,7 @@ _EVENT = (
     Parameter("HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order", 'ADD Accept "text/csv"'),
     Parameter(
         "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,
-        "publish the body of the response alone, or a JSON envelope with its status and headers",
+        "publish only the body of the response, or a JSON envelope with its status and headers",
         '"envelope"',
         choices=tuple(ResponseFormat),
     ),
