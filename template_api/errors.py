@@ -163,6 +163,28 @@ class HeadersTooLargeError(ApiError):
     hint = "Send a request line and headers of less than 65536 bytes together; long queries go to POST /api/search."
 
 
+class RequestTimeoutError(ApiError):
+    """A request began and did not arrive whole in time."""
+
+    status = HTTPStatus.REQUEST_TIMEOUT
+    code = "request_timeout"
+    hint = "Send the request in one go."
+
+
+class OverloadedError(ApiError):
+    """503: the server has no room for another connection."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "overloaded"
+    hint = "Try again in a second."
+
+
+class ShuttingDownError(OverloadedError):
+    """503: a request came on an open connection while the server ends."""
+
+    code = "shutting_down"
+
+
 class UnsupportedTransferError(ApiError):
     """The transfer coding is not chunked (RFC 9112 section 6.1)."""
 

@@ -4,7 +4,8 @@ The idea. One thread a port does everything: it waits for sockets, parses, calls
 request to a worker thread and back costs more than answering it. So the application must not block; an answer that
 has to wait for something (a reply, room at the broker) is *pending*: it releases the thread and is resumed when it is
 woken or its time is over. A thousand callers that wait cost memory, not threads. An answer may also be a *stream*: its
-next piece is taken once the one before has left.
+next piece is taken once the one before has left. An application that blocks has a door of its own, `WsgiDoor`, with
+worker threads behind it: the template API's.
 
 The threads. Everything runs on the port's thread, except what is marked otherwise: `HttpServer`'s methods and the
 `wake` of a pending answer may be called from any thread, and only leave work for the port's thread.
@@ -25,10 +26,11 @@ What is ours, and why:
 """
 
 from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.application import Application, Pending, Request, Response, Stream
+from amqtt_rest_bridge.http_server.application import Application, Pending, Refuse, Request, Response, Stream, path_of
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
 from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles
+from amqtt_rest_bridge.http_server.wsgi import WsgiDoor, path_info
 
 __all__ = [
     "AccessLog",
@@ -38,8 +40,12 @@ __all__ = [
     "Limits",
     "Pending",
     "Refusal",
+    "Refuse",
     "Request",
     "Response",
     "Stream",
     "TlsFiles",
+    "WsgiDoor",
+    "path_info",
+    "path_of",
 ]

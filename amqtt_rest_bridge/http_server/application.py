@@ -1,10 +1,13 @@
 """What the server and its application hand each other: requests, and answers that are complete or pending. Pure."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
+
+_AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")  # absolute-form, RFC 9112 section 3.2.2
 
 Labels = tuple[tuple[str, str], ...]  # of an answer: fields of its line in the access log
 
@@ -29,6 +32,17 @@ class Request:
     remote: str = ""
 
 
+def path_of(target: str) -> str:
+    """Return the path, as sent, out of a request target (RFC 9112 section 3.2)."""
+    if not target.startswith("/"):
+        authority = _AUTHORITY.match(target)
+        if authority:
+            target = target[authority.end() :]
+            if not target.startswith("/"):
+                target = "/" + target
+    return target.partition("?")[0]
+
+
 class Stream(Protocol):
     """A body that comes piece by piece, such as server-sent events. Every method is called on the port's thread.
 
@@ -51,6 +65,7 @@ class Response:
     The server adds Content-Length, Date, Connection and X-Request-ID. `code` is an error's, for the access log, where
     `labels` become fields. The end of the connection is that of a stream (RFC 9112 section 6.3); `wake`, which the
     application got with the request, has the stream asked for its next piece. The answer to a HEAD has none.
+    `request_id` replaces the server's; `content_length` is that of the body which an answer to HEAD leaves out.
     """
 
     status: str
@@ -59,12 +74,18 @@ class Response:
     code: str | None = None
     labels: Labels = ()
     stream: Stream | None = None
+    request_id: str | None = None
+    content_length: int | None = None
 
 
 def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Response:
     """Return a refusal as an answer, with `headers` before its own."""
     content_type = ("Content-Type", "application/json")
     return Response(refusal.status, (*headers, *refusal.headers, content_type), refusal.body, refusal.code, labels)
+
+
+Refuse = Callable[[Request], Response]
+"""Make the answer to a request with a `refusal` that the application does not get, or failed on."""
 
 
 class Pending(Protocol):

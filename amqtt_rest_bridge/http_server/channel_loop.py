@@ -51,6 +51,8 @@ class ChannelLoop(dict[int, Any]):
         self._timer_numbers = itertools.count()
         self._cancelled = 0  # of the timers in the list
         self._running = True
+        self.waits = False
+        """Whether `run` waits for sockets, or is about to, so that another thread has to wake it."""
 
     def __setitem__(self, descriptor: int, channel: Any) -> None:
         super().__setitem__(descriptor, channel)
@@ -93,7 +95,10 @@ class ChannelLoop(dict[int, Any]):
         next_tick = time.monotonic() + tick_seconds
         select, ready = self._selector.select, self._ready
         while self._running:
-            for key, events in select(0 if ready else self._pause(tick_seconds)):
+            self.waits = True  # before it looks for work: what comes later wakes it
+            events_by_key = select(0 if ready else self._pause(tick_seconds))
+            self.waits = False
+            for key, events in events_by_key:
                 channel = key.data
                 if channel is self.get(key.fd):  # not closed by what happened since
                     self._serve(channel, events)

@@ -251,7 +251,7 @@ class ServerConnection:
     def _serve(self, request: Any) -> None:
         """Answer a request, now or when its pending answer is complete."""
         on_answer: Callable[[Exchange], None] = lambda done: self._step(partial(self._answer, done))  # noqa: E731
-        exchange = self._serving = Exchange(request, self.server.waiting, on_answer, self.addr[0])
+        exchange = self._serving = Exchange(request, self.server.waiting, on_answer, self.server.refuse, self.addr[0])
         exchange.ask(self.server.app, request.error or self.server.closing)
         if exchange.response is not None:
             self._answer(exchange)
@@ -293,7 +293,7 @@ class ServerConnection:
         assert exchange.response is not None  # noqa: S101  # it has been made
         version = "1.0" if request.is_understood and request.version == "1.0" else "1.1"
         return response_pieces(
-            exchange.response, exchange.request_id, method=request.command, version=version, close=self._closing
+            exchange.response, exchange.request_id, method=request.asked[0], version=version, close=self._closing
         )
 
     def _sent(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from amqtt_rest_bridge.http_server.application import Application, Pending, Request, Response, refused
+from amqtt_rest_bridge.http_server.application import Application, Pending, Refuse, Request, Response
 from amqtt_rest_bridge.http_server.channel_loop import Timer
 from amqtt_rest_bridge.http_server.refusals import Refusal, internal_error, overloaded
 
@@ -59,11 +59,17 @@ class Exchange:
         parser: the request; see `RequestParser`.
         waiting: where it may wait.
         on_answer: called when a pending answer is complete.
+        refuse: makes the answer to a request that the application does not get, or fails on.
         remote: the address of the peer.
     """
 
     def __init__(
-        self, parser: Any, waiting: Waiting, on_answer: "Callable[[Exchange], None]", remote: str = ""
+        self,
+        parser: Any,
+        waiting: Waiting,
+        on_answer: "Callable[[Exchange], None]",
+        refuse: Refuse,
+        remote: str = "",
     ) -> None:
         self.parser = parser
         self.request_id = waiting.request_id()
@@ -73,6 +79,7 @@ class Exchange:
         """What a wake does once the answer is a stream."""
         self._waiting = waiting
         self._on_answer = on_answer
+        self._refuse = refuse
         self._remote = remote
         self._pending: Pending | None = None
         self._timer: Timer | None = None
@@ -80,7 +87,7 @@ class Exchange:
     def ask(self, app: Application, refusal: Refusal | None) -> None:
         """Call the application, with a refusal only for the headers of its answer; sets a complete `response`."""
         if refusal is not None and not self.parser.is_understood:
-            self.response = refused(refusal)
+            self._refused(refusal)
         else:
             self._attempt(partial(self._ask, app, refusal))
 
@@ -98,7 +105,7 @@ class Exchange:
         """Answer with an internal error instead."""
         log.error("The application failed on request %s", self.request_id, exc_info=error)
         self._end_waiting()
-        self.response = refused(internal_error())
+        self._refused(internal_error())
 
     def cancel(self) -> None:
         """Cancel a pending answer."""
@@ -132,6 +139,10 @@ class Exchange:
             self._waiting.exchanges.add(self)
             self._pending = answer
             self._resume(answer)
+
+    def _refused(self, refusal: Refusal) -> None:
+        method, target = self.parser.asked
+        self.response = self._refuse(Request(self.request_id, method, target, "", {}, b"", refusal, self._remote))
 
     def _woken(self) -> None:
         if self._pending is not None:

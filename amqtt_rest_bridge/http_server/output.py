@@ -88,8 +88,9 @@ def _head(response: Response, request_id: str, version: str, *, close: bool) -> 
             raise ValueError(f"the value of {name} does not fit into a header")
         lines.append(f"{name}: {value}")
     if response.status[:3] not in ("204", "304") and response.stream is None:
-        lines.append(f"Content-Length: {len(response.body)}")
-    lines.append(f"X-Request-ID: {request_id}")
+        length = len(response.body) if response.content_length is None else response.content_length
+        lines.append(f"Content-Length: {length}")
+    lines.append(f"X-Request-ID: {response.request_id or request_id}")
     lines.append(_date(int(time.time())))
     if close:
         lines.append("Connection: close")

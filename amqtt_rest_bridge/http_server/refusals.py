@@ -67,6 +67,4 @@ def overloaded(message: str = "The bridge serves as many requests as it can; thi
 
 def shutting_down() -> Refusal:
     """Refuse a request that came while the port closes."""
-    return refuse(
-        catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER
-    )
+    return refuse(catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER)

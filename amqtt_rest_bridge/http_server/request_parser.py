@@ -89,6 +89,14 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
         self.connection_close = "close" in connection or (self.version == "1.0" and "keep-alive" not in connection)
         self.is_understood = True
 
+    @property
+    def asked(self) -> tuple[str, str]:
+        """Return method and target, those of a request that is not understood as far as it was read."""
+        if self.command:
+            return self.command, self.request_uri
+        words = getattr(self, "first_line", b"").decode("latin-1").split(" ")
+        return words[0], words[1] if len(words) > 1 else ""
+
     def _check_authority(self, host: str | None) -> None:
         """Refuse a host that is not one, or comes with a user name or password."""
         if "," in (host or "") or (host is None and self.version == "1.1"):  # RFC 9112 section 3.2

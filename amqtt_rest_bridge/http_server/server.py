@@ -20,7 +20,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
-from amqtt_rest_bridge.http_server.application import Application, refused
+from amqtt_rest_bridge.http_server.application import Application, Refuse, Request, Response, refused
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 from amqtt_rest_bridge.http_server.connection import ServerConnection
 from amqtt_rest_bridge.http_server.exchange import Exchange, Waiting
@@ -68,6 +68,7 @@ class HttpServer:
         max_body_bytes: larger bodies are answered with 413 as soon as that is known.
         access_log: gets a line for every answer; stays the caller's.
         limits: see `Limits`; its defaults without.
+        refuse: the form of the server's own refusals; JSON as the admin port has it without.
 
     Raises:
         ConfigurationError: the TLS files cannot be used.
@@ -82,11 +83,12 @@ class HttpServer:
         max_body_bytes: int = 262_144,
         access_log: AccessLog | None = None,
         limits: Limits | None = None,
+        refuse: Refuse | None = None,
     ) -> None:
         self._tls = tls
         context = tls.load() if tls is not None else None
         self.bound_port: int = sock.getsockname()[1]
-        self._port = HttpPort(sock.dup(), app, context, max_body_bytes, access_log, limits or Limits())
+        self._port = HttpPort(sock.dup(), app, context, max_body_bytes, access_log, limits or Limits(), refuse)
         self._thread = threading.Thread(target=self._port.run, name=f"http-{self.bound_port}", daemon=True)
 
     def start(self) -> None:
@@ -144,8 +146,10 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         max_body_bytes: int,
         access_log: AccessLog | None,
         limits: Limits,
+        refuse: Refuse | None,
     ) -> None:
         self.app = app
+        self.refuse = refuse or _in_json
         self.tls_context = tls_context
         self.loop = ChannelLoop()
         self.closing: Refusal | None = None  # what new requests are answered with
@@ -197,6 +201,9 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def do(self, work: Callable[[], None]) -> None:
         """Run `work` on the port's thread, if it still runs; from any thread."""
         self.loop.soon(work)
+        if not self.loop.waits:  # it takes what is left for it before it waits again
+            return
+        self.loop.waits = False  # one trigger is enough
         with self._wake_lock:
             if self.trigger is not None:
                 self.trigger.pull_trigger()
@@ -295,7 +302,8 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def _turn_away(self, sock: socket.socket) -> None:
         """Refuse a connection for which there is no room, in one non-blocking write."""
         if self.tls_context is None:
-            pieces = response_pieces(refused(overloaded()), self.waiting.request_id(), close=True)
+            id_ = self.waiting.request_id()
+            pieces = response_pieces(self.refuse(Request(id_, "", "", "", {}, b"", overloaded())), id_, close=True)
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.send(b"".join(pieces))
@@ -318,3 +326,8 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         if self.closing is None and not self.accepting:
             self.accepting = True
             self.loop.refresh(self._fileno)
+
+
+def _in_json(request: Request) -> Response:
+    assert request.refusal is not None  # noqa: S101  # it is refused
+    return refused(request.refusal)

@@ -25,12 +25,11 @@ from amqtt_rest_bridge.bridge.server.request import (
     RefusedError,
     WrongCredentialError,
     error,
-    path_of,
     readable,
 )
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns, Steps, responder_for
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
-from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response
+from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, path_of
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.http_server.refusals import internal_error
@@ -116,9 +115,7 @@ class RouteApplication:
         found = EventRequest(request, path, match.parameters, self._clock(), wake, self._monotonic)
         return match.target.answer(found)
 
-    def _answer_other_method(
-        self, request: Request, path: str, methods: "Methods[_Endpoint]", wake: Wake
-    ) -> Response:
+    def _answer_other_method(self, request: Request, path: str, methods: "Methods[_Endpoint]", wake: Wake) -> Response:
         """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
         if request.method != "OPTIONS":
             message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)

@@ -28,7 +28,6 @@ _PARAMETER: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _CONTROL_OR_SPACE: Final = re.compile("[\x00-\x20\x7f]")
-_AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")  # absolute-form, RFC 9112 section 3.2.2
 _PCHAR: Final = "!$&'()*+,;=:@-._~"  # not encoded in a segment, RFC 3986 section 3.3
 
 
@@ -173,17 +172,6 @@ class _Pattern(Generic[T]):
             elif expected != sent:
                 return None
         return values
-
-
-def path_of(target: str) -> str:
-    """Return the path, as sent, out of a request target (RFC 9112 section 3.2)."""
-    if not target.startswith("/"):
-        authority = _AUTHORITY.match(target)
-        if authority:
-            target = target[authority.end() :]
-            if not target.startswith("/"):
-                target = "/" + target
-    return target.partition("?")[0]
 
 
 def decode_path(path: str) -> tuple[str, ...]:

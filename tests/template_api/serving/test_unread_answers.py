@@ -4,16 +4,16 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.serving import server
-from template_api.serving.server import Channel, Server
+from amqtt_rest_bridge.http_server import Limits
+from template_api.serving.server import Server
 from template_api.serving.supervisor import listening_socket
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.support.served_api import Served
@@ -40,16 +40,17 @@ class Application:
 
 
 @contextmanager
-def running(app: Application) -> Iterator[int]:
-    served = Server(app, listening_socket("127.0.0.1", 0), threads=2)
-    thread = threading.Thread(target=served.run)
-    thread.start()
-    try:
-        yield served.port
-    finally:
-        served.stop()
-        thread.join(20)
-        assert not thread.is_alive()
+def running(app: Application, limits: Limits | None = None) -> Iterator[int]:
+    with listening_socket("127.0.0.1", 0) as listening:
+        served = Server(app, listening, threads=2, limits=limits or Limits())
+        thread = threading.Thread(target=served.run)
+        thread.start()
+        try:
+            yield served.port
+        finally:
+            served.stop()
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def connect(port: int) -> socket.socket:
@@ -86,34 +87,6 @@ def test_a_caller_that_does_not_read_is_served_one_request_at_a_time() -> None:
         assert asked * len(ANSWER) < 2 * MIB  # what the two systems' buffers take, and one answer
 
 
-def test_the_loop_does_not_turn_for_output_that_a_worker_thread_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, handle_write = [], Channel.handle_write
-
-    def counted(self: Channel) -> None:
-        turns.append(self)
-        handle_write(self)
-
-    monkeypatch.setattr(Channel, "handle_write", counted)
-    app = Application()
-    with running(app) as port, ThreadPoolExecutor(24) as pool:
-        asked = [pool.submit(ask_in_turn, port) for _ in range(24)]
-        assert [each.result() for each in asked] == [50] * 24
-    assert app.asked == 24 * 50
-    assert len(turns) < app.asked
-
-
-def ask_in_turn(port: int) -> int:
-    """Ask 50 times on one connection, each time after the answer; return how many were answered."""
-    with connect(port) as connection:
-        answered = 0
-        for _ in range(50):
-            connection.sendall(get("/small"))
-            while not connection.recv(1000).endswith(b"ok"):
-                pass
-            answered += 1
-        return answered
-
-
 def test_what_waits_behind_an_unread_answer_is_answered_in_order_once_it_is_read() -> None:
     with running(Application()) as port, connect(port) as late, connect(port) as other:
         late.sendall(b"".join(get("/") + get("/small") for _ in range(40)) + get("/small", "Connection: close"))
@@ -123,36 +96,21 @@ def test_what_waits_behind_an_unread_answer_is_answered_in_order_once_it_is_read
     assert [len(each.partition(b"\r\n\r\n")[2]) for each in answers] == [len(ANSWER), 2] * 40 + [2]
 
 
-def test_a_caller_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, closed: threading.Event) -> None:
-    monkeypatch.setattr(server, "_UNREAD_SECONDS", 0.1)
-    with running(Application()) as port, connect(port) as unread:
+def test_a_caller_that_takes_nothing_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    with running(Application(), Limits(slow_seconds=0.1)) as port, connect(port) as unread:
         unread.sendall(get("/") * 200)
-        assert closed.wait(30)
+        eventually(lambda: "did not read their answers" in caplog.text, "it is not closed")
         with pytest.raises(OSError):  # what was not sent is gone
             while unread.recv(MIB):
                 unread.sendall(get("/"))
 
 
-@pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once the server has closed a connection because its caller does not read."""
-    event = threading.Event()
-
-    def note(text: str, *_arguments: object) -> None:
-        if "read nothing" in text:
-            event.set()
-
-    monkeypatch.setattr(server.log, "info", note)
-    return event
-
-
-def test_callers_that_never_read_keep_no_new_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_CROWDED", 20)
-    monkeypatch.setattr(server, "_PATIENCE_SECONDS", 0)
-    with running(Application()) as port, ExitStack() as opened:
+def test_callers_that_never_read_keep_no_new_one_out() -> None:
+    with running(Application(), Limits(connections=20, patience_seconds=0.0)) as port, ExitStack() as opened:
         unread = [opened.enter_context(connect(port)) for _ in range(40)]
         for each in unread:
-            each.sendall(get("/") * 100)
+            with suppress(OSError):  # it has made room already
+                each.sendall(get("/") * 100)
         for _ in range(40):
             with connect(port) as other:
                 other.sendall(get("/small", "Connection: close"))

@@ -119,7 +119,21 @@ def test_the_server_itself_refuses_in_the_form_of_the_specification(
 
 @pytest.mark.parametrize(
     "host",
-    [b"a b", b"bob@x", b"bob:pw@x", b"x/y", b"x?y", b"x#y", b"x:80:80", b"x:y", b"[::1", b"x\\y", b"\xc3\xa9", b"<x>"],
+    [
+        b"a b",
+        b"a,b",
+        b"bob@x",
+        b"bob:pw@x",
+        b"x/y",
+        b"x?y",
+        b"x#y",
+        b"x:80:80",
+        b"x:y",
+        b"[::1",
+        b"x\\y",
+        b"\xc3\xa9",
+        b"<x>",
+    ],
 )
 def test_a_host_that_is_not_a_host_is_refused(api: "Served", host: bytes) -> None:
     answered, _, body = exchange(api.port, b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
@@ -145,8 +159,8 @@ def test_an_absolute_target_with_a_user_name_is_refused(api: "Served", target: b
     assert "bob" not in api.log.read_text()
 
 
-def test_one_host_may_be_empty_or_hold_a_comma(api: "Served") -> None:
-    for host in (b"", b"a,b", b"x:", b"[::1]:8000", b"caf%C3%A9", b" x "):
+def test_one_host_may_be_empty(api: "Served") -> None:
+    for host in (b"", b"x:", b"[::1]:8000", b"caf%C3%A9", b" x "):
         asked = b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
         assert exchange(api.port, asked)[0] == 200
 
