@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +51,12 @@ def run(
         faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint),)
     shown, others = listed(faults)
     if as_json:
-        print(json.dumps([_as_object(fault) for fault in shown], indent=2, ensure_ascii=False))
+        objects = [
+            {"path": one.path, **asdict(one.position)}
+            | {"severity": one.severity, "message": one.message, "hint": one.hint}
+            for one in shown
+        ]
+        print(json.dumps(objects, indent=2, ensure_ascii=False))
         if others is not None:
             print(others, file=sys.stderr)
     else:
@@ -60,15 +66,3 @@ def run(
             print(others)
         print(f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}")
     return 1 if loaded.has_errors else 0
-
-
-def _as_object(fault: Fault) -> dict[str, str | int | None]:
-    return {
-        "path": fault.path,
-        "line": fault.position.line,
-        "column": fault.position.column,
-        "severity": fault.severity,
-        "message": fault.message,
-        "hint": fault.hint,
-    }
-

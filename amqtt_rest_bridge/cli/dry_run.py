@@ -22,7 +22,7 @@ from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Route
-from amqtt_rest_bridge.placeholders import Condition, MessageValues, Placeholder, to_json
+from amqtt_rest_bridge.placeholders import Condition, MessageValues, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 ANY_KEY = "<a UUID, the same for every try>"
@@ -137,20 +137,28 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
     prepared = prepare(route, event, max_body_bytes=MAX_BYTES)
-    call = OpenCall(0, prepared, message, _key(route, send=send))
+    key = (str(uuid.uuid4()) if send else ANY_KEY) if route.is_lossless else None  # the Idempotency-Key
+    call = OpenCall(0, prepared, message, key)
     begun = prepared.begin(call)
     if isinstance(begun, Verdict):
         return _show_end(begun, prepared, message, prepared.masker)
-    print("\n".join(request_lines(_with_token(route, begun.request), prepared.masker)))
+    request = begun.request
+    named = {name.lower() for name, _ in request.headers}
+    if route.config.oauth2_token_url is not None and "authorization" not in named:  # which OAuth2 adds when it is sent
+        request = replace(request, headers=(*request.headers, ("Authorization", "Bearer (token)")))
+    print("\n".join(request_lines(request, prepared.masker)))
     if not send:
         goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)
         print(f"# nothing was sent; the response would go to {_topic(goes_to, prepared.masker)}\n")
         return True
     masker = masker_for(prepared.masker, begun.request, None)
+    sender = sender_of(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
     try:
-        response = _send(route, begun.request)
+        response = sender.send(begun.request)
     except CallError as failure:
         return _show_end(prepared.judge(call, failure), prepared, message, masker)
+    finally:
+        sender.close()
     masker = masker_for(masker, begun.request, response)
     print("\n".join(response_lines(response, masker)))
     return _show_end(prepared.judge(call, response), prepared, message, masker, response)
@@ -184,39 +192,13 @@ def why_skipped(condition: Condition | None, message: Message) -> str:
     """Return why WHEN is false for a message, with the values of its placeholders."""
     if condition is None:
         return "it has no WHEN"
-    values = MessageValues(message.topic, message.payload, message.timestamp)
-    given = ", ".join([f"{{{one.name}}} {_shown_value(one, values)}" for one in dict.fromkeys(condition.placeholders)])
-    return f"WHEN {on_one_line(condition.source, 1000)} is false: {given or 'it holds no placeholder'}"
-
-
-def _shown_value(placeholder: Placeholder, values: MessageValues) -> str:
-    try:
-        value = values.get_or_default(placeholder)
-    except CallError as failed:
-        return f"is missing ({failed.message.partition(': ')[2]})"
-    return f"is {on_one_line(to_json(value))}"
-
-
-def _key(route: Route, *, send: bool) -> str | None:
-    """Return the Idempotency-Key of a call, None unless its route is lossless."""
-    if not route.is_lossless:
-        return None
-    return str(uuid.uuid4()) if send else ANY_KEY
-
-
-def _send(route: Route, request: HttpRequest) -> HttpResponse:
-    sender = sender_of(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
-    try:
-        return sender.send(request)
-    finally:
-        sender.close()
-
-
-def _with_token(route: Route, request: HttpRequest) -> HttpRequest:
-    """Return a request with the header that OAuth2 adds when it is sent."""
-    if route.config.oauth2_token_url is None or any(name.lower() == "authorization" for name, _ in request.headers):
-        return request
-    return replace(request, headers=(*request.headers, ("Authorization", "Bearer (token)")))
+    values, given = MessageValues(message.topic, message.payload, message.timestamp), []
+    for one in dict.fromkeys(condition.placeholders):
+        try:
+            given.append(f"{{{one.name}}} is {on_one_line(to_json(values.get_or_default(one)))}")
+        except CallError as failed:
+            given.append(f"{{{one.name}}} is missing ({failed.message.partition(': ')[2]})")
+    return f"WHEN {on_one_line(condition.source, 1000)} is false: {', '.join(given) or 'it holds no placeholder'}"
 
 
 def request_lines(request: HttpRequest, masker: Masker) -> Iterator[str]:

@@ -123,7 +123,7 @@ def _read(payloads: Iterable[bytes]) -> _Found:
         if not payload.strip():
             continue
         try:
-            found.publications.append(_message_of(_parsed(payload)))
+            found.publications.append(_message_of(payload))
         except _DamagedError:
             found.damaged.append(number)
         except (ValueError, KeyError, TypeError):
@@ -131,14 +131,11 @@ def _read(payloads: Iterable[bytes]) -> _Found:
     return found
 
 
-def _parsed(payload: bytes) -> Any:
+def _message_of(text: bytes) -> Publication:
     try:
-        return json.loads(payload)
+        failure: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _DamagedError(str(error)) from error
-
-
-def _message_of(failure: Any) -> Publication:
     topic, payload, encoding = failure["source_topic"], failure["payload"], failure["payload_encoding"]
     if check_topic_name(topic) or topic.startswith("$"):  # a broker refuses those; the schedule runs its own again
         raise ValueError(topic)

@@ -62,7 +62,19 @@ def snapshot(address: Address, seconds: float | None = None, topic_filter: str =
     Raises:
         BrokerUnavailableError: It cannot be reached, refuses us, or closes the connection.
     """
-    return asyncio.run(_snapshot(address, topic_filter, seconds))
+
+    async def ask() -> Overview:
+        async with connected(address, _filters(topic_filter)) as subscriber:
+            feed = _Feed(subscriber)
+            if seconds is None:
+                await feed.receive_retained()
+            else:
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    await feed.receive(end - time.monotonic())
+            return feed.overview
+
+    return asyncio.run(ask())
 
 
 def follow(
@@ -83,7 +95,23 @@ def follow(
         BrokerUnavailableError: As `snapshot`.
         KeyboardInterrupt: Ctrl-C.
     """
-    asyncio.run(_follow(address, topic_filter, seconds, show))
+    end = None if seconds is None else time.monotonic() + seconds
+
+    async def ask() -> None:
+        async with connected(address, _filters(topic_filter)) as subscriber:
+            feed = _Feed(subscriber)
+            await feed.receive_retained()
+            while True:
+                show(feed.overview)
+                left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
+                if left <= 0:
+                    return
+                if await feed.receive(left):
+                    settled = time.monotonic() + _PAUSE_SECONDS
+                    while await feed.receive(settled - time.monotonic()):
+                        pass
+
+    asyncio.run(ask())
 
 
 class _Feed:
@@ -167,31 +195,3 @@ def _filters(topic_filter: str) -> list[str]:
         return [topic_filter, RELOAD_TOPIC]
     group = topic_filter.split("/")[1]
     return [topic_filter, f"bridge/{group}/+/online"]
-
-
-async def _snapshot(address: Address, topic_filter: str, seconds: float | None) -> Overview:
-    async with connected(address, _filters(topic_filter)) as subscriber:
-        feed = _Feed(subscriber)
-        if seconds is None:
-            await feed.receive_retained()
-        else:
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                await feed.receive(end - time.monotonic())
-        return feed.overview
-
-
-async def _follow(address: Address, topic_filter: str, seconds: float | None, show: Callable[[Overview], None]) -> None:
-    end = None if seconds is None else time.monotonic() + seconds
-    async with connected(address, _filters(topic_filter)) as subscriber:
-        feed = _Feed(subscriber)
-        await feed.receive_retained()
-        while True:
-            show(feed.overview)
-            left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
-            if left <= 0:
-                return
-            if await feed.receive(left):
-                settled = time.monotonic() + _PAUSE_SECONDS
-                while await feed.receive(settled - time.monotonic()):
-                    pass
