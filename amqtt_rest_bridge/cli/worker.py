@@ -116,8 +116,8 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
 
     variables = [PASSWORD_VARIABLE, *map(variable_of, _ROWS)]
     for name in os.environ:
-        if name.startswith("REST_BRIDGE_") and name not in variables and (hint := did_you_mean(name, variables)):
-            log.warning("the variable %s sets nothing: %s", name, hint)
+        if name.startswith("REST_BRIDGE_") and name not in variables and (meant := did_you_mean(name, variables)):
+            log.warning("the variable %s sets nothing: %s", name, meant)
     read = configuration.read(path)
     settings, misfits = configuration.build(WorkerSettings, {**read.values, **options})
     faults = [read.invalid((), one) for one in misfits]
@@ -130,9 +130,14 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     def keys(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if name in read.values and name not in options)[:1]
 
+    def hint(names: tuple[str, ...]) -> str | None:
+        given = [one for one in _ROWS if one.name in names and one.name in options]
+        option = "" if not given or row_of(given[0]).is_secret else f"--{given[0].name.replace('_', '-')} or "
+        return f"it is set by {option}{variable_of(given[0])}" if given else None
+
     invalid = frozenset(str(one.key) for one in misfits)
     found = [] if settings is None else [*settings.setting_faults(), *address_faults(settings)]
-    faults += [read.fault(keys(names), message) for names, message in found if invalid.isdisjoint(names)]
+    faults += [read.fault(keys(names), message, hint(names)) for names, message in found if invalid.isdisjoint(names)]
     return _Read(settings, faults, invalid, lambda names: read.place(keys(names)))
 
 
