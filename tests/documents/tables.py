@@ -17,8 +17,6 @@ from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from template_api import config
 from tests.support.documents import ROOT
 
-REFERENCE = "amqtt_rest_bridge"
-
 PLAIN = {
     *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
     *("USERNAME", "PASSWORD", "USE_SSL", "IGNORE_CERT_ERRORS", "ENABLE_CORS", "CORS_ORIGINS"),
@@ -119,27 +117,27 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def grammar() -> str:
     """Return the rules of route files and of conditions, without the tokens."""
-    text = (ROOT / REFERENCE / "language/route.tatsu").read_text(encoding="utf-8")
+    text = (ROOT / "amqtt_rest_bridge/language/route.tatsu").read_text(encoding="utf-8")
     return text[text.index("# Definitions.") : text.index("# The tokens of")].strip()
 
 
 def made() -> Iterator[tuple[str, str, str]]:
     """Yield page, heading and text of each part that is made from the code."""
     for kind in BlockKind:
-        yield "language/README.md", f"`{kind}`", setting_table(kind)
-    yield "README.md", "Configuration", plugin_table(Settings)
-    yield "worker/README.md", "Settings", plugin_table(WorkerSettings, Settings)
-    yield "../template_api/README.md", "Settings", api_table()
-    yield "placeholders/README.md", "Names", placeholder_table()
-    yield "bridge/README.md", "Failure codes", failure_table()
-    yield "bridge/README.md", "Answers", answer_table()
-    yield "language/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
+        yield "amqtt_rest_bridge/language/README.md", f"`{kind}`", setting_table(kind)
+    yield "amqtt_rest_bridge/README.md", "Configuration", plugin_table(Settings)
+    yield "amqtt_rest_bridge/worker/README.md", "Settings", plugin_table(WorkerSettings, Settings)
+    yield "template_api/README.md", "Settings", api_table()
+    yield "amqtt_rest_bridge/placeholders/README.md", "Names", placeholder_table()
+    yield "amqtt_rest_bridge/bridge/README.md", "Failure codes", failure_table()
+    yield "amqtt_rest_bridge/bridge/README.md", "Answers", answer_table()
+    yield "amqtt_rest_bridge/language/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
 
 
 def main() -> None:
     """Put each part in the place of the one that begins like it, below its heading."""
     for name, heading, text in made():
-        file = ROOT / REFERENCE / name
+        file = ROOT / name
         before, title, rest = file.read_text(encoding="utf-8").partition(f" {heading}\n")
         first = re.escape(text.partition("\n")[0])
         pattern = rf"^{first}\n(\|.*\n)+" if text.startswith("|") else rf"^{first}\n(.*\n)*?```\n"

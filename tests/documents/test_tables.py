@@ -14,7 +14,7 @@ COMMANDS = page("amqtt_rest_bridge/cli/README.md")
 
 @pytest.mark.parametrize(("name", "heading", "text"), [pytest.param(*one, id=one[1]) for one in made()])
 def test_what_is_made_from_the_code_is_in_its_page(name: str, heading: str, text: str) -> None:
-    written = section(page(f"amqtt_rest_bridge/{name}"), heading)
+    written = section(page(name), heading)
     assert text in written, "python -m tests.documents.tables writes it"
 
 
