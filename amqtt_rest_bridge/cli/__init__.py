@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.mqtt.values import Address
@@ -26,8 +25,8 @@ Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, no
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
 
 DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"
-BROKER_HELP: Final = f"""\
-Name the user in the URL, and put the password into the environment variable {PASSWORD_VARIABLE}: URLs
+BROKER_HELP: Final = """\
+Name the user in the URL, and put the password into the environment variable REST_BRIDGE_BROKER_PASSWORD: URLs
 are visible to other users of the machine. With mqtts:// and wss:// the broker's certificate is verified against the
 system's authorities, or those of --ca-file.
 """
@@ -88,6 +87,7 @@ def broker_address(broker: str, ca_file: str | None, cert_file: str | None, key_
         ConfigurationError: An option cannot be used; the message holds no password.
     """
     from amqtt_rest_bridge.cli.broker_client import parse_address  # asyncio and ssl, which --help need not wait for
+    from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 
     password = os.environ.get(PASSWORD_VARIABLE)
     return parse_address(broker, password, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
