@@ -56,9 +56,9 @@ def chromium() -> str:
     return CHROMIUM
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A browser for the tests of one file."""
+    """A browser for all tests of this process: one takes a second of processor time to start."""
     with browsing(chromium, tmp_path_factory.mktemp("profile")) as page:
         yield page
 

@@ -17,6 +17,15 @@ _BACKOFF: Final = Backoff()  # before the broker is connected to again
 _MQTT_5: Final = "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the plugin"
 
 
+def lacking_of(properties: Properties) -> str | None:
+    """Return what a worker needs and CONNACK says that the broker has not."""
+    if not properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
+        return "shared subscriptions"
+    if not properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
+        return "subscription identifiers"
+    return None if properties.get(Property.MAXIMUM_QOS, 1) else "QoS 1"
+
+
 class Client:
     """Keep a client connected.
 
@@ -27,6 +36,7 @@ class Client:
         on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
         on_down: Called when a connection has ended.
         on_writable: Called when more can be published; see `MqttConnection`.
+        lacking: Returns what a worker needs and the properties of a CONNACK say that the broker has not.
     """
 
     def __init__(
@@ -37,6 +47,7 @@ class Client:
         on_up: Callable[[MqttConnection], Awaitable[None]],
         on_down: Callable[[], None] = lambda: None,
         on_writable: Callable[[], None] = lambda: None,
+        lacking: Callable[[Properties], str | None] = lacking_of,
     ) -> None:
         self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""
@@ -46,6 +57,7 @@ class Client:
         self._on_up = on_up
         self._on_down = on_down
         self._on_writable = on_writable
+        self._lacking = lacking
         self._opened: MqttConnection | None = None
         self._has_session = False
         self._why = "it has not connected yet"
@@ -68,7 +80,7 @@ class Client:
         shown = self._address.shown
         try:
             await connection.open()
-            if (lacking := _lacking(connection.properties)) is not None:
+            if (lacking := self._lacking(connection.properties)) is not None:
                 raise BrokerError(f"the broker {shown} does not support {lacking}")  # noqa: TRY301  # closed below
             if self._has_session and self._session.expiry and not connection.session_present:
                 log.warning("the broker has forgotten the session of %s and what it kept for it", self.client_id)
@@ -121,12 +133,3 @@ class Client:
             await connection.disconnect()
         elif self._opened is not None:
             self._opened.abort()
-
-
-def _lacking(properties: Properties) -> str | None:
-    """Return what a worker needs and CONNACK says that the broker has not."""
-    if not properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
-        return "shared subscriptions"
-    if not properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
-        return "subscription identifiers"
-    return None if properties.get(Property.MAXIMUM_QOS, 1) else "QoS 1"

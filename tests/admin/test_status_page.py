@@ -144,7 +144,9 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
             client = host.client("done/#")
             follows = f"{CALLS}.includes('orders/follows')"
             for tab in tabs[1::3]:  # that the pages follow takes a moment to reach the bridge
-                eventually(lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)))  # type: ignore[misc]
+                eventually(  # each call costs all pages that show it processor time
+                    lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)), pause_seconds=0.1  # type: ignore[misc]
+                )
             called(client, "tabs")
             status = {one["name"]: one for one in admin_of(host).get("/api/routes").json["routes"]}["Orders"]
             cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"

@@ -13,7 +13,6 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.processes.supervisor import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
-from amqtt_rest_bridge.times import Backoff
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.intake import Feed, Intake
@@ -109,11 +108,8 @@ def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> No
     run(script, use)
 
 
-def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next() -> None:
     """The broker has forgotten the session and uses the packet id for another message."""
-    monkeypatch.setattr("amqtt_rest_bridge.worker.client._BACKOFF", Backoff(0.01))
     sent: list[bytes] = []
     was_taken = threading.Event()
 

@@ -17,9 +17,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Property
-from amqtt_rest_bridge.times import Backoff
-from amqtt_rest_bridge.worker import client
-from amqtt_rest_bridge.worker.client import Client
+from amqtt_rest_bridge.worker.client import Client, lacking_of
 from tests.worker.ejabberd import PASSWORD, USER, Ejabberd
 from tests.worker.test_start import reason_of, run
 
@@ -103,15 +101,9 @@ def cluster(
     return _started[-1]
 
 
-@pytest.fixture(autouse=True)
-def _plain_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accept a broker without shared subscriptions in this process: plain ones are tried here."""
-    lacking = client._lacking
-
-    def _lacking(properties: Any) -> str | None:
-        return lacking({**properties, Property.SHARED_SUBSCRIPTION_AVAILABLE: 1})
-
-    monkeypatch.setattr(client, "_lacking", _lacking)
+def lacks_more(properties: Any) -> str | None:
+    """Accept a broker without shared subscriptions: plain ones are tried here."""
+    return lacking_of({**properties, Property.SHARED_SUBSCRIPTION_AVAILABLE: 1})
 
 
 def address(cluster: Ejabberd, host: str) -> Address:
@@ -198,7 +190,6 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         return [found for one in hosts for found in resolve(one, *more, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr("amqtt_rest_bridge.worker.client._BACKOFF", Backoff(0.01))
 
     async def subscribe(connection: MqttConnection) -> None:
         await connection.subscribe([Subscription("killed", 7)])
@@ -206,7 +197,8 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
     async def use() -> None:
         b = address(cluster, cluster.hosts[1])
         at_killed = Taker()
-        client = Client(address(cluster, "nodes.example"), Session("plant-2", 3600, 100), at_killed, subscribe)
+        session = Session("plant-2", 3600, 100)
+        client = Client(address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more)
         await client.open()
         async with (
             connected(b, Session("publisher", 0, 10)) as (publisher, _),
