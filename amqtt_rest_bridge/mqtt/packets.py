@@ -234,11 +234,16 @@ def _packet_id(data: bytes, at: int, end: int) -> tuple[int, int]:
     return packet_id, at
 
 
-def _code(kind: int, data: bytes, at: int) -> tuple[int, int]:
-    code, at = byte(data, at, len(data))
+def _reason(kind: int, body: bytes, at: int) -> tuple[int, Properties, int]:
+    """Read a reason code and properties, both of which may be left out, sections 3.4.2 and 3.14.2."""
+    if at == len(body):
+        return 0, NO_PROPERTIES, at
+    code, at = byte(body, at, len(body))
     if code not in _CODES[kind]:
         raise malformed(f"{NAMES[kind]} has no reason code 0x{code:02X}")
-    return code, at
+    if at == len(body):
+        return code, NO_PROPERTIES, at
+    return code, *read_properties(body, at, len(body), kind)
 
 
 def _read_connack(_kind: int, body: bytes, is_5: bool) -> tuple[Connack, int]:
@@ -259,10 +264,8 @@ def _read_connack(_kind: int, body: bytes, is_5: bool) -> tuple[Connack, int]:
 def _read_acknowledged(kind: int, body: bytes, is_5: bool) -> tuple[Acknowledged, int]:
     packet_id, at = _packet_id(body, 0, len(body))
     code, properties = 0, NO_PROPERTIES
-    if is_5 and at < len(body):  # section 3.4.2.1: without a reason code it is 0
-        code, at = _code(kind, body, at)
-        if at < len(body):
-            properties, at = read_properties(body, at, len(body), kind)
+    if is_5:
+        code, properties, at = _reason(kind, body, at)
     return Acknowledged(kind, packet_id, code, properties), at
 
 
@@ -280,17 +283,8 @@ def _read_answered(kind: int, body: bytes, is_5: bool) -> tuple[Answered, int]:
     return Answered(kind, packet_id, codes, properties), len(body)
 
 
-def _read_pingresp(_kind: int, _body: bytes, _is_5: bool) -> tuple[Pingresp, int]:
-    return Pingresp(), 0
-
-
 def _read_disconnect(kind: int, body: bytes, _is_5: bool) -> tuple[Disconnect, int]:
-    if not body:
-        return Disconnect(0, NO_PROPERTIES), 0
-    code, at = _code(kind, body, 0)
-    properties = NO_PROPERTIES
-    if at < len(body):
-        properties, at = read_properties(body, at, len(body), kind)
+    code, properties, at = _reason(kind, body, 0)
     if Property.SESSION_EXPIRY_INTERVAL in properties:  # [MQTT-3.14.2-2]
         raise protocol_error("DISCONNECT of a server has a session expiry interval")
     return Disconnect(code, properties), at
@@ -304,7 +298,7 @@ _READERS: Final[Mapping[int, Callable[[int, bytes, bool], tuple[Packet, int]]]] 
     PUBCOMP: _read_acknowledged,
     SUBACK: _read_answered,
     UNSUBACK: _read_answered,
-    PINGRESP: _read_pingresp,
+    PINGRESP: lambda _kind, _body, _is_5: (Pingresp(), 0),
     DISCONNECT: _read_disconnect,
 }
 

@@ -79,23 +79,23 @@ def protocol_error(message: str) -> PacketError:
 
 def byte(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a byte, section 1.5.1."""
-    if at >= end:
-        raise malformed("a packet ends within a byte")
-    return data[at], at + 1
+    return _whole(data, at, end, 1)
 
 
 def two_bytes(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a Two Byte Integer, section 1.5.2."""
-    if at + 2 > end:
-        raise malformed("a packet ends within a number")
-    return data[at] << 8 | data[at + 1], at + 2
+    return _whole(data, at, end, 2)
 
 
 def four_bytes(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a Four Byte Integer, section 1.5.3."""
-    if at + 4 > end:
+    return _whole(data, at, end, 4)
+
+
+def _whole(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
+    if at + size > end:
         raise malformed("a packet ends within a number")
-    return int.from_bytes(data[at : at + 4], "big"), at + 4
+    return int.from_bytes(data[at : at + size], "big"), at + size
 
 
 def variable(data: bytes, at: int, end: int) -> tuple[int, int]:

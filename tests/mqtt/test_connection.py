@@ -116,7 +116,7 @@ BEFORE_CONNACK = [
 
 
 @pytest.mark.parametrize(("data", "session", "why"), BEFORE_CONNACK)
-def test_what_answers_connect_with_something_else_does_not_count_as_a_broker(data: bytes, session: Session, why: str) -> None:
+def test_what_answers_connect_with_something_else_is_refused(data: bytes, session: Session, why: str) -> None:
     async def use(address: Address) -> None:
         connection = MqttConnection(address, session, lambda *_: None)
         with pytest.raises(NoAnswerError, match=why):
