@@ -24,12 +24,13 @@ from amqtt_rest_bridge.model import BridgeSettings, Route
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.routing.status import ReloadFailure
 from amqtt_rest_bridge.settings import Settings, bridge_settings
+from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
 Fingerprint = frozenset[tuple[str, int, int, int]]
 
-_MOST_LOOKS: Final = 16  # between two tries of a reload that failed for a reason that may pass
+_LOOKS: Final = Backoff(longest=16)  # between two tries of a reload that failed for a reason that may pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Reloader:
         self._listens = False
         self._watches = False
         self._failures = 0  # in a row, for reasons that may pass
-        self._looks = 0  # until the next try
+        self._looks = 0.0  # until the next try
         self._said: str | None = None  # why the last try failed
         self._faults: tuple[Fault, ...] = ()  # that the last try logged
 
@@ -161,8 +162,8 @@ class Reloader:
 
     def _failed(self, why: str, unexpected: Exception | None = None) -> None:
         """Note a failure that may pass; log each reason once."""
-        self._looks = min(2**self._failures, _MOST_LOOKS)
         self._failures += 1
+        self._looks = _LOOKS.delay(self._failures)
         if why != self._said:
             again = "it is retried" if self._watches else "SIGHUP retries it"
             log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)

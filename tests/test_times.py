@@ -2,7 +2,6 @@
 
 import pytest
 
-from amqtt_rest_bridge.processes.child import Restarts
 from amqtt_rest_bridge.times import Backoff
 
 
@@ -17,14 +16,3 @@ from amqtt_rest_bridge.times import Backoff
 def test_delays_double_up_to_the_longest(backoff: Backoff, delays: list[float]) -> None:
     assert [backoff.delay(failures) for failures in range(1, 8)] == pytest.approx(delays)
     assert backoff.delay(10_000) == 30
-
-
-def test_what_ran_for_a_minute_has_recovered() -> None:
-    now = 0.0
-    restarts = Restarts(Backoff(at_once=True), lambda: now)
-    delays = []
-    for ran in (5.0, 5.0, 5.0, 59.9, 60.0, 0.0):
-        restarts.begin()
-        now += ran
-        delays.append(restarts.ended())
-    assert delays == [0, 1, 2, 4, 0, 1]
