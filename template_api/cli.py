@@ -60,8 +60,7 @@ A template is a folder with template.yaml (title, slug, summary, category, diffi
 content and notebooks: [{filename, is_primary, cells}].
 
 Several PATHs are one import: --prune hides what none of them holds. An import waits for another one that runs.
---json prints {added, changed, unchanged, failed, pruned, dry_run, faults: [{where, reason}], warnings}, and hidden
-with --prune.
+--json prints {added, changed, unchanged, failed, hidden, pruned, dry_run, faults: [{where, reason}], warnings}.
 
 Each template is one transaction. One that cannot be read is reported with its file and line; the others are
 imported.
