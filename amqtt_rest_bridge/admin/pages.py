@@ -306,7 +306,13 @@ def drawing(routes: Iterable[Route]) -> Drawing:
         for column, name in zip(places, edge, strict=True):
             column.setdefault(name, _TOP + _ROW * len(column))
     boxes = tuple(
-        Box(x, y, name, _cut(name), "route" if x == _COLUMNS[1] else "end")
+        Box(
+            x,
+            y,
+            name,
+            name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
+            "route" if x == _COLUMNS[1] else "end",
+        )
         for x, column in zip(_COLUMNS, places, strict=True)
         for name, y in column.items()
     )
@@ -321,7 +327,3 @@ def _curves(places: list[dict[str, int]], edge: tuple[str, str, str]) -> Iterato
         x2, y2 = _COLUMNS[left + 1], places[left + 1][edge[left + 1]]
         middle = (x1 + x2) // 2
         yield f"M{x1} {y1 + 12} C{middle} {y1 + 12} {middle} {y2 + 12} {x2} {y2 + 12}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -51,7 +51,7 @@ Wake = Callable[[], None]
 
 
 class AdminServer:
-    """Serve the admin port; see `bridge.engine.AdminPort`.
+    """Serve the admin port. Any thread may call.
 
     Args:
         sock: The listening socket.
@@ -120,7 +120,7 @@ class AdminServer:
         """Answer a request, or begin to; see `Application.answer`."""
         path = request.target.partition("?")[0]
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
-            return _text("200 OK", "ok\n")
+            return Response("200 OK", (*_SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
         refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
         if refusal is None:
             return self._find(path, request, wake)
@@ -301,10 +301,6 @@ def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
     if stream is None and not is_head:
         return refused(_TOO_MANY, _SAFE)
     return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")), stream=stream)
-
-
-def _text(status: str, text: str) -> Response:
-    return Response(status, (*_SAFE, ("Content-Type", "text/plain; charset=utf-8")), text.encode())
 
 
 def _query(request: Request) -> dict[str, list[str]]:

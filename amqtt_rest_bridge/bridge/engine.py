@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
@@ -53,39 +53,15 @@ from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, RestApiConfig
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 
+if TYPE_CHECKING:  # imported only where there is an admin port
+    from amqtt_rest_bridge.admin.port import AdminServer
+
 log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer those who wait for a reply
 _REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _STOP_LOOK_SECONDS: Final = 0.01
-
-
-class AdminPort(Protocol):
-    """What serves the admin port. Any thread may call."""
-
-    def use_routes(self, routes: Sequence[Route]) -> None:
-        """Show these routes from now on."""
-
-    def take(self, frame: NumbersPart | LiveRecords | LastRecords) -> None:
-        """Take an answer of the broker, or of another bridge process."""
-
-    def stop(self, grace: float) -> None:
-        """Refuse new requests, let running ones finish for `grace` seconds, and close; blocks."""
-
-
-class OpenAdmin(Protocol):
-    """Starts what serves the admin port."""
-
-    def __call__(
-        self,
-        sock: socket.socket,
-        settings: BridgeSettings,
-        records: BridgeRecords,
-        after: Callable[[float, Callable[[], None]], None],
-        send: Callable[[FromAdmin], None],
-    ) -> AdminPort:
-        """Return the running port."""
 
 
 class Makers(Protocol):
@@ -95,13 +71,19 @@ class Makers(Protocol):
         """Return the sender for the requests of a route."""
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], broker: Broker, settings: BridgeSettings
+        self, broker: Broker, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
     ) -> Server:
         """Start what serves a port."""
 
-    @property
-    def admin(self) -> OpenAdmin:
-        """Return what starts the admin port."""
+    def admin(
+        self,
+        sock: socket.socket,
+        settings: BridgeSettings,
+        records: BridgeRecords,
+        after: Callable[[float, Callable[[], None]], None],
+        send: Callable[[FromAdmin], None],
+    ) -> "AdminServer":
+        """Start the admin port."""
 
 
 class Engine:
@@ -121,10 +103,10 @@ class Engine:
         self._parsing = threading.Lock()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
         self._workers = 1  # ... which so many share
-        self._ports = Ports(partial(makers.server, broker=self._broker), self._timers, link.send)
+        self._ports = Ports(partial(makers.server, self._broker), self._timers, link.send)
         self._watch = PortWatch(link.send)
         self._admin_socket: socket.socket | None = None
-        self._admin: AdminPort | None = None  # where the admin port is this process's
+        self._admin: AdminServer | None = None  # where the admin port is this process's
         self._ending = False
         self._idle: list[Runnable] = []  # with calls that no thread runs yet
         self._timers.after(_REPORT_SECONDS, self._report)
@@ -140,15 +122,17 @@ class Engine:
             self._close()
 
     def _handle_all(self, frames: Sequence[ToBridge]) -> Sequence[Runnable]:
+        """Handle frames on the reader whose turn it is; return what a thread has to begin."""
         self._idle = []
         for frame in frames:
-            self._handle(frame)
+            if isinstance(frame, Calls):
+                self._run_calls(frame.calls)
+            else:
+                self._handle(frame)
         return self._idle
 
     def _handle(self, frame: ToBridge) -> None:
         match frame:
-            case Calls(calls):
-                self._run_calls(calls)
             case CreditReturn(credits):
                 self._link.credit(credits)
             case Confirmed(numbers, refused):
@@ -192,8 +176,6 @@ class Engine:
                 self._broker.records.handle(frame)
         elif self._admin is not None:
             self._admin.take(frame)
-
-    # What the broker says, on the reader whose turn it is.
 
     def _run_calls(self, calls: list[DispatchedCall]) -> None:
         by_runner: dict[RouteRunner, list[DispatchedCall]] = {}

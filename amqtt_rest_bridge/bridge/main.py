@@ -3,7 +3,6 @@
 The link is its only tie to the broker: when it closes, the process ends, so a killed broker leaves none behind.
 """
 
-import functools
 import gc
 import logging
 import os
@@ -11,10 +10,11 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from amqtt_rest_bridge.bridge.client.senders import Sender, sender_of, unusable_routes
-from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
+from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker import Broker
 from amqtt_rest_bridge.bridge.server.request import port_closed
@@ -23,10 +23,15 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import TlsContexts
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
 from amqtt_rest_bridge.http_server.guesses import Guesses
+from amqtt_rest_bridge.link.admin_frames import FromAdmin
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
 from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.system import return_large_blocks
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.admin.port import AdminServer
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +61,23 @@ class Network:
         return sender_of(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], broker: Broker, settings: BridgeSettings
+        self, broker: Broker, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
     ) -> "Port":
         """Serve routes on a listening socket."""
         return Port(sock, routes, broker, settings, self._turns, self._guesses)
 
-    @property
-    def admin(self) -> OpenAdmin:
-        """Return what starts the admin port; imported only where there is one."""
+    def admin(
+        self,
+        sock: socket.socket,
+        settings: BridgeSettings,
+        records: BridgeRecords,
+        after: Callable[[float, Callable[[], None]], None],
+        send: Callable[[FromAdmin], None],
+    ) -> "AdminServer":
+        """Start the admin port; imported only where there is one."""
         from amqtt_rest_bridge.admin.port import AdminServer
 
-        return functools.partial(AdminServer, guesses=self._guesses)
+        return AdminServer(sock, settings, records, after, send, guesses=self._guesses)
 
 
 class Port(HttpServer):

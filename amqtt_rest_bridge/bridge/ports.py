@@ -48,11 +48,8 @@ class Server(Protocol):
         """Shut down gracefully with the bridge: wait up to `grace` seconds for running requests, close."""
 
 
-class OpenServer(Protocol):
-    """Start what serves a port; raises `ConfigurationError` when its files cannot be used."""
-
-    def __call__(self, *, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings) -> Server:
-        """Return the running server."""
+OpenServer = Callable[[socket.socket, tuple[Route, ...], BridgeSettings], Server]
+"""Start what serves a port; raises `ConfigurationError` when its files cannot be used."""
 
 
 class Ports:
@@ -130,24 +127,21 @@ class Ports:
             if port in self.servers or port not in self._sockets:
                 continue
             try:
-                server = self._open_server(sock=self._sockets[port], routes=routes, settings=self._settings)
+                server = self._open_server(self._sockets[port], routes, self._settings)
             except ConfigurationError as error:
                 faults[port] = str(error)
             else:
                 self.servers = {**self.servers, port: server}
-        self._log(faults)
-        self._faults = faults
-        if faults and not self._is_due:
-            self._is_due = True
-            self._timers.after(_RETRY_SECONDS, self._retry)
-        return faults
-
-    def _log(self, faults: Mapping[int, str]) -> None:
         for port, reason in faults.items():
             if self._faults.get(port) != reason:
                 log.error("SERVER_PORT %d is not served: %s; tried again every second", port, reason)
         for port in self._faults.keys() & self.servers.keys():
             log.warning("SERVER_PORT %d is served again", port)
+        self._faults = faults
+        if faults and not self._is_due:
+            self._is_due = True
+            self._timers.after(_RETRY_SECONDS, self._retry)
+        return faults
 
     def _retry(self) -> None:
         with self._lock:

@@ -92,6 +92,14 @@ def authorized(request: HttpRequest, token: str) -> HttpRequest:
     return replace(request, headers=(*request.headers, ("Authorization", f"Bearer {token}")))
 
 
+def has_own(request: HttpRequest) -> bool:
+    """Return whether a request is sent as it is.
+
+    Decision: one with an Authorization of the event's own HEADERS is.
+    """
+    return any(name.lower() == "authorization" for name, _ in request.headers)
+
+
 def late() -> CallError:
     """Return the failure of a call that has waited too long for the token that another one fetches."""
     return TOKEN_LATE.error(_without_token("its server has not answered"), unsent=True)

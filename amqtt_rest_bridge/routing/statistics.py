@@ -194,13 +194,17 @@ class RouteStatistics:
 
     def success(self, waited: float, took: float, now: float) -> bool:
         """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
-        before = self.health
         self.admission.outstanding -= 1
         self.succeeded += 1
         self._took.append(took)
         self._waited.append(waited)
-        self._note(well=True)
         self._last_success = now
+        self._connection = "connected"
+        if not self._recent_errors and not self._streak:  # nearly always; the health stays what it is
+            self._recent.append(True)
+            return False
+        before = self.health
+        self._note(well=True)
         return self.health != before
 
     def skip(self) -> None:
@@ -284,7 +288,7 @@ class RouteStatistics:
             self._recent_errors -= not self._recent[0]
         self._recent.append(well)
         if well:
-            self._connection, self._streak = "connected", 0
+            self._streak = 0
         else:
             self._recent_errors, self._streak = self._recent_errors + 1, self._streak + 1
 

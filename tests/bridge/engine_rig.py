@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TypeVar
 
+from amqtt_rest_bridge.admin.port import AdminServer
 from amqtt_rest_bridge.bridge.client.senders import Sender
-from amqtt_rest_bridge.bridge.engine import Engine, OpenAdmin
+from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.ports import Server
 from amqtt_rest_bridge.bridge.server.broker import Broker
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
@@ -59,7 +60,7 @@ class Network:
         return self
 
     def server(
-        self, sock: socket.socket, routes: tuple[Route, ...], broker: Broker, settings: BridgeSettings
+        self, broker: Broker, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
     ) -> Server:
         self.served.append(routes[0].config.server_port)
         return self
@@ -92,8 +93,7 @@ class Network:
     def stop(self, grace: float) -> None:
         """Nothing runs here."""
 
-    @property
-    def admin(self) -> OpenAdmin:
+    def admin(self, *_: object) -> AdminServer:
         raise AssertionError("no admin port is wanted")
 
     def bodies(self, count: int) -> list[bytes | None]:

@@ -85,7 +85,8 @@ class RouteRunner:
         route = numbered.route
         self.name = route.name
         self._is_lossless = route.is_lossless
-        self._retry_log = _RetryLog()
+        # A queue before a server that is down would fill any disk with its retries.
+        self._retry_lines = LineLimit(_LOG_SECONDS)
         self._sender = sender
         self._context = context
         self._link = context.link
@@ -253,7 +254,13 @@ class RouteRunner:
     def _retry(self, call: OpenCall, failure: CallError, seconds: float) -> None:
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
             return
-        self._retry_log.write(call, failure, seconds)
+        if count := self._retry_lines.count():
+            more = f" (last of {count} failed tries)" if count > 1 else ""
+            log.info(
+                "%s: %s on %s, run %s, retry in %.1f s%s: %s",
+                call.event.label, failure.code, loggable(call.message.topic), call.event.run_id(call), seconds, more,
+                failure.message,
+            )  # fmt: skip
         if self._is_lossless:
             self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message))
         self._begin_wait(call)
@@ -357,27 +364,3 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
-
-
-class _RetryLog:
-    """Log retries of a route, one line a second at most: a queue before a server that is down would fill any disk."""
-
-    def __init__(self) -> None:
-        self._limit = LineLimit(_LOG_SECONDS)
-
-    def write(self, call: OpenCall, failure: CallError, seconds: float) -> None:
-        """Log that a call is retried in `seconds`, unless a line was written a moment ago."""
-        count = self._limit.count()
-        if not count:
-            return
-        more = f" (last of {count} failed tries)" if count > 1 else ""
-        log.info(
-            "%s: %s on %s, run %s, retry in %.1f s%s: %s",
-            call.event.label,
-            failure.code,
-            loggable(call.message.topic),
-            call.event.run_id(call),
-            seconds,
-            more,
-            failure.message,
-        )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, late, unsent
+from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, has_own, late, unsent
 from amqtt_rest_bridge.calls.requests import RequestBuilder, split_base_address
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http_client import (
@@ -211,10 +211,7 @@ class TokenSource:
 
 
 class AuthorizedSender:
-    """Sends the requests of a route with its access token; fulfils `Sender`.
-
-    Decision: a request with an Authorization of the event's own HEADERS is sent as it is.
-    """
+    """Sends the requests of a route with its access token; fulfils `Sender`."""
 
     def __init__(self, sender: Sender, tokens: TokenSource) -> None:
         self._sender = sender
@@ -226,7 +223,7 @@ class AuthorizedSender:
 
     def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
         """Do what `send` does, stopping before each request but those for a token, which go to another server."""
-        if any(name.lower() == "authorization" for name, _ in request.headers):
+        if has_own(request):
             return (yield from self._sender.exchange(request, stopwatch))
         token = self._tokens.token()
         response = yield from self._sender.exchange(authorized(request, token), stopwatch)
