@@ -6,7 +6,7 @@ constructor runs, or has run. Its loop alone, unless they say so.
 
 amqtt has hooks for what a client publishes, in a task for each message, and none for last wills, `$SYS` topics and what
 plugins publish; none before a CONNECT has its session, and none where connections come in. There a function of ours
-takes the place of one of amqtt's: those are the `replace_...` functions, which return amqtt's own.
+takes the place of one of amqtt's `Steps`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, cast
 
 from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
@@ -31,6 +31,35 @@ from amqtt.session import Session
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
 """A coroutine function of the broker, with amqtt's own parameters."""
+
+
+class Steps(StrEnum):
+    """What a broker does by a coroutine function that another can replace, with the function's arguments."""
+
+    SERVE_STREAM = "stream_connected"
+    """Serve a TCP connection: reader, writer, name of the listener."""
+    READ_CONNECT = "_initialize_client_session"
+    """Read a CONNECT, and return handler and session: reader, writer, address, port."""
+    SERVE_CLIENT = "_handle_client_session"
+    """Serve the client of a CONNECT: reader, writer, session, handler, server, name of the listener."""
+    AUTHENTICATE = "_authenticate"
+    """Return whether a client may connect: session, listener."""
+    END_CONNECTION = "_handle_disconnect"
+    """End a connection, and send its will: session, handler, future of the packet that ended it."""
+    STOP_HANDLER = "_stop_handler"
+    """Stop the handler of a connection: handler."""
+    BROADCAST = "_broadcast_message"
+    """Send a message to the subscribers; all pass it, after the ACL: session, topic, payload, QoS or None."""
+    RETAIN = "retain_message"
+    """Retain a message: session, topic, payload, QoS."""
+    PUBLISH_RETAINED = "_publish_retained_messages_for_subscription"
+    """Send a session what is retained for a filter: filter and QoS, session."""
+    LISTEN = "_create_server_instance"
+    """Make a listener: name, type, address, port, TLS context."""
+    END_FORWARDING = "_shutdown_broadcast_loop"
+    """End forwarding at the shutdown, once all sessions have ended."""
+
+
 MayPublish = Callable[[Session, str], Awaitable[bool]]
 """Return whether a client may publish on a topic, by the topic plugins."""
 
@@ -38,6 +67,13 @@ PACKET_RECEIVED: Final = MQTTEvents.PACKET_RECEIVED
 """The event with the arguments `packet` and, unless it is the CONNECT, `session`."""
 DiscardedPacketError: Final = MQTTError
 """Discards the packet for which `replace_packet_event` raises it."""
+
+
+def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
+    """Replace a step by what `make` makes of the present one, and return that."""
+    own: Step = getattr(broker, step)
+    setattr(broker, step, make(own))
+    return own
 
 
 # The broker that a plugin runs in.
@@ -115,16 +151,6 @@ async def broadcast(broker: Any, session: Session, topic: str | None, payload: A
     await broker._broadcast_message(session, topic, payload, qos)
 
 
-def replace_broadcast(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step that all messages pass, after the ACL; those sent on subscription do not."""
-    broker._broadcast_message = make(broker._broadcast_message)
-
-
-def replace_end_of_forwarding(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step of the shutdown that ends forwarding, once all sessions have ended."""
-    broker._shutdown_broadcast_loop = make(broker._shutdown_broadcast_loop)
-
-
 def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
     """Replace the step that tells plugins of what happens, and return amqtt's own: event, and its arguments.
 
@@ -183,44 +209,17 @@ def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":
     return cast("deque[asyncio.Task[Any]]", broker._tasks_queue)
 
 
-def replace_retain(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step that retains a message: session, topic, payload, QoS."""
-    broker.retain_message = make(broker.retain_message)
+# Connections.
 
 
-def replace_publish_retained(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step that sends a session what is retained for a filter: filter and QoS, session."""
-    broker._publish_retained_messages_for_subscription = make(broker._publish_retained_messages_for_subscription)
-
-
-# The steps that begin and end a connection.
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSteps:
-    """Serve the client of a CONNECT, authenticate it, and end its connection."""
-
-    serve: Step
-    authenticate: Step
-    end: Step
-
-
-def replace_connection_steps(broker: Any, steps: ConnectionSteps) -> ConnectionSteps:
-    """Replace the steps of every connection, and return amqtt's own.
-
-    A CONNECT is read as if no client had a session.
-    """
+def read_connects_as_of_newcomers(broker: Any) -> None:
+    """Read each CONNECT as if no client had a session."""
 
     async def read_connect(reader: Any, writer: Any, address: str, port: int) -> Any:
         empty = cast("Broker", _NoSessions(broker))
         return await Broker._initialize_client_session(empty, reader, writer, address, port)
 
-    own = ConnectionSteps(broker._handle_client_session, broker._authenticate, broker._handle_disconnect)
-    broker._initialize_client_session = read_connect
-    broker._handle_client_session = steps.serve
-    broker._authenticate = steps.authenticate
-    broker._handle_disconnect = steps.end
-    return own
+    replace(broker, Steps.READ_CONNECT, lambda _: read_connect)
 
 
 class _NoSessions:
@@ -261,11 +260,6 @@ async def stop_handler(broker: Any, handler: Any) -> None:
     await broker._stop_handler(handler)
 
 
-def replace_stop_handler(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step that stops the handler of a connection: handler."""
-    broker._stop_handler = make(broker._stop_handler)
-
-
 def end_reading(handler: Any) -> None:
     """Cut off the connection of a handler that is being stopped and still reads packets."""
     if handler._reader_task is None or handler._reader_stopped.is_set():
@@ -277,16 +271,6 @@ def end_reading(handler: Any) -> None:
 
 
 # Listeners, and the broker as a service.
-
-
-def replace_listen(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step that makes a listener: name, type, address, port, TLS context."""
-    broker._create_server_instance = make(broker._create_server_instance)
-
-
-def replace_serve_stream(broker: Any, make: Callable[[Step], Step]) -> None:
-    """Replace the step that serves a TCP connection: reader, writer, name of the listener."""
-    broker.stream_connected = make(broker.stream_connected)
 
 
 def servers(broker: Any) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Message, Publication
@@ -179,8 +180,8 @@ class IncomingMessages:
         self._lossless = lossless
         self._publisher = publisher
         self._forged = LineLimit(_QUIET_SECONDS)
-        amqtt_broker.replace_broadcast(broker, self._observed)
-        amqtt_broker.replace_retain(broker, self._guarded)
+        amqtt_broker.replace(broker, Steps.BROADCAST, self._observed)
+        amqtt_broker.replace(broker, Steps.RETAIN, self._guarded)
 
     def use_packet_hook(self) -> None:
         """Look at packets before their PUBACK exactly while a route is lossless."""

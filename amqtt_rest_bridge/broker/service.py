@@ -51,7 +51,7 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         try:
             broker = Broker(config, loop=loop)
             repairs.mend(broker)
-            amqtt_broker.replace_listen(broker, _listen_or_explain)
+            amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, _listen_or_explain)
         except Exception as error:
             for plugin in amqtt_broker.plugins_before(error):
                 try:

@@ -19,6 +19,7 @@ from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.repairs.wills import Wills
 from amqtt_rest_bridge.topics import loggable
 
@@ -57,15 +58,16 @@ class _Connections:
         self._wills = wills
         self._admitted: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
         self._served: dict[Any, _Served] = {}  # by their handlers
-        self._own = amqtt_broker.replace_connection_steps(
-            broker, amqtt_broker.ConnectionSteps(self._receive, self._is_admitted, self._disconnect)
-        )
+        amqtt_broker.read_connects_as_of_newcomers(broker)
+        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, lambda _: self._receive)
+        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, lambda _: self._is_admitted)
+        self._end = amqtt_broker.replace(broker, Steps.END_CONNECTION, lambda _: self._disconnect)
 
     async def _receive(
         self, reader: Any, writer: Any, session: Session, handler: Any, server: Any, listener_name: str
     ) -> None:
         """Authenticate a connection, and serve it."""
-        if not await self._own.authenticate(session, self._broker.listeners_config[listener_name]):
+        if not await self._authenticate(session, self._broker.listeners_config[listener_name]):
             handler.attach(session, reader, writer)
             await handler.mqtt_connack_authorize(False)
             await writer.close()
@@ -74,7 +76,7 @@ class _Connections:
         self._admitted.add(id(session))
         served = self._served[handler] = _Served(amqtt_broker.copy_of(session))
         try:
-            await self._own.serve(reader, writer, session, handler, server, listener_name)
+            await self._serve(reader, writer, session, handler, server, listener_name)
         finally:
             self._admitted.discard(id(session))
             del self._served[handler]
@@ -85,7 +87,7 @@ class _Connections:
         if id(session) in self._admitted:
             self._admitted.discard(id(session))
             return True
-        return bool(await self._own.authenticate(session, listener))
+        return bool(await self._authenticate(session, listener))
 
     async def _session_of(self, newcomer: Session) -> Session:
         """Return the session that an authenticated client continues; an earlier connection that has it ends."""
@@ -131,7 +133,7 @@ class _Connections:
             await amqtt_broker.stop_handler(self._broker, handler)
         else:
             session.will_flag = False
-            await self._own.end(session, handler, waiter)
+            await self._end(session, handler, waiter)
         if owner.will_flag and not isinstance(waiter.result(), DisconnectPacket):
             await self._wills.send(owner)
 

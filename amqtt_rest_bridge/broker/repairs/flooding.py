@@ -27,7 +27,7 @@ def mend(broker: Any) -> None:
 
         return serve_with_pauses
 
-    amqtt_broker.replace_serve_stream(broker, pausing)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, pausing)
 
 
 class _Reader:

@@ -19,7 +19,7 @@ def mend(broker: Any) -> None:
 
         return listen_unbracketed
 
-    amqtt_broker.replace_listen(broker, unbracketed)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, unbracketed)
 
 
 def bare(address: str | None) -> str | None:

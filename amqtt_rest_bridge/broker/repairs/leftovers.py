@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 def mend(broker: Any) -> None:
     """Close and cut off connections."""
     transports: WeakSet[asyncio.WriteTransport] = WeakSet()
-    amqtt_broker.replace_serve_stream(broker, partial(_closing, transports))
-    amqtt_broker.replace_listen(broker, partial(_cutting_off, transports))
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_closing, transports))
+    amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_cutting_off, transports))
 
 
 def _closing(transports: "WeakSet[asyncio.WriteTransport]", serve: amqtt_broker.Step) -> amqtt_broker.Step:

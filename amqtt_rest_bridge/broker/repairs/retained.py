@@ -21,9 +21,10 @@ def mend(broker: Any) -> None:
     def own_filters(publish: amqtt_broker.Step) -> amqtt_broker.Step:
         async def publish_for_own(subscription: tuple[str, int], session: Session) -> None:
             subscribers = broker.subscriptions.get(subscription[0], ())
-            if any(subscriber.client_id == session.client_id for subscriber, _ in subscribers):
+            # A client that has just subscribed is the last one.
+            if any(subscriber.client_id == session.client_id for subscriber, _ in reversed(subscribers)):
                 await publish(subscription, session)
 
         return publish_for_own
 
-    amqtt_broker.replace_publish_retained(broker, own_filters)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.PUBLISH_RETAINED, own_filters)

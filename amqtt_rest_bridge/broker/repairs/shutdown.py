@@ -44,7 +44,7 @@ def mend(broker: Any) -> None:
 
         return drop_and_end
 
-    amqtt_broker.replace_end_of_forwarding(broker, dropping_unread)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.END_FORWARDING, dropping_unread)
 
 
 class Draining:

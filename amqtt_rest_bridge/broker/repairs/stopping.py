@@ -31,4 +31,4 @@ def mend(broker: Any) -> None:
 
         return stop_reading
 
-    amqtt_broker.replace_stop_handler(broker, cutting_off)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.STOP_HANDLER, cutting_off)
