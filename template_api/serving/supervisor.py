@@ -20,9 +20,6 @@ log = logging.getLogger(__name__)
 READY = "ready"
 BUSY = "busy"
 _BACKLOG = 1024
-_START_SECONDS = 300  # without a word; indexing 100,000 templates takes a tenth of it
-_STOP_SECONDS = 8  # the child gives its requests 5
-_BACKOFF = Backoff(at_once=True)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -52,11 +49,25 @@ class Supervisor:
     Args:
         listening: the bound socket that the child serves; stays open in this process.
         environment: the settings, as environment variables of the child.
+        start_seconds: how long it may start without a word; indexing 100,000 templates takes a tenth of the default.
+        stop_seconds: how long it may take to stop; it gives its requests 5.
+        backoff: when it is started again; at once by default, then after 1, 2, 4 ... 30 s.
     """
 
-    def __init__(self, listening: socket.socket, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        environment: Mapping[str, str],
+        *,
+        start_seconds: float = 300,
+        stop_seconds: float = 8,
+        backoff: Backoff | None = None,
+    ) -> None:
         self._listening = listening
         self._environment = environment
+        self._start_seconds = start_seconds
+        self._stop_seconds = stop_seconds
+        self._backoff = backoff or Backoff(at_once=True)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._link: socket.socket | None = None
@@ -71,7 +82,7 @@ class Supervisor:
     def start(self) -> None:
         """Start the child, wait until it is ready, and watch it from then on.
 
-        Blocks for about a second, longer while a library is imported, and for 300 s at most without a sign of life.
+        Blocks for about a second, longer while a library is imported, and for `start_seconds` without a sign of life.
 
         Raises:
             StartError: it cannot start; the message says why.
@@ -81,13 +92,13 @@ class Supervisor:
         self._watcher.start()
 
     def stop(self) -> None:
-        """Shut the child down gracefully, and kill it when that takes longer than 8 s. Blocks as long."""
+        """Shut the child down gracefully, and kill it when that takes longer than `stop_seconds`. Blocks as long."""
         self._stopping.set()
         with self._lock:
             process = self._process
             self._close_link()
         if process is not None:
-            process.end(_STOP_SECONDS)
+            process.end(self._stop_seconds)
         if self._watcher is not None:
             self._watcher.join()
         self._listening.close()
@@ -108,23 +119,23 @@ class Supervisor:
         word = self._first_word(ours)
         if word != READY and not self._stopping.is_set():
             self._close_link()
-            status = self._process.end(_STOP_SECONDS)
+            status = self._process.end(self._stop_seconds)
             raise StartError(word or f"the template API's process ended with status {status}")
 
     def _first_word(self, link: socket.socket) -> str:
         """Return the first line of the child, `ready` or the error, empty when it ends without one."""
-        link.settimeout(_START_SECONDS)
+        link.settimeout(self._start_seconds)
         try:
             with link.makefile(encoding="utf-8", errors="replace") as lines:
                 return next((line.strip() for line in lines if line.strip() != BUSY), "")
         except TimeoutError:
-            return f"the template API sent nothing for {_START_SECONDS} s"
+            return f"the template API sent nothing for {self._start_seconds:g} s"
         except (OSError, ValueError):  # closed by `stop`
             return ""
 
     def _watch(self) -> None:
         """Start the child again whenever it ends; runs in a thread until `stop`."""
-        restarts = Restarts(_BACKOFF)
+        restarts = Restarts(self._backoff)
         while not self._stopping.is_set():
             restarts.begin()
             status = self._process.wait() if self._process is not None else None

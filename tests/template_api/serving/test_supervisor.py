@@ -73,20 +73,17 @@ def test_a_child_that_ends_without_a_message_is_reported_with_its_status(
         Supervisor(listening, environment("sqlite:///x.db")).start()
 
 
-def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "_START_SECONDS", 0.01)
-    monkeypatch.setattr(supervisor_module, "_STOP_SECONDS", 0.01)
+def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket) -> None:
     with pytest.raises(StartError, match=r"sent nothing for 0\.01 s"):
-        Supervisor(listening, environment("nonsense")).start()
+        Supervisor(listening, environment("nonsense"), start_seconds=0.01, stop_seconds=0.01).start()
 
 
 def test_a_child_is_started_again_until_it_can(
-    listening: socket.socket, tmp_path: Path, failed_again: Started, monkeypatch: pytest.MonkeyPatch
+    listening: socket.socket, tmp_path: Path, failed_again: Started
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_BACKOFF", Backoff(0.0))
     folder = tmp_path / "database"
     folder.mkdir()
-    supervisor = Supervisor(listening, environment(f"sqlite:///{folder}/library.db"))
+    supervisor = Supervisor(listening, environment(f"sqlite:///{folder}/library.db"), backoff=Backoff(0.0))
     supervisor.start()
     try:
         first = supervisor.pid
@@ -102,12 +99,11 @@ def test_a_child_is_started_again_until_it_can(
 
 
 def test_a_stop_during_the_pause_before_a_start_ends_at_once(
-    listening: socket.socket, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    listening: socket.socket, sqlite_url: str
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_BACKOFF", Backoff(3600.0, 3600.0))
     ended = Started("is started again")
     supervisor_module.log.addHandler(ended)
-    supervisor = Supervisor(listening, environment(sqlite_url))
+    supervisor = Supervisor(listening, environment(sqlite_url), backoff=Backoff(3600.0, 3600.0))
     supervisor.start()
     assert supervisor.pid is not None
     os.kill(supervisor.pid, signal.SIGKILL)
@@ -134,12 +130,11 @@ def test_an_import_ends_with_the_process_that_asked_for_it(tmp_path: Path, sqlit
 
 
 def test_a_child_that_does_not_stop_is_killed(
-    listening: socket.socket, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    listening: socket.socket, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    supervisor = Supervisor(listening, environment(sqlite_url))
+    supervisor = Supervisor(listening, environment(sqlite_url), stop_seconds=0.1)
     supervisor.start()
     assert supervisor.pid is not None
     os.kill(supervisor.pid, signal.SIGSTOP)
-    monkeypatch.setattr(supervisor_module, "_STOP_SECONDS", 0.1)
     supervisor.stop()
     assert "did not stop within 0.1 s and is killed" in caplog.text
