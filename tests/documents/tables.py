@@ -14,6 +14,7 @@ from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
+from amqtt_rest_bridge.sizes import size_text
 from template_api import config
 from tests.support.documents import ROOT
 
@@ -53,6 +54,8 @@ def _written(setting: "dataclasses.Field[Any]") -> str:
         return "required"
     if setting.default is None:
         return "null"
+    if isinstance(setting.default, int) and setting.name.endswith("_bytes"):
+        return f"`{size_text(setting.default).replace(' ', '')}`"
     return f"`{setting.default}`" if isinstance(setting.default, str) else str(setting.default)
 
 
