@@ -208,7 +208,7 @@ _READ_BY_GET = re.compile(
 )
 
 
-class Settings:
+class BlockSettings:
     """The settings of one block: as texts, and converted.
 
     Everything is converted at once, so that all faults of a block are reported whatever is read. `failed` names

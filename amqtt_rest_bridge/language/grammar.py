@@ -4,6 +4,7 @@ First the tree: values only, whose offsets count from 0. Parsing never fails: wh
 own. The text is scanned once. `route_parser` is generated from the grammar, which takes TatSu 0.6 s of CPU.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -161,9 +162,14 @@ def parse_condition(pieces: tuple[Piece, ...]) -> ConditionTree | None:
     if len(pieces) != 1 or not pieces[0].is_string:
         return None
     try:
-        return cast(ConditionTree, _parse(unescape(pieces[0].text[1:-1]), "condition"))
+        return _condition(unescape(pieces[0].text[1:-1]))
     except RecursionError:
         return None
+
+
+@functools.lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs a millisecond
+def _condition(text: str) -> ConditionTree:
+    return cast(ConditionTree, _parse(text, "condition"))
 
 
 def parse(text: str) -> Tree:
@@ -360,17 +366,11 @@ class _Nodes:
     def existence(self, ast: Any) -> Operation:
         return Operation("EXISTS", _offset(ast), terms=(ast["of"],))
 
-    def membership(self, ast: Any) -> Operation:
-        return _negated(ast, Operation("IN", _offset(ast), terms=(ast["of"], *ast["items"])))
-
-    def likeness(self, ast: Any) -> Operation:
-        return _negated(ast, Operation("LIKE", _offset(ast), terms=(ast["of"], ast["pattern"])))
-
     def comparison(self, ast: Any) -> Operation:
-        return Operation(ast["operator"], _offset(ast), terms=(ast["left"], ast["right"]))
-
-    def lone(self, ast: Any) -> Operation:
-        return Operation("lone", _offset(ast), terms=(ast["of"],))
+        name = "IN" if ast["items"] else "LIKE" if ast["pattern"] else ast["operator"] or "lone"
+        others = ast["items"] or [ast["pattern"] or ast["right"]]
+        operation = Operation(name, _offset(ast), terms=(ast["left"], *filter(None, others)))
+        return Operation("NOT", operation.offset, (operation,)) if ast["negated"] else operation
 
     def placeholder(self, ast: Any) -> Term:
         return Term(ast.parseinfo.rule, ast["text"], _offset(ast))
@@ -381,10 +381,6 @@ class _Nodes:
 def _joined(name: str, operations: Any) -> Operation:
     first: Operation = operations[0]
     return first if len(operations) == 1 else Operation(name, first.offset, tuple(operations))
-
-
-def _negated(ast: Any, operation: Operation) -> Operation:
-    return Operation("NOT", operation.offset, (operation,)) if ast["negated"] else operation
 
 
 def _offset(ast: Any) -> int:

@@ -11,7 +11,7 @@ from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Definition
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment, Settings, Value
+from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment, Value
 from amqtt_rest_bridge.language.loops import find_loops, may_match, published
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
 from amqtt_rest_bridge.language.routes import read_config, read_event, read_route_config, warn_of_cleartext
@@ -113,15 +113,15 @@ class _Loader:
             report.error(definition.offset, f"there are two routes {definition.name}", hint)
         route_config, shaping = RouteConfig(), None
         if definition.route_config is not None:
-            shaping = Settings(definition.route_config, report, self._environment)
+            shaping = BlockSettings(definition.route_config, report, self._environment)
             route_config = read_route_config(shaping)
-        events = [Settings(block, report, self._environment) for block in definition.events]
+        events = [BlockSettings(block, report, self._environment) for block in definition.events]
         if definition.config is None:
             if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
                 report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
             return None
-        settings = Settings(definition.config, report, self._environment)
+        settings = BlockSettings(definition.config, report, self._environment)
         config, name = read_config(settings), definition.name or ""
         read = [(event, read_event(event, config, name)) for event in events]
         for of, event in read:
@@ -151,7 +151,7 @@ class _Loader:
             definition=write_definition(name, settings, shaping, events, Masker(secrets)),
         )
 
-    def _check_endpoint(self, event: ServerEvent, settings: Settings, port: int) -> None:
+    def _check_endpoint(self, event: ServerEvent, settings: BlockSettings, port: int) -> None:
         key = (port, event.method, forms.endpoint_shape(event.endpoint))
         if hint := self._first_place("endpoint", key, settings.block, settings.report):
             message = f"{event.method} {settings.texts['ENDPOINT'].shown} on port {port} is exposed twice"
@@ -165,7 +165,11 @@ class _Loader:
 
 
 def write_definition(
-    name: str, config: Settings, route_config: Settings | None, events: Iterable[Settings], masker: Masker
+    name: str,
+    config: BlockSettings,
+    route_config: BlockSettings | None,
+    events: Iterable[BlockSettings],
+    masker: Masker,
 ) -> str:
     """Return the definition of a route in one layout: what is in use, whatever its file says by now.
 
@@ -184,7 +188,7 @@ def write_definition(
     return "\n".join(lines)
 
 
-def _settings(block: Settings, masker: Masker) -> Iterator[str]:
+def _settings(block: BlockSettings, masker: Masker) -> Iterator[str]:
     for name, value in block.texts.items():
         parameter = PARAMETERS[block.block.kind][name]
         if parameter.secret or name in _MASKED_NAMES:

@@ -436,18 +436,12 @@ class RouteParser(Parser):
             with self._option():
                 self._existence_()
             with self._option():
-                self._membership_()
-            with self._option():
-                self._likeness_()
-            with self._option():
                 self._comparison_()
-            with self._option():
-                self._lone_()
             self._error(
                 'expecting one of: '
                 '<comparison> <existence> <exists>'
-                '<group> <likeness> <lone> <membership>'
-                '<negation> <not> <open> <operand>'
+                '<group> <negation> <not> <open>'
+                '<operand>'
             )
 
     @tatsumasu()
@@ -475,51 +469,48 @@ class RouteParser(Parser):
         self._define(['of'], [])
 
     @tatsumasu()
-    def _membership_(self):
-        self._operand_()
-        self.name_last_node('of')
-        with self._optional():
-            self._not_()
-            self.name_last_node('negated')
-        self._in_()
-        self._open_()
-
-        def sep0():
-            self._token(',')
-
-        def block1():
-            self._operand_()
-        self._positive_gather(block1, sep0)
-        self.name_last_node('items')
-        self._close_()
-        self._define(['items', 'negated', 'of'], [])
-
-    @tatsumasu()
-    def _likeness_(self):
-        self._operand_()
-        self.name_last_node('of')
-        with self._optional():
-            self._not_()
-            self.name_last_node('negated')
-        self._like_()
-        self._operand_()
-        self.name_last_node('pattern')
-        self._define(['negated', 'of', 'pattern'], [])
-
-    @tatsumasu()
     def _comparison_(self):
         self._operand_()
         self.name_last_node('left')
-        self._operator_()
-        self.name_last_node('operator')
-        self._operand_()
-        self.name_last_node('right')
-        self._define(['left', 'operator', 'right'], [])
+        with self._group():
+            with self._choice():
+                with self._option():
+                    self._operator_()
+                    self.name_last_node('operator')
+                    self._operand_()
+                    self.name_last_node('right')
+                    self._define(['operator', 'right'], [])
+                with self._option():
+                    with self._optional():
+                        self._not_()
+                        self.name_last_node('negated')
+                    self._like_()
+                    self._operand_()
+                    self.name_last_node('pattern')
+                    self._define(['negated', 'pattern'], [])
+                with self._option():
+                    with self._optional():
+                        self._not_()
+                        self.name_last_node('negated')
+                    self._in_()
+                    self._open_()
 
-    @tatsumasu()
-    def _lone_(self):
-        self._operand_()
-        self.name_last_node('of')
+                    def sep0():
+                        self._token(',')
+
+                    def block1():
+                        self._operand_()
+                    self._positive_gather(block1, sep0)
+                    self.name_last_node('items')
+                    self._close_()
+                    self._define(['items', 'negated'], [])
+                with self._option():
+                    self._void()
+                self._error(
+                    'expecting one of: '
+                    '<in> <like> <not> <operator>'
+                )
+        self._define(['items', 'left', 'negated', 'operator', 'pattern', 'right'], [])
 
     @tatsumasu()
     def _operator_(self):

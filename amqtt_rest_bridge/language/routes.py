@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.evaluation import Settings, Value
+from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import may_match, pattern
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
@@ -48,7 +48,7 @@ _NO_CONTENT = (204, 205)  # statuses without a body, RFC 9110 section 15.3
 # REST_API_CONFIG and ROUTE_CONFIG.
 
 
-def read_config(settings: Settings) -> RestApiConfig:
+def read_config(settings: BlockSettings) -> RestApiConfig:
     """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
     client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
     _check_address(settings, needed=client and settings.has("ENABLE_CLIENT"))
@@ -69,7 +69,7 @@ def read_config(settings: Settings) -> RestApiConfig:
     return RestApiConfig(**settings.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
 
 
-def read_route_config(settings: Settings) -> RouteConfig:
+def read_route_config(settings: BlockSettings) -> RouteConfig:
     """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
     policy = settings.values.get("OVERLOAD_POLICY", OverloadPolicy.BALANCED)
     if policy is not OverloadPolicy.BALANCED and settings.has("OVERLOAD_TIMEOUT"):
@@ -78,7 +78,7 @@ def read_route_config(settings: Settings) -> RouteConfig:
     return RouteConfig(**settings.members_of(RouteConfig))
 
 
-def _is_on(settings: Settings, name: str) -> bool:
+def _is_on(settings: BlockSettings, name: str) -> bool:
     """Return whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
     if name not in settings.failed:
         return bool(settings.values.get(name, False))
@@ -86,7 +86,7 @@ def _is_on(settings: Settings, name: str) -> bool:
     return setting is None or setting.pieces[0].text.strip("'\"").lower() not in ("no", "off", "0", "")
 
 
-def _check_address(settings: Settings, *, needed: bool) -> None:
+def _check_address(settings: BlockSettings, *, needed: bool) -> None:
     name = "BASE_ADDRESS"
     if name not in settings and needed:
         hint = 'as in WITH BASE_ADDRESS "https://api.example.com"'
@@ -100,12 +100,12 @@ def _check_address(settings: Settings, *, needed: bool) -> None:
             _refuse_url(settings, name, refused)
 
 
-def _refuse_url(settings: Settings, name: str, refused: FormError) -> None:
+def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
     shown = _USER_INFO.sub("***@", settings.texts[name].shown)
     settings.error(name, f'{name} "{shown}" {refused.message}', refused.hint)
 
 
-def _check_credentials(settings: Settings, *, client: bool, server: bool) -> None:
+def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
     for name in (name for pair in _BASIC for name in pair if name in settings.texts):
         if forms.has_control(settings.texts[name].text):
             settings.error(name, f"{name} holds a control character, which a header cannot carry")
@@ -125,7 +125,7 @@ def _check_credentials(settings: Settings, *, client: bool, server: bool) -> Non
     _check_empty(settings, ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _BASIC[0])))
 
 
-def _check_empty(settings: Settings, asked: tuple[str, ...]) -> None:
+def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
     """Refuse credentials that are empty by mistake.
 
     Decision: a PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
@@ -140,7 +140,7 @@ def _check_empty(settings: Settings, asked: tuple[str, ...]) -> None:
             settings.error(name, f"{name} is empty", "it would admit callers without a password")
 
 
-def _check_oauth2(settings: Settings, *, client: bool) -> None:
+def _check_oauth2(settings: BlockSettings, *, client: bool) -> None:
     first = next(filter(settings.has, _OAUTH2), None)
     if first is None:
         return
@@ -160,7 +160,7 @@ def _check_oauth2(settings: Settings, *, client: bool) -> None:
         settings.warning("OAUTH2_TOKEN_URL", message, "write https://")
 
 
-def warn_of_cleartext(settings: Settings, events: Iterable[Settings]) -> None:
+def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) -> None:
     """Warn of credentials that are sent over plain http to another machine."""
     address: str = settings.values.get("BASE_ADDRESS", "")  # with the scheme that USE_SSL sets
     is_faulty = "BASE_ADDRESS" in settings.failed or not _is_on(settings, "ENABLE_CLIENT")
@@ -174,7 +174,7 @@ def warn_of_cleartext(settings: Settings, events: Iterable[Settings]) -> None:
         settings.report.warning(value.offset, f"{name} is sent over plain http: {reason}", hint)
 
 
-def _credentials(settings: Settings, events: Iterable[Settings]) -> Iterator[tuple[str, Value]]:
+def _credentials(settings: BlockSettings, events: Iterable[BlockSettings]) -> Iterator[tuple[str, Value]]:
     """Yield what requests of a route carry as credentials: by its name, or because a secret is in it."""
     for name in ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET"):
         if name in settings.texts:
@@ -195,7 +195,7 @@ def _credentials(settings: Settings, events: Iterable[Settings]) -> Iterator[tup
 # EVENT.
 
 
-def read_event(settings: Settings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
+def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
     """Check and build an event of a route; None when it has no mode, or something it needs is missing or at fault.
 
     With both modes on, an event that messages or its schedule trigger is a client event.
@@ -206,7 +206,7 @@ def read_event(settings: Settings, config: RestApiConfig, route: str) -> ClientE
     return _read_server_event(settings, config) if config.enable_server else None
 
 
-def _read_client_event(settings: Settings, config: RestApiConfig, route: str) -> ClientEvent | None:
+def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | None:
     values = settings.values
     settings.warn_of_unused(Mode.CLIENT)
     if "EVERY" in values and "SOURCE_TOPIC" not in settings:
@@ -244,7 +244,7 @@ def _read_client_event(settings: Settings, config: RestApiConfig, route: str) ->
     return ClientEvent(**settings.members_of(ClientEvent) | read)
 
 
-def _check_result(settings: Settings) -> None:
+def _check_result(settings: BlockSettings) -> None:
     """Report settings of the result that contradict each other or have no effect."""
     payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
     sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
@@ -258,7 +258,7 @@ def _check_result(settings: Settings) -> None:
 
 
 def _warn_of_unknown_type(
-    settings: Settings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
+    settings: BlockSettings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
 ) -> None:
     """Warn when the type of a BODY that holds values is not known before a message comes."""
     if body is None or body.place is not Place.TEXT or body.is_constant or body.is_raw:
@@ -274,7 +274,7 @@ def _warn_of_unknown_type(
             settings.report.warning(offset, message, hint)
 
 
-def _read_headers(settings: Settings) -> tuple[tuple[str, PlaceholderText], ...]:
+def _read_headers(settings: BlockSettings) -> tuple[tuple[str, PlaceholderText], ...]:
     report, written = settings.report, settings.block.settings.get("HEADERS")
     headers: list[tuple[str, PlaceholderText]] = []
     seen: set[str] = set()
@@ -296,7 +296,7 @@ def _read_headers(settings: Settings) -> tuple[tuple[str, PlaceholderText], ...]
     return tuple(headers)
 
 
-def _check_levels(settings: Settings, name: str, template: PlaceholderText | Condition, offset: int) -> None:
+def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText | Condition, offset: int) -> None:
     """Refuse `{topic.5}` when no topic that SOURCE_TOPIC matches has five levels."""
     source: str = settings.values.get("SOURCE_TOPIC", "#")
     levels = source.count("/") + 1
@@ -307,7 +307,7 @@ def _check_levels(settings: Settings, name: str, template: PlaceholderText | Con
             settings.report.error(offset, message)
 
 
-def _read_server_event(settings: Settings, config: RestApiConfig) -> ServerEvent | None:
+def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> ServerEvent | None:
     values = settings.values
     if settings.has("SOURCE_TOPIC") and settings.has("DESTINATION_TOPIC"):
         message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
@@ -348,7 +348,7 @@ def _read_server_event(settings: Settings, config: RestApiConfig) -> ServerEvent
     return ServerEvent(**settings.members_of(ServerEvent) | read)
 
 
-def _check_read_event(settings: Settings) -> None:
+def _check_read_event(settings: BlockSettings) -> None:
     """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
     for name in filter(settings.values.__contains__, ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", *_ANSWER)):
         settings.warning(name, f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings")
@@ -360,14 +360,14 @@ def _check_read_event(settings: Settings) -> None:
         warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
 
 
-def _why_it_publishes(settings: Settings, config: RestApiConfig) -> str | None:
+def _why_it_publishes(settings: BlockSettings, config: RestApiConfig) -> str | None:
     """Return why an event without DESTINATION_TOPIC is taken for one that publishes."""
     if "SOURCE_TOPIC" in settings:
         return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
     return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None
 
 
-def _check_answer(settings: Settings) -> None:
+def _check_answer(settings: BlockSettings) -> None:
     """Report settings of the answer that contradict each other or have no effect."""
     if "REPLY_TOPIC" in settings.values:
         for name in filter(settings.values.__contains__, _ANSWER):
@@ -379,7 +379,7 @@ def _check_answer(settings: Settings) -> None:
         settings.error("RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body")
 
 
-def _read_segments(settings: Settings) -> tuple[str, ...] | None:
+def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
     """Return the names of ENDPOINT's `{name}` segments; None when they cannot be known."""
     endpoint = settings.texts.get("ENDPOINT")
     if endpoint is None:
@@ -393,7 +393,7 @@ def _read_segments(settings: Settings) -> tuple[str, ...] | None:
 
 
 def _check_segments(
-    settings: Settings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
+    settings: BlockSettings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
 ) -> None:
     """Refuse `{path.x}` that is not a segment of ENDPOINT; its `segments` are None when they cannot be known."""
     if segments is None or template is None:
@@ -406,7 +406,7 @@ def _check_segments(
             settings.error(name, f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}", hint)
 
 
-def _read_signature(settings: Settings) -> Signature | None:
+def _read_signature(settings: BlockSettings) -> Signature | None:
     """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
     secret = settings.values.get("SIGNATURE_SECRET")
     if secret is None:
@@ -428,7 +428,7 @@ def _read_signature(settings: Settings) -> Signature | None:
     return Signature(secret, str(settings.values.get("SIGNATURE_HEADER", default)), scheme)
 
 
-def _read_content_type(settings: Settings) -> str:
+def _read_content_type(settings: BlockSettings) -> str:
     """Read RESPONSE_CONTENT_TYPE: the type of what PAYLOAD makes of a response, or RESPONSE of a request."""
     name = "RESPONSE_CONTENT_TYPE"
     settings.check_media_type(name)

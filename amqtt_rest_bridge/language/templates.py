@@ -10,7 +10,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.evaluation import Settings, Value
+from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.language.hints import explain_suspect
@@ -42,7 +42,7 @@ from amqtt_rest_bridge.placeholders import (
 from amqtt_rest_bridge.topics import check_topic_name
 
 
-def template_of(settings: Settings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
+def template_of(settings: BlockSettings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
     """Parse a setting with placeholders; None when it is missing or at fault."""
     value = settings.texts.get(name)
     if value is None or name in settings.failed:
@@ -181,7 +181,7 @@ _ANY_TYPE: Final = ("json",)
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
-def read_condition(settings: Settings, mode: Mode) -> Condition | None:
+def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
     """Read WHEN; None when it is missing or at fault."""
     value = settings.texts.get(_NAME)
     if value is None or _NAME in settings.failed:
