@@ -84,7 +84,7 @@ def test_the_two_commands_are_on_the_first_screen() -> None:
 
 
 def test_the_tests_that_show_a_guarantee_are_there() -> None:
-    guaranteed = section(page("tests/README.md"), "What is guaranteed, and what is not")
+    guaranteed = section(page("conf/GUARANTEES.md"), "What is guaranteed, and what is not")
     named = [code.split("::") for row in rows(guaranteed) for code in codes(row[-1]) if "::" in code]
     assert len(named) > 10
     for file, name in named:
