@@ -12,8 +12,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from amqtt_rest_bridge.bridge.server.callers import TOLERANCE_SECONDS, verifier_of
 from amqtt_rest_bridge.bridge.server.request import RefusedError
-from amqtt_rest_bridge.bridge.server.signatures import TOLERANCE_SECONDS, verifier_of
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 from amqtt_rest_bridge.placeholders import Place

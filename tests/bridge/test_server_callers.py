@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.bridge.server.callers import verifier_of
 from amqtt_rest_bridge.bridge.server.request import RefusedError
-from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.model import Signature
 from tests.support.server_mode import Port, error_code, event, port, route
 

@@ -20,6 +20,9 @@ from tests.support.http_target import Seen
 PACKAGE = Path(amqtt_rest_bridge.__file__).parent
 ARCHITECTURE = (PACKAGE / "ARCHITECTURE.md").read_text()
 MOST = 13
+MOST_OF_A_MESSAGE = 26
+"""Modules that every message enters, there and back, counted without exemption."""
+MOST_OF_A_REQUEST = 24
 DEEP = ("calls", "http_client", "http_server", "link", "placeholders")
 # Called like the standard library, by any stage.
 LEAVES = {"errors.py", "failures.py", "model.py", "topics.py"}
@@ -50,15 +53,19 @@ class Journal:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.on = False
+        self.modules: set[str] = set()
+        """What the last exchange entered, without exemption."""
 
     def profile(self, frame: FrameType, event: str, _: Any) -> None:
-        if self.on and event == "call" and (stage := stage_of(frame.f_code.co_filename)) is not None:
+        if self.on and event == "call" and (file := frame.f_code.co_filename).startswith(f"{PACKAGE}/"):
             thread = threading.current_thread().name
             if "timers" not in thread:
-                self.entries.append((thread, stage))
+                self.modules.add(file)
+                if (stage := stage_of(file)) is not None:
+                    self.entries.append((thread, stage))
 
     def record(self, action: Callable[[], object]) -> list[Entry]:
-        self.entries, self.on = [], True
+        self.entries, self.modules, self.on = [], set(), True
         action()
         self.on = False
         return self.entries
@@ -66,8 +73,6 @@ class Journal:
 
 def stage_of(file: str) -> str | None:
     """Return the module as the tables name it, None for what does not count."""
-    if not file.startswith(f"{PACKAGE}/"):
-        return None
     module = file.removeprefix(f"{PACKAGE}/")
     folder = module.split("/")[0]
     return f"{folder}/" if folder in DEEP else None if module in LEAVES | BESIDE else module
@@ -132,14 +137,16 @@ def test_a_message_passes_the_modules_of_the_reference_there_and_back(
 
     recorder.answer = answer
     client = host.client("out")
-    there, back = [], []
+    there, back, modules = [], [], []
     for _ in range(6):
         stages = [stage for _, stage in journal.record(exchange)]
         target = stages.index(TARGET)
         there.append(once(stages[stages.index(HOOK) : target]))
         back.append(once(stages[target + 1 : stages.index(HOOK, target) + 1]))
+        modules.append(journal.modules)
     assert_is_table("A message on its way to the HTTP server", there[1:])
     assert_is_table("Its result on the way back", back[1:])
+    assert len(set.intersection(*modules[1:])) <= MOST_OF_A_MESSAGE
 
 
 def test_a_request_passes_the_modules_of_the_reference_there_and_back(journal: Journal, host: Host) -> None:
@@ -148,7 +155,7 @@ def test_a_request_passes_the_modules_of_the_reference_there_and_back(journal: J
         client.message()
 
     client = host.client("out/x")
-    there, back = [], []
+    there, back, modules = [], [], []
     for _ in range(6):
         entries = journal.record(exchange)
         # The port's thread answers once the link has the publication, which goes its way on other threads.
@@ -157,5 +164,7 @@ def test_a_request_passes_the_modules_of_the_reference_there_and_back(journal: J
         others = [stage for thread, stage in entries if not thread.startswith("http-")]
         there.append(once([*port[:link], *others[: others.index(HOOK) + 1]]))
         back.append(once(port[link:]))
+        modules.append(journal.modules)
     assert_is_table("A request on its way to the broker", there[1:])
     assert_is_table("Its answer", back[1:])
+    assert len(set.intersection(*modules[1:])) <= MOST_OF_A_REQUEST

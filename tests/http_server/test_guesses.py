@@ -12,7 +12,7 @@ from time import time
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.signatures import sign
+from amqtt_rest_bridge.bridge.server.callers import sign
 from amqtt_rest_bridge.http_server import Pending, Refusal, Response
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import (

@@ -28,7 +28,7 @@ class ShuttingDownError(BridgeError):
     """The bridge is closing; nothing has been published."""
 
 
-class Publishes(Protocol):
+class SendsPublications(Protocol):
     """The way of publications to the broker; see `link.bridge_end.BridgeEnd`."""
 
     def publish(self, publication: Publication) -> bool:
@@ -127,7 +127,7 @@ class Broker:
     without one; the same while the bridge runs. With `confirms` the broker acknowledges publications.
     """
 
-    def __init__(self, link: Publishes) -> None:
+    def __init__(self, link: SendsPublications) -> None:
         self.answers = Answers()
         self.records: BridgeRecords | None = None
         self.confirms = False

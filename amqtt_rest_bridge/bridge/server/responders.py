@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Final
 
 from amqtt_rest_bridge.bridge.server.broker import Broker, ShuttingDownError, TopicPayload, is_not_modified
+from amqtt_rest_bridge.bridge.server.callers import verifier_of
 from amqtt_rest_bridge.bridge.server.request import (
     EventRequest,
     IgnoredError,
@@ -24,7 +25,6 @@ from amqtt_rest_bridge.bridge.server.request import (
     overloaded,
     too_large,
 )
-from amqtt_rest_bridge.bridge.server.signatures import verifier_of
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response

@@ -15,7 +15,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from amqtt_rest_bridge.bridge.server.signatures import sign
+from amqtt_rest_bridge.bridge.server.callers import sign
 from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_call, try_request
 from amqtt_rest_bridge.calls.call import Step, Verdict
 from amqtt_rest_bridge.cli.route_tests.cases import (
