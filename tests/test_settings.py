@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
+from amqtt_rest_bridge import settings
 from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli import worker
 from amqtt_rest_bridge.cli.serve.configuration import build
-from amqtt_rest_bridge.settings import Row, Settings, WorkerSettings, row_of
+from amqtt_rest_bridge.settings import Row, Settings, WorkerSettings, row_of, variable_of
+from tests.documents.tables import plugin_table
 from tests.support.commands import SERVER_ROUTE
+from tests.support.documents import FENCED, page, section
 
 ROWS = [pytest.param(one.name, row_of(one), id=one.name) for one in fields(WorkerSettings)]
 
@@ -100,3 +104,18 @@ def test_a_misspelt_variable_is_warned_of(
     assert "the variable REST_BRIDGE_ADOPT_SECOND sets nothing: did you mean REST_BRIDGE_ADOPT_SECONDS?" in (
         capsys.readouterr().out
     )
+
+
+def test_the_row_that_the_page_shows_is_all_that_a_new_setting_takes() -> None:
+    text = section(page("amqtt_rest_bridge/ARCHITECTURE.md"), "A setting of the plugin or of a worker")
+    names: dict[str, Any] = {}
+    exec(f"@dataclass\nclass Extended(WorkerSettings):\n{FENCED.findall(text)[0][1]}", {**vars(settings)}, names)
+    extended: type[WorkerSettings] = names["Extended"]
+    built, _ = build(extended, {"routes": "r", "group": "g", "idle_seconds": 0})
+    assert list(built.setting_faults()) == [(("idle_seconds",), "the setting idle_seconds is 0; allowed is 1 to 3600")]
+    _, (typo,) = build(extended, {"idel_seconds": 3})
+    assert typo.hint == "did you mean idle_seconds?"
+    (setting,) = [one for one in fields(extended) if one.name == "idle_seconds"]
+    (option,) = worker._option(setting).annotation.__metadata__
+    assert option.envvar == variable_of(setting) == "REST_BRIDGE_IDLE_SECONDS"
+    assert "| `idle_seconds` | 60 | close a connection" in plugin_table(extended, WorkerSettings)
