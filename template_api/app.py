@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import falcon
 
+from template_api import query
 from template_api.errors import (
     ApiError,
     DatabaseUnavailableError,
@@ -30,9 +31,9 @@ from template_api.errors import (
     TemplateUnavailableError,
 )
 from template_api.library import TemplateLibrary
-from template_api.pages.resources import Asset, DocsPage, LibraryPage, Pages, TemplatePage
-from template_api.replies import JSON, error_body
-from template_api.resources import Answers, Description, Facets, Health, OneTemplate, Search, Suggest, Templates
+from template_api.pages.resources import Pages
+from template_api.replies import JSON, Get, Reply, error_body
+from template_api.resources import Answers, Health, Search
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +74,16 @@ def create_app(
         access_log: gets one line of JSON for each request, at INFO; None logs none.
     """
     answers, pages = Answers(library, base_url.rstrip("/")), Pages(library, base_url.rstrip("/"))
+    description = Reply(query.description_text())
     resources: dict[str, object] = {
-        "/api/templates": Templates(answers),
-        "/api/templates/{id_or_slug}": OneTemplate(answers),
+        "/api/templates": Get(answers.listed),
+        "/api/templates/{id_or_slug}": Get(answers.template),
         "/api/search": Search(answers),
-        "/api/suggest": Suggest(answers),
-        "/api/facets": Facets(answers),
-        "/openapi.json": Description(),
-        "/health": Health(answers),
-        "/": LibraryPage(pages),
-        "/templates/{id_or_slug}": TemplatePage(pages),
-        "/docs": DocsPage(pages),
-        "/static/{name}": Asset(),
+        "/api/suggest": Get(answers.suggestions),
+        "/api/facets": Get(answers.facets),
+        "/openapi.json": Get(lambda _req: description),
+        "/health": Health(library),
+        **pages.resources(),
     }
     middleware: list[Any] = [RequestId(), Cors()]
     if access_log is not None:

@@ -57,8 +57,10 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address to listen on; `0.0.0.0` opens it to the network", "192.168.1.10")
     port: int = _setting(
-        8000, "port to listen on; 0 takes a free one: `TemplateApiPlugin.bound_port`, or the line that `serve` logs",
-        "8080", high=65535,
+        8000,
+        "port to listen on; 0 takes a free one: `TemplateApiPlugin.bound_port`, or the line that `serve` logs",
+        "8080",
+        high=65535,
     )
     database_url: str = _setting(
         "sqlite:///template-library.db", "`sqlite:///FILE` or `postgresql+psycopg://USER:PASSWORD@HOST/NAME`",

@@ -72,7 +72,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a query and the word it was found as; both are equal when nothing was corrected."""
+    """A word of a query as typed and as found in a template: the same, or another one when it was corrected."""
 
     typed: str
     found: str

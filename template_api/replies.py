@@ -136,3 +136,24 @@ def takes_gzip(accept_encoding: str | None) -> bool:
         coding, _, weight = item.partition(";")
         taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
     return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
+
+
+class Get:
+    """Answer GET and HEAD of a path.
+
+    Args:
+        reply: makes the answer to a request; takes the fields of the path too.
+        headers: added to each answer.
+    """
+
+    def __init__(self, reply: Callable[..., Reply], headers: Iterable[tuple[str, str]] = ()) -> None:
+        self._reply = reply
+        self._headers = tuple(headers)
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **fields: str) -> None:
+        """Send the answer."""
+        reply = self._reply(req, **fields)
+        resp.set_headers(self._headers)
+        send(req, resp, reply)
+
+    on_head = on_get

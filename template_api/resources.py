@@ -1,4 +1,4 @@
-"""One Falcon resource for each path, and the JSON members of its answers (specification, "Resources and their fields").
+"""The answer of each path, and the JSON members of its answers (specification, "Resources and their fields").
 
 They run on the server's threads and may be entered by several at once.
 """
@@ -14,8 +14,8 @@ import msgspec
 from template_api import query
 from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
 from template_api.library import TemplateLibrary
-from template_api.records import Found, Suggestion, Summary, Template, TemplateQuery
-from template_api.replies import JSON, Reply, ReplyCache, encoded, send, send_whole
+from template_api.records import Found, Summary, Template, TemplateQuery
+from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
 
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
@@ -30,10 +30,18 @@ class Answers:
     """
 
     def __init__(self, library: TemplateLibrary, base_url: str) -> None:
-        self.library = library
+        self._library = library
         self._root = urlsplit(base_url).path
         self._base_url = base_url
         self._cache = ReplyCache()
+
+    def listed(self, req: falcon.Request) -> Reply:
+        """Return the answer of GET /api/templates."""
+        return self.found(query.list_query(req.query_string), list_view, query.LIST_PATH)
+
+    def searched(self, req: falcon.Request) -> Reply:
+        """Return the answer of GET /api/search."""
+        return self.found(query.search_query(req.query_string), search_view, query.SEARCH_PATH)
 
     def found(self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object], path: str | None) -> Reply:
         """Return the templates that a query asks for, as a list or as search results.
@@ -43,7 +51,7 @@ class Answers:
         """
 
         def make() -> Reply:
-            page = self.library.find(wanted)
+            page = self._library.find(wanted)
             headers = [("X-Total-Count", str(page.total))]
             following = wanted.offset + wanted.limit
             if path is not None and following < page.total and following <= query.MOST_OFFSET:
@@ -52,74 +60,45 @@ class Answers:
                     headers.append(("Link", f'<{target}>; rel="next"'))
             return Reply(encoded(view(page.found, self._base_url)), headers)
 
-        return self._cache.reply(self.library.edition, (view, wanted), make)
+        return self._cache.reply(self._library.edition, (view, wanted), make)
 
-    def suggestions(self, text: str) -> Reply:
-        """Return titles that complete a text."""
-        return self._cache.reply(
-            self.library.edition,
-            ("suggestions", text),
-            lambda: Reply(encoded(suggestions_view(self.library.suggest(text)))),
-        )
+    def suggestions(self, req: falcon.Request) -> Reply:
+        """Return the answer of GET /api/suggest: titles that complete a text."""
+        text = query.suggest_text(req.query_string)
 
-    def facets(self) -> Reply:
-        """Return what templates are classified by, with counts."""
-        return self._cache.reply(self.library.edition, "facets", lambda: Reply(encoded(self.library.facets())))
+        def make() -> Reply:
+            suggested = [{"text": each.text, "slug": each.slug} for each in self._library.suggest(text)]
+            return Reply(encoded({"suggestions": suggested}))
 
-    def template(self, id_or_slug: str) -> Reply:
-        """Return one template.
+        return self._cache.reply(self._library.edition, ("suggestions", text), make)
+
+    def facets(self, _req: falcon.Request) -> Reply:
+        """Return the answer of GET /api/facets: what templates are classified by, with counts."""
+        return self._cache.reply(self._library.edition, "facets", lambda: Reply(encoded(self._library.facets())))
+
+    def template(self, _req: falcon.Request, id_or_slug: str) -> Reply:
+        """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks.
 
         Raises:
             TemplateNotFoundError: no published template has this id or slug.
         """
 
         def make() -> Reply:
-            template = self.library.get(id_or_slug) if id_or_slug.isprintable() else None
+            template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
             if template is None:
                 shown = id_or_slug[:_SHOWN_LENGTH]
                 raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
             return Reply(encoded(template_view(template, self._base_url)))
 
-        return self._cache.reply(self.library.edition, ("template", id_or_slug), make)
+        return self._cache.reply(self._library.edition, ("template", id_or_slug), make)
 
 
-class _Resource:
-    """A path that is answered from the library."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-
-
-class Templates(_Resource):
-    """GET /api/templates: list or search templates."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the templates that match the query parameters."""
-        wanted = query.list_query(req.query_string)
-        send(req, resp, self._answers.found(wanted, list_view, query.LIST_PATH))
-
-    on_head = on_get
-
-
-class OneTemplate(_Resource):
-    """GET /api/templates/{idOrSlug}: read one template."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, id_or_slug: str) -> None:
-        """Send the template with the latest cells of its notebooks."""
-        send(req, resp, self._answers.template(id_or_slug))
-
-    on_head = on_get
-
-
-class Search(_Resource):
+class Search(Get):
     """GET and POST /api/search."""
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the results for the query parameters."""
-        wanted = query.search_query(req.query_string)
-        send(req, resp, self._answers.found(wanted, search_view, query.SEARCH_PATH))
-
-    on_head = on_get
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers.searched)
+        self._answers = answers
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query in the JSON body."""
@@ -128,44 +107,11 @@ class Search(_Resource):
         send_whole(req, resp, self._answers.found(wanted, search_view, path))
 
 
-class Suggest(_Resource):
-    """GET /api/suggest."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send titles that complete the text in the query parameters."""
-        send(req, resp, self._answers.suggestions(query.suggest_text(req.query_string)))
-
-    on_head = on_get
-
-
-class Facets(_Resource):
-    """GET /api/facets."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send what templates are classified by, with counts."""
-        send(req, resp, self._answers.facets())
-
-    on_head = on_get
-
-
-class Description:
-    """GET /openapi.json."""
-
-    def __init__(self) -> None:
-        self._reply = Reply(query.description_text())
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the OpenAPI description."""
-        send(req, resp, self._reply)
-
-    on_head = on_get
-
-
 class Health:
     """GET /health."""
 
-    def __init__(self, answers: Answers) -> None:
-        self._library = answers.library
+    def __init__(self, library: TemplateLibrary) -> None:
+        self._library = library
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Send 200 when the library's database can be read."""
@@ -213,11 +159,6 @@ def search_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
             for each in found
         ]
     }
-
-
-def suggestions_view(suggestions: Iterable[Suggestion]) -> dict[str, Any]:
-    """Return the answer of GET /api/suggest."""
-    return {"suggestions": [{"text": each.text, "slug": each.slug} for each in suggestions]}
 
 
 def template_view(template: Template, base_url: str) -> dict[str, Any]:

@@ -2,13 +2,18 @@
 
 Only here are sqlmodel (in `models`) and sqlalchemy imported, only in `postgres` psycopg. From the bottom: `models`,
 `postgres`; `database` (tables, open, upgrade, transactions); `statements`, `writer`; `indexing`; `managing` (import,
-states), `places` (the index's folder, checks of settings), `template_library`.
+states, checks of settings), `template_library`.
 """
 
 from template_api.library.database import require_database
-from template_api.library.indexing import Pace
-from template_api.library.managing import fill_empty_library, import_templates, listed_templates, set_status
-from template_api.library.places import index_folder, place_faults
+from template_api.library.indexing import Pace, index_folder
+from template_api.library.managing import (
+    fill_empty_library,
+    import_templates,
+    listed_templates,
+    place_faults,
+    set_status,
+)
 from template_api.library.template_library import TemplateLibrary
 from template_api.library.writer import Outcome, Report
 

@@ -10,8 +10,10 @@ building is deleted. Of several processes with one folder, the first one writes 
 at a time; blocks on the disk and the database.
 """
 
+import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +23,10 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection, Engine
 
-from template_api.errors import DamagedIndexError
-from template_api.library.database import translated
+from template_api.errors import DamagedIndexError, StartError
+from template_api.library.database import SCHEMA_VERSION, parsed_url, translated
 from template_api.library.statements import Statements, document, is_published
-from template_api.ranking import KeptIndex, Ranking, SearchIndex
+from template_api.ranking import FORMAT, KeptIndex, Ranking, SearchIndex
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,49 @@ class State(NamedTuple):
 
     library: str
     version: int
+
+
+def index_folder(database_url: str, index_dir: str | None) -> Path | None:
+    """Return the folder of a library's search index, one for each database, schema and format of the index.
+
+    Args:
+        database_url: a URL that `open_database` accepts.
+        index_dir: its parent folder; None means `template-api` in the user's cache folder.
+
+    Returns:
+        The folder, or None when the user's cache folder cannot be written: the index is then kept in memory.
+
+    Raises:
+        StartError: `index_dir` cannot be written.
+    """
+    if index_dir is not None:
+        parent = Path(index_dir)
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME", "") or os.environ.get("LOCALAPPDATA", ""))
+        parent = (cache if cache.is_absolute() else Path("~").expanduser() / ".cache") / "template-api"
+    folder = parent.absolute() / f"{_database_key(database_url)}-{SCHEMA_VERSION}.{FORMAT}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+        reason = "it cannot be written"
+    except OSError as exc:
+        writable, reason = False, os.strerror(exc.errno or 0)
+    if writable:
+        return folder
+    if index_dir is not None:
+        raise StartError(f"index_dir {parent}: {reason}; name a folder that this user can write")
+    log.warning("the search index is kept in memory, as %s cannot be used: %s; see index_dir", parent, reason)
+    return None
+
+
+def _database_key(database_url: str) -> str:
+    """Return a name for a database: the same for each way to write its path, and without its password."""
+    url = parsed_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        name = f"sqlite {Path(url.database or '').absolute().resolve()}"
+    else:
+        name = f"postgresql {url.username} {url.host} {url.port} {url.database}"
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 class LastingFault:

@@ -1,14 +1,16 @@
-"""What an operator does with a library: import into it, list templates in every state, change the state of one.
+"""What an operator does with a library: import into it, list templates in every state, change the state of one; checks.
 
 An import is one transaction a template: a killed one leaves whole templates only, and the next import continues from
 there. One import runs at a time for each library, the next one waits. Blocks on files and the database.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +19,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from template_api.errors import SourceError, UnknownTemplateError
-from template_api.library.database import is_missing, open_database, shown_url, tables, translated, writing
+from template_api.errors import SourceError, StartError, TemplateApiError, UnknownTemplateError
+from template_api.library.database import (
+    check_url,
+    is_missing,
+    open_database,
+    parsed_url,
+    shown_url,
+    tables,
+    translated,
+    writing,
+)
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
 from template_api.records import ListedTemplate, Status
 from template_api.sources import Reading, read_templates
@@ -266,3 +277,44 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
             return True
     finally:
         engine.dispose()
+
+
+def place_faults(
+    database_url: str, library: str | None, index_dir: str | None
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Return the name of each of these settings that stops a start, and why.
+
+    Whether a PostgreSQL server answers, and whether its library is still empty, only a start can show.
+    """
+    checks: dict[str, Callable[[], None]] = {"database_url": partial(check_url, database_url)}
+    if library is not None:
+        checks["library"] = partial(_check_library, Path(library), database_url)
+    if index_dir is not None:
+        checks["index_dir"] = partial(_check_index_dir, Path(index_dir).absolute())
+    for name, check in checks.items():
+        try:
+            check()
+        except TemplateApiError as exc:
+            yield (name,), str(exc)
+
+
+def _check_library(library: Path, database_url: str) -> None:
+    """Check that a library can be read, unless it was imported: from then on its folder may be gone."""
+    with suppress(StartError, sqlite3.Error):  # no database, or without our tables: a start makes them
+        parsed = parsed_url(database_url)
+        if parsed.get_backend_name() != "sqlite":
+            return
+        address = f"{Path(parsed.database or '').absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            is_filled = connection.execute("SELECT 1 FROM templates LIMIT 1").fetchone() is not None
+            if is_filled and connection.execute("SELECT is_filling FROM library").fetchone() == (0,):
+                return
+    read_templates(library)  # only looks for the files: none is read before the first template is taken
+
+
+def _check_index_dir(folder: Path) -> None:
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    if not nearest.is_dir():
+        raise StartError(f"index_dir {folder}: {nearest} is not a folder; name a folder that this user can write")
+    if not os.access(nearest, os.W_OK):
+        raise StartError(f"index_dir {folder}: {nearest} cannot be written; name a folder that this user can write")

@@ -18,7 +18,7 @@ from template_api.library.database import open_database, translated
 from template_api.library.indexing import Indexer, Pace
 from template_api.library.statements import Statements, filters, is_published, summary
 from template_api.ranking import Ranking
-from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, TemplateQuery, Word
+from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, TemplateQuery
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,6 @@ class TemplateLibrary:
         if self._fault is not None:
             raise DatabaseUnavailableError(str(self._fault)) from self._fault
         return self._version
-
-    @property
-    def version(self) -> int:
-        """The version that `current` returns."""
-        return self.current()
 
     @property
     def edition(self) -> tuple[int, int]:
@@ -127,11 +122,7 @@ class TemplateLibrary:
             return self._latest(query)
         ranked = self._ranking().search(query.text, query.limit, query.offset, filters(query))
         summaries = self._summaries([hit.key for hit in ranked.hits])
-        found = [
-            Found(summaries[hit.key], hit.score, tuple(Word(each.typed, each.found) for each in hit.matched))
-            for hit in ranked.hits
-            if hit.key in summaries
-        ]
+        found = [Found(summaries[hit.key], hit.score, hit.matched) for hit in ranked.hits if hit.key in summaries]
         return Page(tuple(found), ranked.total)
 
     def suggest(self, text: str) -> list[Suggestion]:

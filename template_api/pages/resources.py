@@ -1,9 +1,9 @@
-"""The pages: one Falcon resource for each, rendered by jinja2 from the templates beside this module, which escape all.
+"""The pages, rendered by jinja2 from the templates beside this module, which escape all.
 
 They run on the server's threads and may be entered by several at once. The one door for jinja2.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -20,8 +20,8 @@ from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.markup import rendered
 from template_api.query import ID_LISTS, MOST_OFFSET
-from template_api.records import Page, Template, TemplateQuery
-from template_api.replies import Reply, ReplyCache, send, send_whole
+from template_api.records import Page, TemplateQuery
+from template_api.replies import Get, Reply, ReplyCache, send_whole
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -50,138 +50,53 @@ class Pages:
 
     Args:
         library: what is read.
-        base_url: the public address, without a trailing slash.
+        base_url: the public address, without a trailing slash; links of the pages begin with its path.
     """
 
     def __init__(self, library: TemplateLibrary, base_url: str) -> None:
         self._library = library
-        self._renderer = Renderer(base_url)
+        self._base_url = base_url
+        self._templates = _compiled(urlsplit(base_url).path)
         self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
         self._read: tuple[Hashable, Known] = (None, {})
-        self.docs = self._renderer.docs()
+        folder = files("template_api.pages").joinpath("static")
+        self._assets = {
+            name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()
+        }
+        description = query.description()
+        about = rendered(description["info"].get("description", ""), below=1)
+        operations = list(shown.operations(description))
+        self._docs = self._page("docs", about=about, operations=operations, base_url=base_url)
 
-    def found(self, wanted: TemplateQuery) -> Reply:
-        """Return the page of the templates that a query asks for."""
-
-        def make() -> Reply:
-            page = self._library.find(wanted)
-            try:
-                return self._renderer.library(wanted, page, self._known(), self._library.facet_counts(wanted))
-            except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
-                return self._renderer.library(wanted, page, {}, {})
-
-        return self._cache.reply(self._library.edition, wanted, make)
-
-    def template(self, id_or_slug: str) -> Reply:
-        """Return the page of a template.
-
-        Raises:
-            TemplateNotFoundError: no published template has this id or slug.
-        """
-
-        def make() -> Reply:
-            template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
-            if template is None:
-                raise TemplateNotFoundError("There is no published template here", "Search the library for it.")
-            return self._renderer.template(template)
-
-        return self._cache.reply(self._library.edition, id_or_slug, make)
+    def resources(self) -> Mapping[str, Get]:
+        """Return what answers each path."""
+        replies: dict[str, Callable[..., Reply]] = {
+            "/": self._found,
+            "/templates/{id_or_slug}": self._template,
+            "/docs": lambda _req: self._docs,
+            "/static/{name}": self._asset,
+        }
+        return {path: Get(reply, _SAFE) for path, reply in replies.items()}
 
     def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
         """Send the page of an error."""
         response.set_headers(_SAFE)
-        send_whole(request, response, self._renderer.error(error))
+        send_whole(request, response, self._page("error", error=error))
 
-    def _known(self) -> Known:
-        """Return what there is to filter by, read once for an edition: each letter that is typed asks for a page."""
-        edition = self._library.edition
-        if self._read[0] != edition:
-            self._read = (edition, self._library.facets())
-        return self._read[1]
+    def _found(self, req: falcon.Request) -> Reply:
+        """Return the page of the templates that the query parameters ask for."""
+        wanted = query.page_query(req.query_string)
 
+        def make() -> Reply:
+            page = self._library.find(wanted)
+            try:
+                return self._library_page(wanted, page, self._known(), self._library.facet_counts(wanted))
+            except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
+                return self._library_page(wanted, page, {}, {})
 
-class LibraryPage:
-    """GET /: search and browse templates."""
+        return self._cache.reply(self._library.edition, wanted, make)
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the page of the templates that the query parameters ask for."""
-        _send(req, resp, self._pages.found(query.page_query(req.query_string)))
-
-    on_head = on_get
-
-
-class TemplatePage:
-    """GET /templates/{idOrSlug}: one template."""
-
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, id_or_slug: str) -> None:
-        """Send the page of a template."""
-        _send(req, resp, self._pages.template(id_or_slug))
-
-    on_head = on_get
-
-
-class DocsPage:
-    """GET /docs: the description of the API."""
-
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the page."""
-        _send(req, resp, self._pages.docs)
-
-    on_head = on_get
-
-
-class Asset:
-    """GET /static/{name}: what the pages load."""
-
-    def __init__(self) -> None:
-        self._assets = assets()
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
-        """Send a style sheet, script or icon."""
-        reply = self._assets.get(name)
-        if reply is None:
-            raise falcon.HTTPNotFound
-        _send(req, resp, reply)
-
-    on_head = on_get
-
-
-def _send(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
-    response.set_headers(_SAFE)
-    send(request, response, reply)
-
-
-@cache
-def _compiled(root: str) -> Mapping[str, Compiled]:
-    """Compile the templates of all pages, whose links begin with `root`; takes 30 ms."""
-    environment = Environment(
-        loader=PackageLoader("template_api.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.globals |= {"root": root, "template_path": lambda one: root + shown.template_path(one)}
-    return {name: environment.get_template(f"{name}.html") for name in _PAGES}
-
-
-class Renderer:
-    """Render the pages of one library.
-
-    Args:
-        base_url: the public address, without a trailing slash; links of the pages begin with its path.
-    """
-
-    def __init__(self, base_url: str) -> None:
-        self._base_url = base_url
-        self._templates = _compiled(urlsplit(base_url).path)
-
-    def library(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
+    def _library_page(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
         """Return the page that lists templates; `counts` as `TemplateLibrary.facet_counts` returns them."""
         # The filters that a search from this page keeps, as fields of its form.
         kept = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
@@ -200,33 +115,46 @@ class Renderer:
             previous=wanted.offset > 0 and shown.search_link(replace(wanted, offset=preceding)),
         )
 
-    def template(self, template: Template) -> Reply:
-        """Return the page of one template."""
-        summary = template.summary
-        return self._page(
-            "template",
-            summary=summary,
-            content=rendered(summary.content, below=1),
-            notebooks=[(notebook, list(shown.cells(notebook))) for notebook in template.notebooks],
-            install=shown.install_line(summary, self._base_url),
-        )
+    def _known(self) -> Known:
+        """Return what there is to filter by, read once for an edition: each letter that is typed asks for a page."""
+        edition = self._library.edition
+        if self._read[0] != edition:
+            self._read = (edition, self._library.facets())
+        return self._read[1]
 
-    def docs(self) -> Reply:
-        """Return the page that describes the API."""
-        description = query.description()
-        about = rendered(description["info"].get("description", ""), below=1)
-        return self._page("docs", about=about, operations=list(shown.operations(description)), base_url=self._base_url)
+    def _template(self, _req: falcon.Request, id_or_slug: str) -> Reply:
+        """Return the page of a template; raise `TemplateNotFoundError` where none that is published has this name."""
 
-    def error(self, error: ApiError) -> Reply:
-        """Return the page of an error."""
-        return self._page("error", error=error)
+        def make() -> Reply:
+            template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
+            if template is None:
+                raise TemplateNotFoundError("There is no published template here", "Search the library for it.")
+            return self._page(
+                "template",
+                summary=template.summary,
+                content=rendered(template.summary.content, below=1),
+                notebooks=[(notebook, list(shown.cells(notebook))) for notebook in template.notebooks],
+                install=shown.install_line(template.summary, self._base_url),
+            )
+
+        return self._cache.reply(self._library.edition, id_or_slug, make)
+
+    def _asset(self, _req: falcon.Request, name: str) -> Reply:
+        """Return the style sheet, the script or the icon."""
+        reply = self._assets.get(name)
+        if reply is None:
+            raise falcon.HTTPNotFound
+        return reply
 
     def _page(self, name: str, **values: Any) -> Reply:
         return Reply(self._templates[name].render(**values).encode("utf-8", "replace"), media_type=HTML)
 
 
-def assets() -> Mapping[str, Reply]:
-    """Return the style sheet, the script and the icon, by name."""
-    folder = files("template_api.pages").joinpath("static")
-    return {name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()}
-
+@cache
+def _compiled(root: str) -> Mapping[str, Compiled]:
+    """Compile the templates of all pages, whose links begin with `root`; takes 30 ms."""
+    environment = Environment(
+        loader=PackageLoader("template_api.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.globals |= {"root": root, "template_path": lambda one: root + shown.template_path(one)}
+    return {name: environment.get_template(f"{name}.html") for name in _PAGES}

@@ -10,8 +10,8 @@ template_api/ARCHITECTURE.md (`tests/benchmarks/ranking.py`, `search_quality.py`
 `engine` (searches in one state of the index); `index` (the index on disk: the one module with I/O).
 """
 
-from template_api.ranking.engine import Filters, Hit, Match, Ranked, Ranking
+from template_api.ranking.engine import Filters, Hit, Ranked, Ranking
 from template_api.ranking.fields import FORMAT, Document
 from template_api.ranking.index import KeptIndex, SearchIndex
 
-__all__ = ["FORMAT", "Document", "Filters", "Hit", "KeptIndex", "Match", "Ranked", "Ranking", "SearchIndex"]
+__all__ = ["FORMAT", "Document", "Filters", "Hit", "KeptIndex", "Ranked", "Ranking", "SearchIndex"]

@@ -15,6 +15,7 @@ from tantivy import DocAddress, Occur, Query, Searcher
 from template_api.ranking.fields import STATE_KEY, any_of, either, filtered, telling_terms, term_query, unscored
 from template_api.ranking.tokens import title_likeness, words
 from template_api.ranking.vocabulary import Vocabulary, Wanted, interpret
+from template_api.records import Word
 
 Filters = Sequence[Collection[str]]
 """What a template must have: one facet of each filter."""
@@ -36,20 +37,12 @@ _SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may bec
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """A word of the query as typed and as found in a template: the same, or another one when it was corrected."""
-
-    typed: str
-    found: str
-
-
-@dataclass(frozen=True, slots=True)
 class Hit:
     """A template found: its key, its score (above 0, at most 1) and the words it has."""
 
     key: str
     score: float
-    matched: tuple[Match, ...]
+    matched: tuple[Word, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +181,7 @@ class Ranking:
         for key, candidate in zip(keys, page, strict=True):
             terms = had[candidate.place]
             found = [next((option for option in each.options if option.term in terms), None) for each in wanted]
-            matched = [Match(each.typed, known.word) for each, known in zip(wanted, found, strict=True) if known]
+            matched = [Word(each.typed, known.word) for each, known in zip(wanted, found, strict=True) if known]
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE))
             yield Hit(key, share, tuple(matched))
 

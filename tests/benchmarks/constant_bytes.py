@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from template_api.serving.server import Server
+from template_api.serving.service import Server
 from template_api.serving.supervisor import listening_socket
 
 

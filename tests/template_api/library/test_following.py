@@ -91,9 +91,9 @@ def test_what_was_hidden_a_moment_ago_is_not_shown(library: TemplateLibrary, sto
 
 def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, store: "Store") -> None:
     library.follow()
-    before = library.version
+    before = library.current()
     set_status(store.url, "t0", Status.HIDDEN)
-    eventually(lambda: library.version > before)
+    eventually(lambda: library.current() > before)
     eventually(lambda: found(library, "title0") == [])
 
 
@@ -121,7 +121,7 @@ def test_a_request_looks_for_changes_itself_when_nothing_else_does(
     library = TemplateLibrary(store.url, pace=Pace(overdue=-1))
     assert found(library, "t0") == ["t0"]
     set_status(store.url, "t0", Status.HIDDEN)
-    before = library.version
+    before = library.current()
     assert library.current() >= before
     assert found(library, "t0") == []
     library.close()

@@ -199,7 +199,7 @@ def test_an_import_waits_for_the_one_that_runs_and_changes_nothing_twice(store: 
         report = import_templates(store.url, file, observe=start_another)
     assert str(report) == "20 added, 0 changed, 0 unchanged, 0 failed"
     assert [str(other.result()) for other in others] == ["0 added, 0 changed, 20 unchanged, 0 failed"]
-    assert store.client().library.version == 1 + 20
+    assert store.client().library.current() == 1 + 20
 
 
 def test_escape_sequences_of_names_do_not_reach_the_terminal(

@@ -1,7 +1,8 @@
 import pytest
 
-from template_api.ranking import Document, Match, Ranking, SearchIndex
+from template_api.ranking import Document, Ranking, SearchIndex
 from template_api.ranking.vocabulary import MOST_CORRECTED
+from template_api.records import Word
 from tests.template_api.ranking.indexed import indexed
 
 CONTENTS = {
@@ -60,11 +61,11 @@ def test_a_word_the_library_lacks_is_read_as_what_was_meant(library: Ranking, te
 
 def test_a_correction_names_the_word_as_typed_and_as_found(library: Ranking) -> None:
     (hit,) = library.search("webhok x", 10).hits
-    assert hit.matched == (Match("webhok", "webhook"),)
+    assert hit.matched == (Word("webhok", "webhook"),)
     (hit,) = library.search("timeseries x", 10).hits
-    assert hit.matched == (Match("timeseries", "time"), Match("timeseries", "series"))
+    assert hit.matched == (Word("timeseries", "time"), Word("timeseries", "series"))
     (hit,) = library.search("web hook x", 10).hits
-    assert hit.matched == (Match("web hook", "webhook"),)
+    assert hit.matched == (Word("web hook", "webhook"),)
 
 
 def test_words_run_together_are_parted_where_both_are_common() -> None:
@@ -149,7 +150,7 @@ def test_words_that_replace_one_share_the_rarity_of_the_commonest_and_the_best_c
 def test_a_misspelt_stop_word_is_dropped(library: Ranking) -> None:
     assert keys(library, "whicch panel") == ["front"]
     (hit,) = library.search("betwen panel", 10).hits
-    assert hit.matched == (Match("panel", "panel"),)
+    assert hit.matched == (Word("panel", "panel"),)
 
 
 def test_a_known_word_as_near_as_a_stop_word_is_meant(library: Ranking) -> None:
@@ -199,7 +200,7 @@ def test_a_word_typed_right_and_wrong_counts_as_typed_right(library: Ranking) ->
     (wrong,) = library.search("webhok webhok x", 10).hits
     for text in ("webhook webhok x", "webhok webhook x"):
         (hit,) = library.search(text, 10).hits
-        assert hit.matched == (Match("webhook", "webhook"),)
+        assert hit.matched == (Word("webhook", "webhook"),)
         assert hit.score > wrong.score
 
 

@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from template_api.ranking import Document, Hit, Match, Ranking
+from template_api.ranking import Document, Hit, Ranking
+from template_api.records import Word
 from tests.template_api.ranking.indexed import indexed
 
 
@@ -221,8 +222,8 @@ def test_a_text_that_says_nothing_but_the_query_comes_near_the_best_possible_sco
 
 def test_a_hit_says_which_words_it_has(library: Ranking) -> None:
     gateway, station = library.search("gatewy Polling temperature", 10).hits
-    assert gateway.matched == (Match("gatewy", "gateway"), Match("polling", "polling"))
-    assert station.matched == (Match("temperature", "temperature"),)
+    assert gateway.matched == (Word("gatewy", "gateway"), Word("polling", "polling"))
+    assert station.matched == (Word("temperature", "temperature"),)
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "zzzzzzzzzzzz", "\x00", "\ud800"])

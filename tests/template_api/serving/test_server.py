@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.http_server import Limits
-from template_api.serving.server import Server
+from template_api.serving.service import Server
 from template_api.serving.supervisor import listening_socket
 
 StartResponse = Callable[..., object]

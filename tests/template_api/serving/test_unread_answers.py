@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqtt_rest_bridge.http_server import Limits
-from template_api.serving.server import Server
+from template_api.serving.service import Server
 from template_api.serving.supervisor import listening_socket
 from tests.support.waiting import eventually
 
