@@ -58,10 +58,13 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
         hint = did_you_mean(keys[0], known)
         message = f"unknown key {', '.join(keys)}" + (f" ({hint})" if hint else "")
         raise UnusableConfigurationError((keys[0],), message) from error
-    except Exception as error:  # whatever dacite and amqtt raise
-        place = str(getattr(error, "field_path", None) or "listeners").split(".")
+    except dacite.WrongTypeError as error:  # without the value, which may be a password
+        place, kind = str(error.field_path), type(error.value).__name__
+        message = f"wrong value type for {place}: must be {error.field_type}, not {kind}"
+        raise UnusableConfigurationError(tuple(place.split(".")), message) from error
+    except Exception as error:  # whatever amqtt raises
         message = "no listener is named default" if isinstance(error, KeyError) else on_one_line(reason(error), 200)
-        raise UnusableConfigurationError(tuple(place), message) from error
+        raise UnusableConfigurationError(("listeners",), message) from error
     for name, listener in config.listeners.items():
         if listener.type is ListenerType.EXTERNAL or listener.bind is None:
             continue
