@@ -5,13 +5,16 @@ Decision: they speak MQTT 3.1.1, which every broker takes, amqtt among them.
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.model import Publication
@@ -29,6 +32,7 @@ from amqtt_rest_bridge.mqtt.values import (
     parse_url,
 )
 from amqtt_rest_bridge.routing.status import status_topic
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 
 _ACKNOWLEDGED_SECONDS: Final = 10.0
@@ -43,8 +47,38 @@ _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
 }
 
 
+DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"
+BROKER_HELP: Final = f"""\
+Name the user in the URL, and put the password into the environment variable {PASSWORD_VARIABLE}: URLs
+are visible to other users of the machine. With mqtts:// and wss:// the broker's certificate is verified against the
+system's authorities, or those of --ca-file.
+"""
+
+Broker = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="mqtt://, mqtts://, ws:// or wss://[USER[:PASSWORD]@]HOST[:PORT]; "
+        "%XX in user name and password is decoded",
+    ),
+]
+CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities, PEM")]
+CertFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of this client, PEM")]
+KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key, PEM")]
+
+
 class BrokerUnavailableError(BridgeError):
     """The broker cannot be asked; the message says why and holds no credentials."""
+
+
+def broker_address(broker: str, ca_file: str | None, cert_file: str | None, key_file: str | None) -> Address:
+    """Return the broker's address with what is needed to connect; reads the TLS files and the password.
+
+    Raises:
+        ConfigurationError: An option cannot be used; the message holds no password.
+    """
+    password = os.environ.get(PASSWORD_VARIABLE)
+    return parse_address(broker, password, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
 
 def parse_address(

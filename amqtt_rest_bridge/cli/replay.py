@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import (
+from amqtt_rest_bridge.cli import broker_client, read_bytes, several
+from amqtt_rest_bridge.cli.broker_client import (
     BROKER_HELP,
     DEFAULT_BROKER,
     Broker,
@@ -19,8 +20,6 @@ from amqtt_rest_bridge.cli import (
     CertFile,
     KeyFile,
     broker_address,
-    read_bytes,
-    several,
 )
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.language import forms
@@ -71,8 +70,6 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
     """Read the failures, ask, and publish their messages; return the exit status."""
-    from amqtt_rest_bridge.cli import broker_client  # asyncio and ssl, which --help need not wait for
-
     address = broker_address(broker, ca_file, cert_file, key_file)
     try:
         if Path(source).is_file():

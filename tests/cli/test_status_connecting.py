@@ -8,7 +8,7 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, parse_address
-from amqtt_rest_bridge.cli.statuses import snapshot
+from amqtt_rest_bridge.cli.status import snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.support.commands import SERVER_ROUTE, taken_port
 from tests.support.embedded_broker import Host, hosting

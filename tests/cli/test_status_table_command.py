@@ -12,7 +12,7 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, parse_address
-from amqtt_rest_bridge.cli.statuses import Overview, follow, snapshot
+from amqtt_rest_bridge.cli.status import Overview, follow, snapshot
 from tests.cli.test_status_table import status
 from tests.support.commands import SERVER_ROUTE, taken_port
 from tests.support.embedded_broker import Host, configuration, hosting, plain_broker

@@ -13,7 +13,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.cli.broker_client import parse_address
-from amqtt_rest_bridge.cli.statuses import snapshot
+from amqtt_rest_bridge.cli.status import snapshot
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Recorder, recording
