@@ -24,11 +24,9 @@ from amqtt_rest_bridge.placeholders.text import (
     Fixed,
     LoneBackslashError,
     PlaceholderText,
-    Suspect,
     constants,
     dot_segments,
     parse,
-    suspects,
 )
 from amqtt_rest_bridge.placeholders.values import (
     JsonNumber,
@@ -62,7 +60,6 @@ __all__ = [
     "Predicate",
     "RequestValues",
     "ResultValues",
-    "Suspect",
     "Test",
     "Values",
     "constants",
@@ -71,6 +68,5 @@ __all__ = [
     "place_of",
     "predicate",
     "recognise",
-    "suspects",
     "to_json",
 ]
