@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import ClassVar
 
 from amqtt.broker import BrokerContext
 from amqtt.plugins.base import BasePlugin
@@ -24,15 +24,12 @@ from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
-from amqtt_rest_bridge.processes.supervisor import Work
+from amqtt_rest_bridge.processes.supervisor import Times, Work
 from amqtt_rest_bridge.route_set import server_ports
 from amqtt_rest_bridge.settings import Settings, check_settings
 from amqtt_rest_bridge.spool import Spool
 
 log = logging.getLogger(__name__)
-
-_CODE: Final = BridgeCode(main.check_routes, main.run)
-
 
 class RestBridgePlugin(BasePlugin[BrokerContext]):
     """Run REST_API routes beside an amqtt broker.
@@ -46,6 +43,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     """
 
     Config = Settings  # type: ignore[assignment]  # amqtt looks for a dataclass of this name
+    code: ClassVar = BridgeCode(main.check_routes, main.run)
+    times: ClassVar = Times()
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
@@ -58,7 +57,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
                 context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker),
                 self._draining.delivered,
             )
-            parts = assemble(settings, _CODE, publisher, amqtt_broker.loop_of(context), store=spool)
+            parts = assemble(
+                settings, self.code, publisher, amqtt_broker.loop_of(context), store=spool, times=self.times
+            )
             may_publish = partial(amqtt_broker.may_publish, broker)
             tasks: dict[str, Work] = {"publishing": publisher.run}
             lossless = None
@@ -71,7 +72,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self.supervisor = parts.supervisor
             self._incoming = IncomingMessages(broker, self, parts.dispatcher, publisher, lossless)
             self.service = RouteService(
-                settings, _CODE, parts, loaded, sockets, tasks=tasks, on_reload=self._routes_replaced
+                settings, self.code, parts, loaded, sockets, tasks=tasks, on_reload=self._routes_replaced
             )
             self._incoming.use_packet_hook()
             repairs.mend(broker)
@@ -122,7 +123,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 def _open(settings: Settings, opened: contextlib.ExitStack) -> tuple[FirstLoad, ListeningSockets, Spool | None]:
     """Load the routes, bind their ports and open the spool; what is open is closed with `opened`."""
     check_settings(settings)
-    loaded = load_first(settings, _CODE.check_routes)
+    loaded = load_first(settings, main.check_routes)
     sockets = ListeningSockets(settings.server_host)
     opened.callback(sockets.close)
     sockets.open(server_ports(loaded.routes))

@@ -11,7 +11,6 @@ import pytest
 import tests.support.compiled  # noqa: F401  # first, so that nothing is compiled twice
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.ports import free_port
-from tests.support.spawning import Spawning
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,12 +40,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def unused_port() -> int:
     """Return a port that was free a moment ago."""
     return free_port()
-
-
-@pytest.fixture
-def spawning(monkeypatch: pytest.MonkeyPatch) -> Spawning:
-    """Return what starts the bridge processes of this test, soon again after a failure."""
-    return Spawning(monkeypatch)
 
 
 @pytest.fixture(scope="session")

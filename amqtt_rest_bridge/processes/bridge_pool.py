@@ -28,16 +28,15 @@ from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
 from amqtt_rest_bridge.processes.child import Restarts
+from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BACKOFF: Final = Backoff(at_once=True)
 _MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 # A client's message takes some ten iterations from its PUBLISH to the subscriber: it waits for ten slices.
 _SLICE_SECONDS: Final = 0.001
@@ -136,9 +135,11 @@ class BridgePool:
         settings: BridgeSettings,
         server: ServerReports,
         loop: asyncio.AbstractEventLoop,
-        answers: AdminAnswers | None = None,
-        start_seconds: float = 30.0,
+        answers: AdminAnswers | None,
+        start_seconds: float,
+        times: Times,
     ) -> None:
+        self._times = times
         self.restarts = 0
         """How many bridge processes had to be started again."""
         self._count = count
@@ -171,7 +172,7 @@ class BridgePool:
         self._exclusive: set[int] = set()
         self._routes = b""
         self._loop = loop
-        self._pauses = [Restarts(BACKOFF) for _ in range(count)]
+        self._pauses = [Restarts(times.bridges) for _ in range(count)]
         self._sharing = 1  # workers of a group
         self._stopping = False
         self._asked: list[FromAdmin] | None = []  # before `attach`; then None
@@ -360,7 +361,7 @@ class BridgePool:
         self._pauses[index].begin()
         return BridgeProcess(
             index, self._loop, self._spawn, self._settings.workers,
-            self._server, self._became_ready, self._died, self._oversee,
+            self._server, self._became_ready, self._died, self._oversee, self._times.ping,
         )  # fmt: skip
 
     def _became_ready(self, bridge: BridgeProcess) -> None:

@@ -39,7 +39,6 @@ from amqtt_rest_bridge.routing.server_reports import ServerReports
 log = logging.getLogger(__name__)
 
 _BUFFER: Final = 1 << 20  # bytes
-PING_SECONDS: Final = 5.0
 _MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 _PROCESS_SECONDS: Final = 1.0  # for a bridge process to end
 _THREAD_SECONDS: Final = 5.0  # for a bridge in a thread
@@ -67,6 +66,7 @@ class BridgeProcess:
         on_ready: Called when it serves, each time that it has taken new routes.
         on_closed: Called when it has ended.
         on_admin: Called with every other frame, those about the admin port.
+        ping_seconds: How often it is asked whether it lives.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class BridgeProcess:
         on_ready: Callable[["BridgeProcess"], None],
         on_closed: Callable[["BridgeProcess"], None],
         on_admin: Callable[[ToBroker], None],
+        ping_seconds: float,
     ) -> None:
+        self._ping_seconds = ping_seconds
         self.index = index
         self.ready = False
         self.ports: frozenset[int] = frozenset()
@@ -145,7 +147,7 @@ class BridgeProcess:
     def attach(self) -> None:
         """Attach to the loop, which runs."""
         self.link.attach(self._loop)
-        self._loop.call_later(PING_SECONDS, self._ping)
+        self._loop.call_later(self._ping_seconds, self._ping)
 
     def stop(self, grace: float) -> None:
         """Send nothing more of what waits, and tell it to finish within `grace` seconds."""
@@ -178,7 +180,7 @@ class BridgeProcess:
         if self._unanswered < _MOST_UNANSWERED or not self.link.backlog:
             self.link.send(Ping())
         self._unanswered += 1
-        self._loop.call_later(PING_SECONDS, self._ping)
+        self._loop.call_later(self._ping_seconds, self._ping)
 
     def _handle(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""

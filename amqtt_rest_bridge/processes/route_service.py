@@ -20,9 +20,9 @@ from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, spawn_process, thread_spawner
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_routes
-from amqtt_rest_bridge.processes.supervisor import Supervisor, Work
+from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.calls import Store
@@ -37,8 +37,7 @@ from amqtt_rest_bridge.system import return_large_blocks
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS: Final = 5.0  # for running requests at shutdown
-_PUBLISH_SECONDS: Final = 2.0  # ... and at least so much for their results, to reach their subscribers
+_TIMES: Final = Times()
 _NO_TASKS: Final[Mapping[str, Work]] = MappingProxyType({})
 _BACKLOG: Final = 1024  # connections that wait while a bridge process is started again
 
@@ -101,11 +100,13 @@ class BridgeCode:
     """The code of a bridge process, which nothing here imports.
 
     `check_routes` raises `ConfigurationError` for routes that no bridge process could run; it reads TLS files. `run`
-    serves the other end of a socket until that closes, and blocks; for `processes: 0`.
+    serves the other end of a socket until that closes, and blocks; for `processes: 0`. `spawn` starts a process that
+    runs it.
     """
 
     check_routes: Callable[[Iterable[Route], BridgeSettings], None]
     run: Callable[[socket.socket], None]
+    spawn: Spawn = spawn_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class Parts:
     dispatcher: Dispatcher
     schedule: Schedule
     server: ServerReports
+    times: Times
 
 
 def assemble(
@@ -133,6 +135,7 @@ def assemble(
     topic: Callable[[str], str] = status_topic,
     leads: Callable[[], bool] = lambda: True,
     troubles: Callable[[], Iterable[str]] = tuple,
+    times: Times = _TIMES,
 ) -> Parts:
     """Construct the parts that messages pass; nothing is started, but the allocator returns large blocks from now on.
 
@@ -145,9 +148,10 @@ def assemble(
         topic: Returns the status topic of a route.
         leads: Returns whether this process runs the events that have an interval; for the lowest of several workers.
         troubles: Returns why the MQTT side is not ready; nothing when it is.
+        times: What the service waits for.
     """
     processes = max(1, settings.processes)
-    spawn = spawn_process if settings.processes else thread_spawner(code.run)
+    spawn = code.spawn if settings.processes else thread_spawner(code.run)
     statistics: dict[str, RouteStatistics] = {}
     runs = RunIds(unique_keys=store is not None)
     quiet_log = QuietLog(runs)
@@ -157,14 +161,14 @@ def assemble(
     server = ServerReports(outcomes)
     admin = None if records is None else AdminAnswers(records, reporter, statistics, server, store, loop, troubles)
     for_bridges = replace(bridge_settings(settings), runs=runs)
-    pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds)
+    pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds, times)
     return_large_blocks()
     queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
     dispatcher = Dispatcher(
         pool, outcomes, server, settings.workers * processes, store=store, queue=queue, max_message_bytes=largest
     )
-    supervisor, schedule = Supervisor(reporter.report_broken), Schedule(dispatcher.run, leads)
-    return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule, server)
+    supervisor, schedule = Supervisor(reporter.report_broken, times.tasks), Schedule(dispatcher.run, leads)
+    return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule, server, times)
 
 
 class RouteService:
@@ -278,12 +282,12 @@ class RouteService:
 
     async def drain(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + GRACE_SECONDS + _PUBLISH_SECONDS
+        loop, times = asyncio.get_running_loop(), self._parts.times
+        deadline = loop.time() + times.grace + times.publish
         self._sockets.close()
         self._parts.schedule.replace(())
         self._admin.close()
-        left = await self._parts.pool.stop(GRACE_SECONDS)
+        left = await self._parts.pool.stop(times.grace)
         self._parts.quiet_log.flush()
         self._parts.server.unmatched.flush()
         for route, count in self._parts.dispatcher.abandon().items():
@@ -296,7 +300,7 @@ class RouteService:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
             if kept and not self._redelivered:
                 log.info("route %s: %d message(s) stay in the spool for a start with this route", route, kept)
-        undelivered = await self._parts.publisher.settled(max(_PUBLISH_SECONDS, deadline - loop.time()))
+        undelivered = await self._parts.publisher.settled(max(times.publish, deadline - loop.time()))
         if undelivered and self._redelivered:
             log.info("%d message(s) were not acknowledged by the broker when the worker stopped", undelivered)
         elif undelivered:

@@ -10,6 +10,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from types import FrameType
 from typing import Any, Final
@@ -20,11 +22,21 @@ from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
-BACKOFF: Final = Backoff(first=0.1)
 MOST_FAILURES: Final = 8  # in a row; then the bridge is said to be broken
 SHUTDOWN_SECONDS: Final = 10.0  # from a signal; then the process ends at once
 
 Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What a service waits for, in seconds, and when what has ended is started again."""
+
+    grace: float = 5.0  # for running requests at shutdown
+    publish: float = 2.0  # ... and at least so much for their results, to reach their subscribers
+    ping: float = 5.0  # between two questions to a bridge process
+    tasks: Backoff = field(default_factory=partial(Backoff, first=0.1))
+    bridges: Backoff = field(default_factory=partial(Backoff, at_once=True))
 
 
 class Supervisor:
@@ -35,12 +47,12 @@ class Supervisor:
 
     Args:
         tell: Called with a sentence when the bridge breaks, and with None when it has recovered.
-        backoff: When a task that ended is started again; by default `BACKOFF`.
+        backoff: When a task that ended is started again; that of `Times` without.
     """
 
     def __init__(self, tell: Callable[[str | None], None], backoff: Backoff | None = None) -> None:
         self._tell = tell
-        self._backoff = backoff or BACKOFF
+        self._backoff = backoff or Times().tasks
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing: dict[str, str] = {}  # why, by the names of the tasks that keep failing
         self._broken = asyncio.Event()

@@ -287,7 +287,8 @@ def test_a_large_message_of_many_events_leaves_in_a_frame_for_each() -> None:
     async def scenario() -> None:
         rig = Rig()
         rig.use(*(route(name=name) for name in "ABCDE"))
-        process = BridgeProcess(0, asyncio.get_running_loop(), spawn, 4, rig.server, *[lambda _: None] * 3)
+        skip: Callable[[object], None] = lambda _: None  # noqa: E731
+        process = BridgeProcess(0, asyncio.get_running_loop(), spawn, 4, rig.server, skip, skip, skip, 5.0)
         process.attach()
         rig.dispatcher.offer(Message("in/1", b"x" * (FRAME_BYTES + 1), 0.0))
         process.calls.dispatch(rig.bridge.calls)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amqtt_rest_bridge.bridge.server.request import EventRequest
-from amqtt_rest_bridge.processes import route_service
+from amqtt_rest_bridge.processes.supervisor import Times
 from tests.processes.test_caller_feed import ROUTE, ask, bridge_of, status
 from tests.support.embedded_broker import hosting
 from tests.support.http_ports import Raw, get
@@ -31,29 +31,18 @@ process.main()
 """
 
 
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ping often enough for a test."""
-    monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_process.PING_SECONDS", 0.2)
+OFTEN = Times(ping=0.2)
 
 
-@pytest.fixture
-def _spawns_what_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start bridge processes whose port hangs when asked to."""
+def may_hang(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+    """Start a bridge process whose port hangs when asked to."""
+    running = subprocess.Popen([sys.executable, "-c", HANGING, str(sock.fileno()), "20"], pass_fds=[sock.fileno()])
+    sock.close()
 
-    def spawn(sock: socket.socket) -> tuple[int, Callable[[], None]]:
-        seconds = next(pings)
-        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_process.PING_SECONDS", seconds)
-        running = subprocess.Popen([sys.executable, "-c", HANGING, str(sock.fileno()), "20"], pass_fds=[sock.fileno()])
-        sock.close()
+    def end() -> None:
+        running.wait()
 
-        def end() -> None:
-            running.wait()
-
-        return running.pid, end
-
-    pings = iter([0.4, *[5.0] * 9])  # the next process may take its time to start
-    monkeypatch.setattr(route_service, "spawn_process", spawn)
+    return running.pid, end
 
 
 @pytest.fixture
@@ -71,9 +60,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     opened.set()
 
 
-@pytest.mark.usefixtures("_spawns_what_may_hang")
 def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
-    with hosting(ROUTE, processes=1) as host:
+    times = Times(ping=0.8)  # the next process may take its time to start
+    with hosting(ROUTE, processes=1, times=times, spawn=may_hang) as host:
         host.client().publish("seen/1", b"1")
         eventually(lambda: ask(host, "GET", "/one")[2] == b"1", "not seen")
         pid, port = bridge_of(host).pid, host.http_port
@@ -89,7 +78,7 @@ def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: p
 def test_a_hanging_port_in_the_broker_process_is_in_the_log_and_the_status(
     gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with hosting(ROUTE, processes=0) as host:
+    with hosting(ROUTE, processes=0, times=OFTEN) as host:
         assert bridge_of(host).pid == os.getpid()
         with Raw(host.http_port) as raw:
             raw.send(get("/one?hang"))
@@ -104,12 +93,12 @@ def test_a_hanging_port_in_the_broker_process_is_in_the_log_and_the_status(
 def test_a_port_that_only_waits_for_replies_is_not_taken_for_one_that_hangs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with hosting(ROUTE, processes=1) as host:
+    with hosting(ROUTE, processes=1, times=OFTEN) as host:
         client, pid = host.client("ask/#"), bridge_of(host).pid
         with Raw(host.http_port) as raw:
             raw.send(b"POST /ask HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
             topic = client.message()[0]
-            threading.Event().wait(9 * 0.2)  # for more pings than a process that hangs leaves unanswered
+            threading.Event().wait(9 * OFTEN.ping)  # for more pings than a process that hangs leaves unanswered
             client.publish(topic.replace("ask", "answer"), b"reply")
             assert raw.answer().body == b"reply"
         assert bridge_of(host).pid == pid

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.routing.route_table import Watching
 from tests.processes.reloading import Reloading, server_route
 from tests.support.clock import Clock
@@ -129,11 +130,10 @@ def test_callers_that_wait_for_their_turn_get_it_after_a_reload_too(
 
 
 def test_a_broker_that_stops_ends_callers_of_a_port_that_is_gone_too(
-    tmp_path: Path, pool: concurrent.futures.Executor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pool: concurrent.futures.Executor
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.processes.route_service.GRACE_SECONDS", 0.6)
     (tmp_path / "a.lot").write_text(asking_route(seconds=3600))
-    running = Reloading(tmp_path)
+    running = Reloading(tmp_path, times=Times(grace=0.6))
     client = running.host.client("questions/#")
     waiting = pool.submit(ask, running.host.http_port)
     question(client)

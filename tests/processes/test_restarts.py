@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.commands import accepts
 from tests.support.embedded_broker import Host, hosting
 from tests.support.gate import Gate
@@ -67,9 +68,10 @@ def test_a_bridge_process_that_dies_while_calls_wait_for_their_next_try_leaves_n
 
 
 def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route(
-    target: Recorder, spawning: Spawning
+    target: Recorder,
 ) -> None:
-    with hosting(route(target), processes=1) as host:
+    spawning = Spawning()
+    with hosting(route(target), processes=1, **spawning.options) as host:
         client = host.client("out", "other")
         with spawning.failing():
             kill(host)
@@ -82,11 +84,12 @@ def test_messages_that_come_while_no_bridge_runs_outlive_a_reload_of_their_route
 
 
 def test_ordered_messages_do_not_overtake_each_other_while_one_of_two_processes_is_away(
-    target: Recorder, spawning: Spawning
+    target: Recorder,
 ) -> None:
+    spawning = Spawning()
     gate = Gate()
     target.answer = gate.before(echo)
-    with hosting(route(target, 'WITH ORDERED "true"', "WITH RETRIES '0'"), processes=2) as host:
+    with hosting(route(target, 'WITH ORDERED "true"', "WITH RETRIES '0'"), processes=2, **spawning.options) as host:
         client = host.client("out")
         client.publish("in/1", b"lost")
         assert gate.entered.get(timeout=SECONDS).body == b"lost"
@@ -117,9 +120,10 @@ def test_signals_to_the_whole_group_do_not_end_a_bridge_process(target: Recorder
 
 
 def test_a_bridge_process_that_cannot_be_started_again_is_tried_until_it_can(
-    target: Recorder, caplog: pytest.LogCaptureFixture, spawning: Spawning
+    target: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with hosting(route(target), processes=1) as host:
+    spawning = Spawning()
+    with hosting(route(target), processes=1, **spawning.options) as host:
         client = host.client("out")
         with spawning.failing():
             kill(host)
@@ -192,14 +196,13 @@ def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
 
 
 def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grace(
-    target: Recorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    target: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.processes.route_service.GRACE_SECONDS", 0.1)
     gate = Gate()
     gate.patience = None
     target.answer = gate.before(echo)
     try:
-        with hosting(route(target), processes=1) as host:
+        with hosting(route(target), processes=1, times=Times(grace=0.1)) as host:
             host.client().publish("in/1", b"1")
             gate.entered.get(timeout=SECONDS)
         assert "route R: 1 message(s) had not been answered" in caplog.text
@@ -208,12 +211,13 @@ def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grac
 
 
 def test_what_a_dead_process_held_is_dispatched_to_the_next_one_in_order_and_in_parts(
-    target: Recorder, tmp_path: Path, spawning: Spawning
+    target: Recorder, tmp_path: Path
 ) -> None:
+    spawning = Spawning()
     gate = Gate()
     target.answer = gate.before(echo)
     lossless = route(target, 'WITH ORDERED "true"') + '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n'
-    with hosting(lossless, processes=1, spool=str(tmp_path / "spool.db")) as host:
+    with hosting(lossless, processes=1, spool=str(tmp_path / "spool.db"), **spawning.options) as host:
         client = host.client("out")
         filler = b"x" * 20_000
         bodies = [b"%d " % number + filler for number in range(60)]

@@ -15,7 +15,7 @@ from amqtt_rest_bridge.broker.messages import Publisher
 from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.processes.reload import Reloader
-from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor
+from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor, Times
 from amqtt_rest_bridge.routing.status import StatusReporter
 from amqtt_rest_bridge.times import Backoff
 from tests.support.commands import Workplace
@@ -161,12 +161,11 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatc
         raise RuntimeError("the disk is gone")
 
     monkeypatch.setattr(Reloader, "run", fails)
-    monkeypatch.setattr("amqtt_rest_bridge.processes.supervisor.BACKOFF", Backoff(0.0001))
     routes = """DEFINE ROUTE R WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
     """
-    with hosting(routes, status_seconds=0.05) as host:
+    with hosting(routes, status_seconds=0.05, times=Times(tasks=Backoff(0.0001))) as host:
         client = host.client("$SYS/broker/routes/R/status")
         status = json.loads(client.message()[1])
         while status["health"] != "Red":
@@ -181,16 +180,17 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
     place = Workplace(tmp_path)
     place.add_plugin("""
     from amqtt_rest_bridge.broker.messages import Publisher
-    from amqtt_rest_bridge.processes import supervisor as tasks
+    from amqtt_rest_bridge.plugin import RestBridgePlugin
+    from amqtt_rest_bridge.processes.supervisor import Times
     from amqtt_rest_bridge.times import Backoff
 
     async def fails(publisher):
         raise RuntimeError("no more paper")
 
-    tasks.BACKOFF, Publisher.run = Backoff(0.001), fails
+    RestBridgePlugin.times = Times(grace=0.1, publish=0.1, tasks=Backoff(0.001))
+    Publisher.run = fails
 """)
-    owner = "amqtt_rest_bridge.processes.route_service"
-    with place.serving(constants={f"{owner}.GRACE_SECONDS": 0.1, f"{owner}._PUBLISH_SECONDS": 0.1}) as running:
+    with place.serving() as running:
         assert running.end() == 1
     assert running.lines[-1] == (
         "rest-bridge: error: the bridge is broken: its task publishing failed 8 times in a row, "

@@ -79,12 +79,12 @@ def test_a_certificate_that_is_gone_at_a_restart_costs_its_ports_alone_until_it_
 
 
 def test_a_bridge_process_that_starts_with_the_certificate_serves_what_the_one_before_could_not(
-    tmp_path: Path, spawning: Spawning
+    tmp_path: Path,
 ) -> None:
     path, away = tmp_path / "server.pem", tmp_path / "away.pem"
     path.write_bytes((CERTIFICATES / "server.pem").read_bytes())
     files: dict[str, Any] = {"server_certfile": str(path), "server_keyfile": str(path)}
-    with hosting(SERVER, processes=1, **files) as host:
+    with hosting(SERVER, processes=1, **files, **Spawning().options) as host:
         path.rename(away)
         kill(host)
         eventually(lambda: status(host, "Hooks")["health"] == "Red", "not told")

@@ -14,6 +14,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,8 @@ from amqtt.client import MQTTClient
 
 from amqtt_rest_bridge.broker.repairs import subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn
+from amqtt_rest_bridge.processes.supervisor import Times
 
 T = TypeVar("T")
 
@@ -163,12 +165,24 @@ async def _end_tasks(clients: Iterable[Client]) -> None:
         await asyncio.sleep(0)
 
 
-def configuration(routes: Path | str, plugins: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Return a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`)."""
+def configuration(
+    routes: Path | str, plugins: dict[str, Any] | None = None, *,
+    times: Times | None = None, spawn: Spawn | None = None, **settings: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`).
+
+    `times` and `spawn` are those of the next broker that is started with it.
+    """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
+    plugin = PLUGIN
+    if times is not None or spawn is not None:
+        code = replace(RestBridgePlugin.code, spawn=spawn or RestBridgePlugin.code.spawn)
+        members = {"code": code, "times": times or Times()}
+        globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
+        plugin = f"{__name__}.Handed"
     return {
         "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}},
-        "plugins": ANONYMOUS | (plugins or {}) | {PLUGIN: bridge},
+        "plugins": ANONYMOUS | (plugins or {}) | {plugin: bridge},
     }
 
 
@@ -185,7 +199,7 @@ def plain_broker() -> Iterator[Host]:
 
 @contextlib.contextmanager
 def hosting(routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> Iterator[Host]:
-    """Run a broker with the given route texts until the block ends."""
+    """Run a broker with the given route texts until the block ends; the settings are those of `configuration`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "routes.lot")
         path.write_text(routes)

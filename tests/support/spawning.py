@@ -3,24 +3,22 @@
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import pytest
-
-from amqtt_rest_bridge.processes import route_service
 from amqtt_rest_bridge.processes.bridge_process import spawn_process
+from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.times import Backoff
 
 _RETRY_SECONDS = 0.02
 
 
 class Spawning:
-    """Starts the bridge processes of brokers that are made after it; a failed start is tried again soon."""
+    """Starts the bridge processes of a broker that is handed its `options`; a failed start is tried again soon."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self._fails = False
-        monkeypatch.setattr(route_service, "spawn_process", self._spawn)
-        backoff = Backoff(_RETRY_SECONDS, _RETRY_SECONDS, at_once=True)
-        monkeypatch.setattr("amqtt_rest_bridge.processes.bridge_pool.BACKOFF", backoff)
+        times = Times(bridges=Backoff(_RETRY_SECONDS, _RETRY_SECONDS, at_once=True))
+        self.options: dict[str, Any] = {"times": times, "spawn": self._spawn}
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:

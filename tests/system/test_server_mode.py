@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from amqtt_rest_bridge.processes import route_service
+from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.waiting import eventually
@@ -197,10 +197,10 @@ def test_a_server_event_may_trigger_a_client_event_of_another_route() -> None:
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
 def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_reply(
-    processes: int, monkeypatch: pytest.MonkeyPatch
+    processes: int,
 ) -> None:
-    monkeypatch.setattr(route_service, "GRACE_SECONDS", 1.0)
-    with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
+    times = Times(grace=1.0)
+    with hosting(ROUTE, processes=processes, times=times) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
         client, port = host.client("ask/#"), host.http_port
         waiting = pool.submit(call, host, "POST", "/ask/me", b"?")
         client.message()
