@@ -3,9 +3,10 @@
 import inspect
 import logging
 import os
+import ssl
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,8 +15,16 @@ import typer
 from amqtt_rest_bridge.cli.serve.command import in_one_line, report_failure
 from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
+from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
 from amqtt_rest_bridge.processes.supervisor import Signals
-from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, WorkerSettings, row_of, variable_of
+from amqtt_rest_bridge.settings import (
+    PASSWORD_VARIABLE,
+    SettingFault,
+    WorkerSettings,
+    check_settings,
+    row_of,
+    variable_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +59,7 @@ examples:
 """
 
 
+_TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 _ROWS: Final = [one for one in fields(WorkerSettings) if row_of(one).no_worker is None]
 
 
@@ -112,7 +122,6 @@ class _Read:
 def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli.serve import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
-    from amqtt_rest_bridge.worker.address import address_faults
 
     variables = [PASSWORD_VARIABLE, *map(variable_of, _ROWS)]
     for name in os.environ:
@@ -131,12 +140,14 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
         return tuple(name for name in names if name in read.values and name not in options)[:1]
 
     def hint(names: tuple[str, ...]) -> str | None:
-        given = [one for one in _ROWS if one.name in names and one.name in options]
-        option = "" if not given or row_of(given[0]).is_secret else f"--{given[0].name.replace('_', '-')} or "
-        return f"it is set by {option}{variable_of(given[0])}" if given else None
+        for one in _ROWS:
+            if one.name in names and one.name in options:
+                option = "" if row_of(one).is_secret else f"--{one.name.replace('_', '-')} or "
+                return f"it is set by {option}{variable_of(one)}"
+        return None
 
     invalid = frozenset(str(one.key) for one in misfits)
-    found = [] if settings is None else [*settings.setting_faults(), *address_faults(settings)]
+    found = [] if settings is None else [*settings.setting_faults(), *_address_faults(settings)]
     faults += [read.fault(keys(names), message, hint(names)) for names, message in found if invalid.isdisjoint(names)]
     return _Read(settings, faults, invalid, lambda names: read.place(keys(names)))
 
@@ -157,7 +168,6 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     from amqtt_rest_bridge.bridge import main
     from amqtt_rest_bridge.processes.route_service import BridgeCode
     from amqtt_rest_bridge.worker import service
-    from amqtt_rest_bridge.worker.address import broker_address
 
     read = _read(path, options)
     if read.faults:
@@ -165,3 +175,51 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     address = broker_address(read.settings)
     service.run(read.settings, address, BridgeCode(main.check_routes, main.run), signals, logs.stop_holding)
     return 0
+
+
+def _address_faults(settings: WorkerSettings) -> Iterator[SettingFault]:
+    """Return what is wrong with the address, the password and the certificates; reads them."""
+    for names, read in ((("broker",), _url), (("password_secret",), _password), (_TLS_FILES, _tls)):
+        try:
+            read(settings)
+        except ConfigurationError as error:
+            yield names, str(error)
+
+
+def broker_address(settings: WorkerSettings) -> Address:
+    """Check the settings and return the broker's address; reads certificates and the password.
+
+    Raises:
+        ConfigurationError: The first setting that cannot be used; the message holds no password.
+    """
+    check_settings(settings)
+    return replace(_url(settings), password=_password(settings), tls=_tls(settings))
+
+
+def _url(settings: WorkerSettings) -> Address:
+    url = parse_url(settings.broker)
+    if url is None or url.path is not None:  # a WebSocket
+        raise ConfigurationError("the setting broker must be mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS")
+    if url.password is not None:
+        raise ConfigurationError(
+            f"the setting broker holds a password: put it into the environment variable {PASSWORD_VARIABLE}, "
+            "or name a file of secrets_dir in password_secret"
+        )
+    return url
+
+
+def _password(settings: WorkerSettings) -> str | None:
+    if settings.password_secret is None:
+        return os.environ.get(PASSWORD_VARIABLE)
+    path = Path(settings.secrets_dir) / settings.password_secret
+    if "/" in settings.password_secret:
+        raise ConfigurationError("the setting password_secret must be the name of a file in secrets_dir, without /")
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the setting password_secret, {path}: {error}") from error
+
+
+def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:
+    files = {name: getattr(settings, name) for name in _TLS_FILES}
+    return load_tls(settings.broker.lower().startswith("mqtts:"), files, "broker: mqtts://...")

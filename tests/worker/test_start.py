@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.cli.worker import broker_address
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.settings import WorkerSettings
-from amqtt_rest_bridge.worker.address import broker_address
 from tests.support import forked
 from tests.support.commands import taken_port
 from tests.support.embedded_broker import plain_broker
