@@ -97,7 +97,10 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
         return catalogue.TIMEOUT_ANSWERING.error(message, unsent=not wire.sent)
     # http.client's own bounds: a line of 64 KiB, and 100 headers, for which it has no error of their own.
     if isinstance(error, HeadTooLargeError | ContentTooLargeError | LineTooLong) or type(error) is HTTPException:
-        return _too_large(where, phase, limit)
+        if phase is Phase.BODY:
+            return catalogue.RESPONSE_BODY_TOO_LARGE.error(f"the response of {where} is larger than {limit} bytes")
+        message = f"the response of {where} has more than 100 headers, or more than {LONGEST_HEAD} bytes of them"
+        return catalogue.RESPONSE_HEAD_TOO_LARGE.error(message)
     closed = isinstance(error, RemoteDisconnected | IncompleteRead | ssl.SSLEOFError | ssl.SSLZeroReturnError)
     if isinstance(error, ssl.SSLError) and not closed:
         return tls_failed(where, error, handshake=False)
@@ -107,13 +110,6 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
     row = catalogue.PLAIN_CONNECTION_ENDED if may_want_tls else catalogue.CONNECTION_ENDED
     message = f"{where} {'closed' if closed else 'broke off'} the connection while {phase}"
     return row.error(message, unsent=not wire.sent)
-
-
-def _too_large(where: str, phase: Phase, limit: int) -> CallError:
-    if phase is not Phase.BODY:
-        message = f"the response of {where} has more than 100 headers, or more than {LONGEST_HEAD} bytes of them"
-        return catalogue.RESPONSE_HEAD_TOO_LARGE.error(message)
-    return catalogue.RESPONSE_BODY_TOO_LARGE.error(f"the response of {where} is larger than {limit} bytes")
 
 
 def _malformed(where: str, error: Exception, phase: Phase) -> CallError:

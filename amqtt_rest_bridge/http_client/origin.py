@@ -120,13 +120,16 @@ def find_proxy(target: Origin, environment: Mapping[str, str]) -> Proxy | None:
         return None
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
-        proxy = Proxy(origin_of(parts), _credentials(parts.username, parts.password))
+        proxy, authorization = origin_of(parts), None
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = "Basic " + b64encode(pair.encode()).decode()
     except ValueError:
         # The variable's value stays out of the message, and the cause out of its log: it may hold a password.
         raise ConfigurationError(f"{name} is not the address of a proxy") from None
-    if proxy.origin.scheme != "http":
+    if proxy.scheme != "http":
         raise ConfigurationError(f"{name} must begin with http://, also for https:// targets; no other kind is known")
-    return proxy
+    return Proxy(proxy, authorization)
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -135,13 +138,6 @@ def _variable(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
         if value:
             return spelling, value
     return name.upper(), ""
-
-
-def _credentials(username: str | None, password: str | None) -> str | None:
-    if username is None:
-        return None
-    pair = f"{unquote(username)}:{unquote(password or '')}"
-    return "Basic " + b64encode(pair.encode()).decode()
 
 
 def _is_loopback(host: str) -> bool:

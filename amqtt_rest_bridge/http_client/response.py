@@ -86,7 +86,10 @@ class FinalResponse(HTTPResponse):
             lengths = set(self._all("content-length"))
             if len(lengths) > 1:
                 raise MalformedResponseError("it has two different Content-Lengths")
-            self.length = _content_length(lengths.pop())
+            text = lengths.pop()
+            if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER):
+                raise MalformedResponseError("its Content-Length is not a number")
+            self.length = int(text)
 
     def _end_is_uncertain(self) -> bool:
         """Return whether more may come, a body that should not be there and would be taken for the next response."""
@@ -132,12 +135,6 @@ def _fields(file: IO[bytes]) -> Iterator[tuple[str, str]]:
             raise MalformedResponseError("one of its header lines has no name that HTTP allows")
     if name:
         yield name, _text(value)
-
-
-def _content_length(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER):
-        raise MalformedResponseError("its Content-Length is not a number")
-    return int(text)
 
 
 def read_body(response: FinalResponse, limit: int) -> bytes:

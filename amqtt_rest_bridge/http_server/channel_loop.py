@@ -96,9 +96,12 @@ class ChannelLoop(dict[int, Any]):
         select, ready = self._selector.select, self._ready
         while self._running:
             self.waits = True  # before it looks for work: what comes later wakes it
-            events_by_key = select(0 if ready else self._pause(tick_seconds))
+            pause = 0.0 if ready else tick_seconds
+            if self._timers:
+                pause = min(pause, max(0.0, self._timers[0][0] - time.monotonic()))
+            happened = select(pause)
             self.waits = False
-            for key, events in events_by_key:
+            for key, events in happened:
                 channel = key.data
                 if channel is self.get(key.fd):  # not closed by what happened since
                     self._serve(channel, events)
@@ -138,11 +141,6 @@ class ChannelLoop(dict[int, Any]):
     def close(self) -> None:
         """Close the loop's own descriptor, after `run` has ended."""
         self._selector.close()
-
-    def _pause(self, tick_seconds: float) -> float:
-        if not self._timers:
-            return tick_seconds
-        return min(tick_seconds, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_due(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:

@@ -174,7 +174,8 @@ class Indexer:
         if self._library not in {None, library}:
             self.ranking = self._library = None  # another library has taken its place, with other templates
             self.edition += 1
-        state = _state(index)
+        text = None if index is None else index.ranking.state
+        state = None if text is None else State(*json.loads(text))
         if index is not None and state is not None and state.library == library:
             self._adopt(index, library)
             if writes and state.version < version:
@@ -258,9 +259,3 @@ class Indexer:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 yield connection
-
-
-def _state(index: SearchIndex | None) -> State | None:
-    """Return the state that an index was committed with."""
-    text = None if index is None else index.ranking.state
-    return None if text is None else State(*json.loads(text))

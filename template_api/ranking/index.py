@@ -92,7 +92,9 @@ class KeptIndex:
         self._index, self._name = None, ""
         try:
             if name:
-                self._index = _opened(self._folder / name)
+                with _translated(self._folder):
+                    (self._folder / name / _LIST).stat()  # else an empty one would be made
+                self._index = SearchIndex(self._folder / name)
         except DamagedIndexError as exc:
             cause = exc.__cause__
             if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | NotADirectoryError):
@@ -152,12 +154,6 @@ class KeptIndex:
             if path.name not in {"lock", "current", name}:
                 with suppress(OSError):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _opened(folder: Path) -> "SearchIndex":
-    with _translated(folder):
-        (folder / _LIST).stat()  # else an empty one would be made
-    return SearchIndex(folder)
 
 
 class SearchIndex:

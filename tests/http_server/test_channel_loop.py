@@ -2,11 +2,15 @@
 
 import gc
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from amqtt_rest_bridge.http_server import Limits, Request, Response
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
+from amqtt_rest_bridge.http_server.server import HttpPort
 
 
 class Fake:
@@ -159,3 +163,33 @@ def test_closed_descriptors_are_forgotten(ready: list[socket.socket]) -> None:
     loop.refresh(None)
     assert len(loop) == 0
     loop.close()
+
+
+def test_no_work_of_another_thread_is_left_until_the_next_tick() -> None:
+    """Threads wake the loop only where it waits; one wake that is lost would last an hour here."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = HttpPort(listening.dup(), Silent(), None, 1000, None, Limits(), None)
+        loop = threading.Thread(target=lambda: port.loop.run(lambda: None, 3600.0), daemon=True)
+        loop.start()
+
+        def ask() -> bool:
+            for _ in range(500):
+                done = threading.Event()
+                port.do(done.set)
+                if not done.wait(30):
+                    return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(each.result() for each in [pool.submit(ask) for _ in range(4)])
+        port.do(port.loop.stop)
+        loop.join(30)
+        assert not loop.is_alive()
+        port.dispose()
+
+
+class Silent:
+    """An application that is never asked."""
+
+    def answer(self, request: Request, wake: Callable[[], None]) -> Response:
+        raise AssertionError("nothing is asked")
