@@ -30,7 +30,7 @@ from amqtt_rest_bridge.model import (
     Run,
     RunIds,
 )
-from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+from amqtt_rest_bridge.placeholders import MessageValues
 
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -175,8 +175,9 @@ class PreparedEvent:
         self.masker = masker_of(route)
         self.stages = tuple(stages)
         self._runs = runs
+        named = [name for text in (event.destination_topic, event.payload) if text is not None for name in text.names]
         self.forgets_payload = not event.failure_payload and not any(
-            map(_needs_payload, (event.destination_topic, event.payload))
+            name.startswith(("payload", "value")) for name in named
         )
         self._requests = RequestBuilder(route, event, max_body_bytes=max_body_bytes)
         self._result = result_of(event)
@@ -302,11 +303,6 @@ def result_of(event: ClientEvent) -> Result:
         return Publication(destination, _payload(event, response), event.retain)
 
     return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
-
-
-def _needs_payload(text: PlaceholderText | None) -> bool:
-    """Return whether a text of the result is filled with the payload of the message."""
-    return text is not None and any(name.startswith(("payload", "value")) for name in text.names)
 
 
 def _payload(event: ClientEvent, response: HttpResponse) -> bytes:

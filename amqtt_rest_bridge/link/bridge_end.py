@@ -109,7 +109,10 @@ class BridgeEnd:
 
     def send(self, *frames: ToBroker) -> None:
         """Send frames now; blocks while the broker is behind. A closed link is ignored: `receive` reports it."""
-        data = b"".join([part for frame in frames for part in encode_parts(frame)])
+        parts: list[bytes] = []
+        for frame in frames:
+            parts += encode_parts(frame)
+        data = b"".join(parts)
         with self._send_lock:
             try:
                 self._sock.sendall(data)

@@ -241,7 +241,11 @@ class ReadAhead:
             key = call.line = listening.event.name, call.message.topic
             line = flow.lines.get(key)
             if line is not None:
-                return self._enter_behind(line, call)
+                if line.head.place is CallPlace.HELD or line.held or not self._has_room_behind(call):
+                    line.held.append(call)
+                    return False
+                self._put_behind(line, call)
+                return True
             flow.lines[key] = _Line(call)
         if not flow.held and self._place(flow, call):
             return True
@@ -344,13 +348,6 @@ class ReadAhead:
         self._pump(flow)
 
     # ORDERED events.
-
-    def _enter_behind(self, line: _Line, call: Call) -> bool:
-        if line.head.place is CallPlace.HELD or line.held or not self._has_room_behind(call):
-            line.held.append(call)
-            return False
-        self._put_behind(line, call)
-        return True
 
     def _has_room_behind(self, call: Call) -> bool:
         size = _size(call)

@@ -163,7 +163,8 @@ class WorkerPool(Generic[T]):
         """Queue items; return whether no thread is at work, so that the caller has to `wake` one or to `work`."""
         now = self._clock.monotonic()
         with self._lock:
-            self._queue.extend([(now, item) for item in items])
+            for item in items:
+                self._queue.append((now, item))
             asleep = not self._running
             # A lone item begins at once, so it is not watched: the timers' thread would wake twice, and take the
             # interpreter lock from the one that builds the request (100 us of CPU time at 200 messages/s).

@@ -163,7 +163,9 @@ class _Endpoint:
             self._admit(request)
             answer = self._respond(request)
         except WrongCredentialError as failure:
-            return self._refuse_guess(request, failure)
+            request.http = replace(request.http, body=b"")  # not held while the answer waits
+            refusal = partial(self.failed, request, failure.with_traceback(None))  # whose frames hold it too
+            return self._guesses.refuse(request.http.remote, self._port, refusal)
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
         return self.done(request, answer) if isinstance(answer, Response) else _PendingAnswer(self, request, answer)
@@ -175,11 +177,6 @@ class _Endpoint:
             self._credentials.check(request.headers)
         if request.http.refusal is not None:
             raise RefusedError(request.http.refusal)
-
-    def _refuse_guess(self, request: EventRequest, failure: WrongCredentialError) -> Response | Pending:
-        request.http = replace(request.http, body=b"")  # not held while the answer waits
-        answer = partial(self.failed, request, failure.with_traceback(None))  # whose frames hold it too
-        return self._guesses.refuse(request.http.remote, self._port, answer)
 
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
