@@ -311,38 +311,35 @@ def is_sound(
         invalid: The names of settings whose values have faults and were left out; what follows from them is not
             checked.
     """
-    wrong = [fault for fault in _file_faults(settings) if invalid.isdisjoint(fault[0])]
-    for names, message in wrong:
-        log.error("%s: error: %s", place(names), message)
-    are_loadable = bool(settings.routes) and invalid.isdisjoint(_ROUTES_NEED)
-    return not wrong if not are_loadable else _routes_are_sound(settings, place) and not wrong
-
-
-def _routes_are_sound(settings: Settings, place: Callable[[tuple[str, ...]], str]) -> bool:
-    sizes = ("max_body_bytes", "max_response_bytes")
-    unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
-    settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
-    try:
-        texts = sources.read(settings.route_paths)
-        loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
-        unusable = [
-            f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
-            for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)
-        ]
-    except ConfigurationError as error:
-        unusable = [f"{place(('routes',))}: error: {error}"]
-    except RouteFilesError:  # each has been logged
-        return False
-    for line in unusable:
-        log.error("%s", line)
-    return not unusable
-
-
-def _file_faults(settings: Settings) -> Iterator[SettingFault]:
+    faults: list[SettingFault] = []
     if settings.server_certfile is not None and settings.server_keyfile is not None:
         try:
             TlsFiles(settings.server_certfile, settings.server_keyfile).load()
         except ConfigurationError as error:
-            yield ("server_certfile", "server_keyfile"), str(error)
+            faults.append((("server_certfile", "server_keyfile"), str(error)))
     if settings.spool is not None and not Path(settings.spool).absolute().parent.is_dir():
-        yield ("spool",), f"the folder of the setting spool does not exist: {settings.spool}"
+        faults.append((("spool",), f"the folder of the setting spool does not exist: {settings.spool}"))
+    lines = [f"{place(names)}: error: {message}" for names, message in faults if invalid.isdisjoint(names)]
+    loaded = True
+    if settings.routes and invalid.isdisjoint(_ROUTES_NEED):
+        try:
+            lines += _unusable_routes(settings)
+        except ConfigurationError as error:
+            lines.append(f"{place(('routes',))}: error: {error}")
+        except RouteFilesError:  # each has been logged
+            loaded = False
+    for line in lines:
+        log.error("%s", line)
+    return loaded and not lines
+
+
+def _unusable_routes(settings: Settings) -> list[str]:
+    """Return what is wrong with the routes besides the faults of their files, which are logged and raised."""
+    sizes = ("max_body_bytes", "max_response_bytes")
+    unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
+    settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
+    loaded = loader.load(sources.read(settings.route_paths), Environment(os.environ, Path(settings.secrets_dir)))
+    return [
+        f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
+        for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)
+    ]
