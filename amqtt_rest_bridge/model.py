@@ -253,26 +253,6 @@ class RunIds:
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeSettings:
-    """The part of a configuration that a bridge process needs; sizes are bytes.
-
-    `recorded` is whether calls and requests are recorded, for an admin port. `confirms`: requests of
-    server mode are answered once the broker has acknowledged what they publish. `runs` makes the ids of calls.
-    """
-
-    workers: int = 64
-    max_body_bytes: int = 262_144
-    max_response_bytes: int = 262_144
-    server_certfile: str | None = None
-    server_keyfile: str | None = None
-    access_log: str | None = None
-    recorded: bool = False
-    admin_token: str | None = field(default=None, repr=False)
-    confirms: bool = False
-    runs: RunIds = field(default_factory=RunIds)
-
-
-@dataclass(frozen=True, slots=True)
 class NumberedRoute:
     """A route with the number that each of its client events has on the link; a number is never used again."""
 

@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.model import BridgeSettings, OverloadPolicy, Route
+from amqtt_rest_bridge.model import OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
@@ -260,6 +260,26 @@ class WorkerSettings(Settings):
                     route, f"event {event.name} of route {route.name}: with workers a REPLY_TOPIC needs {{request_id}}",
                     "add a level {request_id}: every worker of the group receives all replies",
                 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSettings:
+    """The part of a configuration that a bridge process needs; sizes are bytes.
+
+    `recorded` is whether calls and requests are recorded, for an admin port. `confirms`: requests of
+    server mode are answered once the broker has acknowledged what they publish. `runs` makes the ids of calls.
+    """
+
+    workers: int = Settings.workers
+    max_body_bytes: int = int(Settings.max_body_bytes)
+    max_response_bytes: int = int(Settings.max_response_bytes)
+    server_certfile: str | None = None
+    server_keyfile: str | None = None
+    access_log: str | None = None
+    recorded: bool = False
+    admin_token: str | None = field(default=None, repr=False)
+    confirms: bool = False
+    runs: RunIds = field(default_factory=RunIds)
 
 
 def check_settings(settings: Settings) -> None:

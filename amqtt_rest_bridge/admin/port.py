@@ -27,8 +27,9 @@ from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.guesses import MOST_WAITING, Guesses
 from amqtt_rest_bridge.http_server.refusals import refuse
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, NumbersPart
-from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter
 

@@ -49,9 +49,10 @@ from amqtt_rest_bridge.link.frames import (
     ToBridge,
     UseRoutes,
 )
-from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, RestApiConfig, Route
+from amqtt_rest_bridge.model import NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
+from amqtt_rest_bridge.settings import BridgeSettings
 
 if TYPE_CHECKING:  # imported only where there is an admin port
     from amqtt_rest_bridge.admin.port import AdminServer

@@ -26,8 +26,9 @@ from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.link.admin_frames import FromAdmin
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
-from amqtt_rest_bridge.model import BridgeSettings, RestApiConfig, Route
+from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.system import return_large_blocks
 
 if TYPE_CHECKING:

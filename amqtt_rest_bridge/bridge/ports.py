@@ -20,8 +20,9 @@ from typing import Final, Protocol
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.frames import Pong, Stalled, StalledPort, Unserved
-from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.route_set import longest_request
+from amqtt_rest_bridge.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import Final, Generic, TypeVar
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
-from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute
+from amqtt_rest_bridge.model import NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
@@ -32,6 +32,7 @@ from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.route_set import exclusive_ports
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call, CallPlace
 from amqtt_rest_bridge.routing.server_reports import ServerReports
+from amqtt_rest_bridge.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
 

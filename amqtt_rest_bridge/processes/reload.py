@@ -20,10 +20,10 @@ from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
-from amqtt_rest_bridge.model import BridgeSettings, Route
+from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.routing.status import ReloadFailure
-from amqtt_rest_bridge.settings import Settings, bridge_settings
+from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.model import BridgeSettings, NumberedRoute, Route, RunIds
+from amqtt_rest_bridge.model import NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn, spawn_process, thread_spawner
@@ -32,7 +32,7 @@ from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, status_topic
-from amqtt_rest_bridge.settings import Settings, bridge_settings
+from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.system import return_large_blocks
 
 log = logging.getLogger(__name__)

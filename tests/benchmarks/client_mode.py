@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from amqtt_rest_bridge.model import BridgeSettings
+from amqtt_rest_bridge.settings import BridgeSettings
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.ports import free_port

@@ -25,7 +25,6 @@ from amqtt_rest_bridge.link.frames import (
     UseRoutes,
 )
 from amqtt_rest_bridge.model import (
-    BridgeSettings,
     ClientEvent,
     HttpRequest,
     HttpResponse,
@@ -38,6 +37,7 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 from amqtt_rest_bridge.route_set import Numbering
+from amqtt_rest_bridge.settings import BridgeSettings
 
 SECONDS = 10.0
 FINE = HttpResponse(200, "OK", (), b"fine", 0.0)

@@ -14,8 +14,9 @@ from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.bridge.main import Network, check_routes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import TlsContexts, TlsOptions, check_files
-from amqtt_rest_bridge.model import BridgeSettings, ClientEvent, HttpRequest, Method, RestApiConfig, Route
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.settings import BridgeSettings
 from tests.http_client.clients import client_by, failure_of
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording

@@ -29,8 +29,9 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
-from amqtt_rest_bridge.model import BridgeSettings, HttpRequest, HttpResponse, NumberedRoute
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 

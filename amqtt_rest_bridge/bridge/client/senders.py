@@ -28,7 +28,8 @@ from amqtt_rest_bridge.http_client import (
     finish,
     origin_of,
 )
-from amqtt_rest_bridge.model import BridgeSettings, HttpRequest, HttpResponse, RestApiConfig, Route
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, RestApiConfig, Route
+from amqtt_rest_bridge.settings import BridgeSettings
 
 
 class Sender(Protocol):
