@@ -169,7 +169,12 @@ class Intake:
         self._held_bytes += len(received.payload)
         delivery.hold()
         if not received.retain and taken != self._all:
-            self._pass_on(received, taken, None if choice.at_once else delivery)
+            message = Message(received.topic, received.payload, time.time())
+            waiting = None if choice.at_once else delivery
+            try:
+                self._offer(message, hops=hops_of(received.properties), taken=taken, delivery=waiting)
+            except Exception:  # no message keeps the next one from being taken
+                log.exception("a message on %s was not looked at", loggable(received.topic))
         delivery.release()
         if not self._has_room():
             connection.pause()
@@ -182,13 +187,6 @@ class Intake:
         return self.held < self._limit and (
             not self.held or (self._held_bytes < self._most_bytes and not self._is_full())
         )
-
-    def _pass_on(self, received: Publish, taken: Collection[EventName], delivery: Delivery | None) -> None:
-        message = Message(received.topic, received.payload, time.time())
-        try:
-            self._offer(message, hops=hops_of(received.properties), taken=taken, delivery=delivery)
-        except Exception:  # no message keeps the next one from being taken
-            log.exception("a message on %s was not looked at", loggable(received.topic))
 
     def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""

@@ -165,11 +165,10 @@ class Worker:
         await self._clean_session.client.close()
 
     def _slot(self, number: int, will: Will | None, on_down: Callable[[], None] = lambda: None) -> Slot:
-        settings = self._settings
+        dispatcher = self._parts.dispatcher
         return Slot(
-            self._address, settings.group, number, settings.slots, settings.session_expiry,
-            self._parts.dispatcher.offer, self._parts.dispatcher.is_full, will=will, on_down=on_down,
-        )  # fmt: skip
+            self._address, self._settings, number, dispatcher.offer, dispatcher.is_full, will=will, on_down=on_down
+        )
 
     def _plan(self) -> Plan:
         routes = (numbered.route for numbered in self._service.routes)

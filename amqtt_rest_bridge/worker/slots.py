@@ -14,6 +14,7 @@ from amqtt_rest_bridge.mqtt.packets import Will
 from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.routing.calls import EventName
+from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
 from amqtt_rest_bridge.worker.intake import Feed, Intake, Offer
 
@@ -86,23 +87,19 @@ class Slot:
 
     Args:
         address: The broker.
-        group: The group, of `slots` slots.
+        settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
         number: The slot.
-        expiry: Seconds that the broker keeps the sessions.
         offer: Takes messages; see `Dispatcher.offer`.
         is_full: Returns whether the queues of all routes together are full.
         will: Of the main session; None for a slot that is adopted.
-        on_up: Called when the main session is connected again.
-        on_down: Called when it has lost its connection.
+        on_down: Called when that one has lost its connection.
     """
 
     def __init__(
         self,
         address: Address,
-        group: str,
+        settings: WorkerSettings,
         number: int,
-        slots: int,
-        expiry: int,
         offer: Offer,
         is_full: Callable[[], bool],
         *,
@@ -111,9 +108,7 @@ class Slot:
     ) -> None:
         self.number = number
         self._address = address
-        self._group = group
-        self._slots = slots
-        self._expiry = expiry
+        self._settings = settings
         self._offer = offer
         self._is_full = is_full
         self._will = will
@@ -178,13 +173,13 @@ class Slot:
 
     async def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
         session = Session(
-            client_id(self._group, self.number, name), self._expiry, wanted.receive_maximum,
+            client_id(self._settings.group, self.number, name), self._settings.session_expiry, wanted.receive_maximum,
             self._will if name == MAIN else None,
         )  # fmt: skip
         on_down = self._on_down if name == MAIN else lambda: None
         is_full = (lambda: False) if name == MAIN else self._is_full  # which refuses what has no room
         intake = Intake(
-            self._address, session, self._offer, self.number, self._slots, on_down, is_full=is_full
+            self._address, session, self._offer, self.number, self._settings.slots, on_down, is_full=is_full
         )
         intake.prepare(wanted.feeds, events, wanted.most_bytes)
         await intake.client.open()

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish, Will, acknowledgement, publish
@@ -460,6 +462,30 @@ def test_amqtt_passes_on_messages_over_tcp_and_websockets(name: str) -> None:
         asyncio.run(asyncio.wait_for(use(sock.getsockname()[1]), 20))
     finally:
         host.stop()
+
+
+@pytest.mark.parametrize("way", ["text", "abort", "close"])
+def test_a_websocket_that_carries_text_or_is_closed_ends_the_connection(way: str) -> None:
+    async def answer(peer: ServerConnection) -> None:
+        assert peer.subprotocol == "mqtt"
+        await peer.recv()
+        await peer.send(bytes.fromhex("2002"))  # a packet may come in any frames
+        await peer.send(bytes.fromhex("0000"))
+        if way == "text":
+            await peer.send("text")
+            await peer.wait_closed()
+        elif way == "abort":
+            peer.transport.abort()
+
+    async def use() -> None:
+        async with serve(answer, "127.0.0.1", 0, subprotocols=[Subprotocol("mqtt")]) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            connection = MqttConnection(Address("127.0.0.1", port, None, None, None, "it", "/"), OLD, lambda *_: None)
+            await connection.open()
+            assert await connection.ended() == "the connection was lost"
+            await connection.disconnect()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"\x20\x02\x00\x00"])
