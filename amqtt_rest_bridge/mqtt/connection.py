@@ -29,6 +29,7 @@ CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
 _PUBACK: Final = b"\x40\x02"
+_MOST_PACKETS: Final = 64  # handed out in one iteration of the loop, which has others to serve
 
 Published = Callable[[str | None], None]
 """Called with None once the broker has acknowledged a publication, or with why it refuses it."""
@@ -70,7 +71,7 @@ class MqttConnection(asyncio.Protocol):
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._paused = self._taking = self._is_full = False
+        self._paused = self._take_due = self._is_full = False
         self._is_reading = True
         self._unsent: list[bytes] = []
         self._last_id = 0
@@ -105,7 +106,10 @@ class MqttConnection(asyncio.Protocol):
         except TimeoutError as error:
             raise BrokerError(f"cannot reach the broker {shown}: no answer within {CONNECT_SECONDS:.0f} s") from error
         except (OSError, ValueError) as error:
-            raise BrokerError(f"cannot reach the broker {shown}: {_why(error)}") from error
+            why = getattr(error, "strerror", None) or reason(error)
+            if isinstance(error, ConnectionError) and error.errno is not None:  # asyncio adds the address
+                why = os.strerror(error.errno)
+            raise BrokerError(f"cannot reach the broker {shown}: {why}") from error
         self._write(self._connect_packet())
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -177,16 +181,14 @@ class MqttConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Leave what comes unread, so that the broker cannot send more; PUBACK is sent all the same."""
         self._paused = True
-        if self._transport is not None and self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
+        self._read(False)
 
     def resume(self) -> None:
         """Hand out messages again."""
         if self._paused:
             self._paused = False
             self._awaits_pong = False  # the answer to a ping may be behind much that was not read
-            self._loop.call_soon(self._take)
+            self._take_soon()
 
     async def disconnect(self) -> None:
         """Send DISCONNECT, so that no will is published, and wait for the end of the connection."""
@@ -213,7 +215,8 @@ class MqttConnection(asyncio.Protocol):
         """Take what the broker sends."""
         self._has_received = True
         self._decoder.feed(data)
-        self._take()
+        if not self._take_due:
+            self._take()
 
     def pause_writing(self) -> None:
         """Publish no more until the socket's buffer has room."""
@@ -318,23 +321,37 @@ class MqttConnection(asyncio.Protocol):
     # Receiving.
 
     def _take(self) -> None:
-        """Hand out the packets that have come, until there is none or reading is paused."""
-        if self._taking:
-            return
-        self._taking = True
+        """Hand out packets that have come, until there is none, reading is paused, or others have to be served."""
+        self._take_due = False
+        left = _MOST_PACKETS
         try:
-            while not self._paused and not self._ended.done() and (packet := self._decoder.next()) is not None:
+            while left and not self._paused and not self._ended.done() and (packet := self._decoder.next()) is not None:
+                left -= 1
                 if type(packet) is Publish:
                     self._on_publish(packet)
                 else:
                     self._on_other(packet)
         except PacketError as error:
             self._refuse(error)
-        finally:
-            self._taking = False
-        if not self._paused and not self._is_reading and self._transport is not None and not self._ended.done():
-            self._is_reading = True
+        if not self._paused:
+            self._read(left > 0)
+            if not left:
+                self._take_soon()
+
+    def _take_soon(self) -> None:
+        if not self._take_due:
+            self._take_due = True
+            self._loop.call_soon(self._take)
+
+    def _read(self, wanted: bool) -> None:
+        """Read from the socket, or leave what comes there."""
+        if wanted == self._is_reading or self._transport is None or self._ended.done():
+            return
+        self._is_reading = wanted
+        if wanted:
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _on_publish(self, packet: Publish) -> None:
         packet_id = packet.packet_id
@@ -431,10 +448,3 @@ class MqttConnection(asyncio.Protocol):
                 answer.set_exception(lost)
                 answer.exception()
         self._answers.clear()
-
-
-def _why(error: OSError | ValueError) -> str:
-    """Return why a broker cannot be reached, without the address that asyncio adds to it."""
-    if isinstance(error, ConnectionError) and error.errno is not None:
-        return os.strerror(error.errno)
-    return (error.strerror if isinstance(error, OSError) else None) or reason(error)

@@ -229,6 +229,31 @@ def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent(
     run(script, use, factory)
 
 
+@LOOPS
+def test_a_flood_leaves_the_loop_to_others_between_its_messages(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK + b"".join(message(b"%d" % one, None, 0) for one in range(10_000)))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        taken = Taken()
+        connection = MqttConnection(address, SESSION, taken)
+        await connection.open()
+        before = steps = 0
+        while before < 10_000:
+            await asyncio.sleep(0)
+            steps = max(steps, len(taken.payloads) - before)
+            before = len(taken.payloads)
+        assert taken.payloads == [b"%d" % one for one in range(10_000)]
+        assert steps <= 2048  # 64 of each piece that uvloop reads in one iteration, 32 at most
+        connection.abort()
+
+    run(script, use, factory)
+
+
 def test_a_message_of_qos_2_is_acknowledged_in_two_steps() -> None:
     sent: list[bytes] = []
 
