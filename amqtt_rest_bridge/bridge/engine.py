@@ -88,14 +88,27 @@ class Makers(Protocol):
 
 
 class Engine:
-    """Handles the frames of one link until it closes; `on_routes` is called once other routes are in use."""
+    """Handles the frames of one link until it closes.
 
-    def __init__(self, link: BridgeEnd, makers: Makers, on_routes: Callable[[], None] = lambda: None) -> None:
+    Args:
+        link: Its end of the link.
+        makers: Make senders and ports.
+        on_routes: Called once other routes are in use.
+        threads: Admits the threads of all routes; 2,048 by default.
+    """
+
+    def __init__(
+        self,
+        link: BridgeEnd,
+        makers: Makers,
+        on_routes: Callable[[], None] = lambda: None,
+        threads: ThreadBudget | None = None,
+    ) -> None:
         self._link = link
         self._makers = makers
         self._on_routes = on_routes
         self._timers = Timers()
-        self._threads = ThreadBudget()
+        self._threads = threads or ThreadBudget()
         self._broker = Broker(link)
         self._runners: dict[int, RouteRunner] = {}  # by event number
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route

@@ -1,12 +1,14 @@
 """Many routes before servers that do not answer: the threads of a bridge process are bounded, and no route starves."""
 
+import socket
 import threading
+from dataclasses import replace
 
-import pytest
-
-from amqtt_rest_bridge.bridge import engine
+from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
-from tests.support.embedded_broker import hosting
+from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from tests.support.embedded_broker import CODE, hosting
 from tests.support.http_recorder import Recorder, recording
 from tests.support.http_target import Seen
 
@@ -20,11 +22,12 @@ def route(target: Recorder, name: str) -> str:
     """
 
 
-def test_routes_before_hanging_servers_share_the_threads_and_leave_one_to_every_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_routes_before_hanging_servers_share_the_threads_and_leave_one_to_every_other() -> None:
     most, names = 12, ("A", "B", "C")
-    monkeypatch.setattr(engine, "ThreadBudget", lambda: ThreadBudget(most))
+
+    def run(sock: socket.socket) -> None:
+        Engine(BridgeEnd(sock), main.Network(), threads=ThreadBudget(most)).run()
+
     entered, may_answer = threading.Semaphore(0), threading.Event()
 
     def hang(seen: Seen) -> tuple[int, bytes]:
@@ -35,7 +38,7 @@ def test_routes_before_hanging_servers_share_the_threads_and_leave_one_to_every_
     with recording() as hanging, recording() as quick:
         hanging.answer = hang
         routes = "".join(route(hanging, name) for name in names) + route(quick, "Quick")
-        with hosting(routes, processes=0) as host:
+        with hosting(routes, processes=0, code=replace(CODE, run=run)) as host:
             client = host.client("out")
             for name in names * 30:
                 client.publish(name, b"slow")

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.language import sources
 from amqtt_rest_bridge.language.sources import read
 
 
@@ -123,10 +122,10 @@ def test_path_with_a_nul_cannot_be_read() -> None:
         read(["a\0b"])
 
 
-def test_file_of_more_than_sixteen_megabytes_is_a_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_FILE_BYTES", 3)
+def test_file_of_more_than_sixteen_megabytes_is_a_fault(folder: Path) -> None:
+    os.truncate(folder / "a.lot", 16 * 2**20 + 1)
     (source,) = read([folder / "a.lot"])
-    assert source.faults[0].message == "the file is larger than 3 bytes"
+    assert source.faults[0].message == "the file is larger than 16777216 bytes"
 
 
 def test_byte_order_mark_is_not_part_of_the_text(folder: Path) -> None:

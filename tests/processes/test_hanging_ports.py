@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.processes.supervisor import Times
 from tests.processes.test_caller_feed import ROUTE, ask, bridge_of, status
-from tests.support.embedded_broker import hosting
+from tests.support.embedded_broker import CODE, hosting
 from tests.support.http_ports import Raw, get
 from tests.support.waiting import eventually
 
@@ -62,7 +63,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
     times = Times(ping=0.8)  # the next process may take its time to start
-    with hosting(ROUTE, processes=1, times=times, spawn=may_hang) as host:
+    with hosting(ROUTE, processes=1, times=times, code=replace(CODE, spawn=may_hang)) as host:
         host.client().publish("seen/1", b"1")
         eventually(lambda: ask(host, "GET", "/one")[2] == b"1", "not seen")
         pid, port = bridge_of(host).pid, host.http_port

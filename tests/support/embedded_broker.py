@@ -14,7 +14,6 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +22,8 @@ from amqtt.client import MQTTClient
 
 from amqtt_rest_bridge.broker.repairs import subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn
+from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ T = TypeVar("T")
 SECONDS = 10.0
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
+CODE: BridgeCode = RestBridgePlugin.code
+"""What bridge processes run; a test replaces parts of it."""
 
 
 class Client:
@@ -167,17 +169,16 @@ async def _end_tasks(clients: Iterable[Client]) -> None:
 
 def configuration(
     routes: Path | str, plugins: dict[str, Any] | None = None, *,
-    times: Times | None = None, spawn: Spawn | None = None, **settings: Any,
+    times: Times | None = None, code: BridgeCode | None = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`).
 
-    `times` and `spawn` are those of the next broker that is started with it.
+    `times` and `code` are those of the next broker that is started with it.
     """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
     plugin = PLUGIN
-    if times is not None or spawn is not None:
-        code = replace(RestBridgePlugin.code, spawn=spawn or RestBridgePlugin.code.spawn)
-        members = {"code": code, "times": times or Times()}
+    if times is not None or code is not None:
+        members = {"code": code or CODE, "times": times or Times()}
         globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
         plugin = f"{__name__}.Handed"
     return {

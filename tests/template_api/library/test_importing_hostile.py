@@ -12,7 +12,6 @@ import pytest
 
 from template_api.cli import main
 from template_api.library import Report, import_templates
-from template_api.sources import reading as reading_module
 from template_api.sources.fields import SLUG
 from template_api.sources.reading import Reading, read_templates
 from tests.support.library_store import Store, template
@@ -81,14 +80,13 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     assert fault(tmp_path) == f"{folder / 'README.md'}: is larger than 33554432 bytes"
 
 
-def test_a_line_without_end_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_module, "LARGEST_FILE", 1000)
+def test_a_line_without_end_costs_only_itself(tmp_path: Path) -> None:
     file = tmp_path / "library.jsonl"
-    file.write_text("\n".join([json.dumps(template("one")), "x" * 5000, json.dumps(template("two"))]))
+    file.write_text("\n".join([json.dumps(template("one")), "x" * 70_000_000, json.dumps(template("two"))]))
     first, long, last = read_templates(file)
     assert first.source is not None
     assert last.source is not None
-    assert str(*long.faults) == f"{file}:2: is longer than 1000 bytes"
+    assert str(*long.faults) == f"{file}:2: is longer than 33554432 bytes"
     assert (last.done, last.total) == (file.stat().st_size, file.stat().st_size)
 
 
