@@ -16,7 +16,7 @@ MAKERS = {
     "catalogue.py": "by its rows",
     "http_server/refusals.py": "by rows of the catalogue",
     "calls/call.py": "a copy without secrets",
-    "cli/route_tests/command.py": "what a route's test asks for",
+    "cli/route_tests.py": "what a route's test asks for",
 }
 """The modules that make a failure or a refusal, and from what."""
 NAMES = {("http_client/__init__.py", "redirect_refused"), ("routing/statistics.py", "timeout")}

@@ -11,7 +11,7 @@ import yaml
 from amqtt_rest_bridge import settings
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli import worker
-from amqtt_rest_bridge.cli.serve.configuration import build
+from amqtt_rest_bridge.cli.configuration import build
 from amqtt_rest_bridge.settings import Row, Settings, WorkerSettings, row_of, variable_of
 from tests.documents.tables import plugin_table
 from tests.support.commands import SERVER_ROUTE

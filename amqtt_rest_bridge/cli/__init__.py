@@ -1,4 +1,4 @@
-"""The commands of `rest-bridge`, one module or folder each, and the options that several of them share. Main thread.
+"""The commands of `rest-bridge`, one module each, and the options that several of them share. Main thread.
 
 A command is a function whose annotations describe its options to typer; it returns the exit status. Results go to
 standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.

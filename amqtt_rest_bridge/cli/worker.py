@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.cli.serve.command import in_one_line, report_failure
-from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, configure
+from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, configure
+from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
 from amqtt_rest_bridge.processes.supervisor import Signals
@@ -120,7 +120,7 @@ class _Read:
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> _Read:
-    from amqtt_rest_bridge.cli.serve import configuration
+    from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
 
     variables = [PASSWORD_VARIABLE, *map(variable_of, _ROWS)]
@@ -153,7 +153,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
 
 
 def _check(path: Path, options: Mapping[str, Any]) -> int:
-    from amqtt_rest_bridge.cli.serve import configuration
+    from amqtt_rest_bridge.cli import configuration
 
     read = _read(path, options)
     for fault in read.faults:

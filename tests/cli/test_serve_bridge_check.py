@@ -7,7 +7,7 @@ import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
 
 from amqtt_rest_bridge.broker import configuration as listeners
-from amqtt_rest_bridge.cli.serve import configuration
+from amqtt_rest_bridge.cli import configuration
 from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE, Workplace
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.cli.serve import configuration
+from amqtt_rest_bridge.cli import configuration
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.support.commands import ANONYMOUS, BRIDGE, Workplace
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import dacite
 import pytest
 
-from amqtt_rest_bridge.cli.serve.configuration import InvalidValue, build
+from amqtt_rest_bridge.cli.configuration import InvalidValue, build
 from amqtt_rest_bridge.errors import reason
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from amqtt.errors import PluginInitError
 
-from amqtt_rest_bridge.cli.serve.configuration import is_sound
+from amqtt_rest_bridge.cli.configuration import is_sound
 from amqtt_rest_bridge.http_client import connecting
 from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE

@@ -21,8 +21,8 @@ AMQTT: Final = "amqtt.scripts.broker_script"
 
 _IMPORTED: Final = [
     REST_BRIDGE, "amqtt_rest_bridge.plugin", "amqtt_rest_bridge.broker.service",
-    "amqtt_rest_bridge.cli.serve.command",
-    "amqtt_rest_bridge.cli.serve.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
+    "amqtt_rest_bridge.cli.serve",
+    "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
     "amqtt_rest_bridge.worker.service", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
     "template_api.library.models", "template_api.plugin", "template_api.serving.service",
     # What these import when they run:

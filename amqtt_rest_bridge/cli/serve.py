@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.cli.serve.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
+from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
 from amqtt_rest_bridge.processes.supervisor import Signals
 
@@ -97,7 +97,7 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     # Importing amqtt takes a second: only here, when signals are handled already.
     from amqtt_rest_bridge.broker import service
     from amqtt_rest_bridge.broker.configuration import broker_config
-    from amqtt_rest_bridge.cli.serve import configuration
+    from amqtt_rest_bridge.cli import configuration
 
     read = configuration.read(path)
     faults = [*configuration.broker_faults(read), *configuration.listed_plugins(read)[1]]
@@ -111,7 +111,7 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
 
 
 def _check(path: Path) -> int:
-    from amqtt_rest_bridge.cli.serve import configuration
+    from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.settings import Settings
 
     read = configuration.read(path)

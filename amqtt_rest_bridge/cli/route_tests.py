@@ -18,7 +18,7 @@ from msgspec import UNSET
 from amqtt_rest_bridge.bridge.server.callers import sign
 from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_call, try_request
 from amqtt_rest_bridge.calls.call import Step, Verdict
-from amqtt_rest_bridge.cli.route_tests.cases import (
+from amqtt_rest_bridge.cli.route_test_files import (
     CallerRequest,
     Case,
     CaseFile,

@@ -1,1 +1,0 @@
-"""`rest-bridge serve`: run a broker with its plugins from one configuration file."""
