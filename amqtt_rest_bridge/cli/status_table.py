@@ -44,9 +44,12 @@ _LEAST_NAME: Final = 12  # characters of a route's name on a line, before column
 
 def in_order(statuses: Iterable[Status]) -> list[Status]:
     """Sort by the routes' names, and the slots of a group."""
-    return sorted(
-        statuses, key=lambda status: (str(status["name"]).lower(), str(status["name"]), _slot(status))
-    )  # fmt: skip
+
+    def place(status: Status) -> tuple[str, str, int]:
+        name, slot = str(status["name"]), status.get("slot")
+        return name.lower(), name, slot if isinstance(slot, int) else -1
+
+    return sorted(statuses, key=place)
 
 
 def table(
@@ -215,11 +218,6 @@ def counters_age(statuses: Iterable[Status], now: float) -> Text | None:
     times = [status.get("timestamp") for status in statuses if "away_since" not in status]
     ages = [seconds for time in times if (seconds := _seconds_since(time, now)) is not None]
     return Text(f"counters of up to {_in_largest_unit(max(ages))} ago") if ages else None
-
-
-def _slot(status: Status) -> int:
-    slot = status.get("slot")
-    return slot if isinstance(slot, int) else -1
 
 
 def _errors(statuses: Sequence[Status], now: float) -> Iterable[Text]:

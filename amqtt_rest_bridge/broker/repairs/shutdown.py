@@ -91,7 +91,9 @@ class Draining:
             await asyncio.sleep(_LOOK_SECONDS)
         # Of QoS 0 what amqtt has written and the system has not taken: one message for each client, or more.
         unsent = sum(size > 0 and not waits for size, waits in amqtt_broker.unsent(broker))
-        return waiting() + sum(map(_has_failed, begun)) + unsent
+        # A delivery that was cancelled is that of a client that has gone.
+        failed = sum(not one.done() or (not one.cancelled() and one.exception() is not None) for one in begun)
+        return waiting() + failed + unsent
 
 
 def _discarding(fire: amqtt_broker.Step) -> amqtt_broker.Step:
@@ -110,8 +112,3 @@ def _discarding(fire: amqtt_broker.Step) -> amqtt_broker.Step:
         await fire(event, **arguments)
 
     return fire_or_discard
-
-
-def _has_failed(delivery: "asyncio.Task[Any]") -> bool:
-    """Return whether a delivery has not ended, or with an error; a cancelled one is that of a client that has gone."""
-    return not delivery.done() or (not delivery.cancelled() and delivery.exception() is not None)

@@ -135,8 +135,8 @@ def is_closed(sock: socket.socket, seconds: float) -> bool:
 
 @pytest.mark.parametrize("mended", BOTH)
 @pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "bob/gone"])
-def test_wills(topic: str, mended: bool) -> None:
-    """`wills`: a will is sent where its client may not publish, and on topics of the broker."""
+def test_amqtt_sends_a_will_where_its_client_may_not_publish(topic: str, mended: bool) -> None:
+    """See `wills`."""
     with running(mended, "Rights") as host:
         ann = connect(host, "ann", will=(topic, b"forged"), will_retain=True)
         leave(host, ann, "ann")
@@ -144,8 +144,8 @@ def test_wills(topic: str, mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_connections(mended: bool) -> None:
-    """`connections`: a client that is refused ends the session whose id it names."""
+def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: bool) -> None:
+    """See `connections`."""
     with running(mended) as host:
         ann = connect(host, "ann")
         ann.subscribe("news")
@@ -156,8 +156,8 @@ def test_connections(mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_leftovers(mended: bool) -> None:
-    """`leftovers`: a connection on which no CONNECT came is left open."""
+def test_amqtt_leaves_a_connection_open_on_which_no_connect_came(mended: bool) -> None:
+    """See `leftovers`."""
     with running(mended) as host, socket.create_connection(("127.0.0.1", host.mqtt_port)) as peer:
         peer.sendall(publish_packet("t", b""))
         peer.shutdown(socket.SHUT_WR)
@@ -165,8 +165,8 @@ def test_leftovers(mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_flooding(mended: bool) -> None:
-    """`flooding`: all that has come of a client is read in one iteration of the loop."""
+def test_amqtt_reads_all_that_has_come_of_a_client_in_one_iteration_of_the_loop(mended: bool) -> None:
+    """See `flooding`."""
     Rounds.most = 0
     with running(mended, "Rounds") as host:
         ann = connect(host, "ann")
@@ -177,8 +177,8 @@ def test_flooding(mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_retained(mended: bool) -> None:
-    """`retained`: a client that connects is sent what is retained for filters of others."""
+def test_amqtt_sends_a_client_what_is_retained_for_filters_of_others(mended: bool) -> None:
+    """See `retained`."""
     with running(mended) as host:
         host.wait(host.broker.retain_message(None, "kept/1", b"x"))
         ann = connect(host, "ann")
@@ -194,8 +194,8 @@ def test_retained(mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_subscriptions(mended: bool) -> None:
-    """`subscriptions`: one that is made while a message looks for its subscribers keeps it from them."""
+def test_amqtt_keeps_a_message_from_its_subscribers_when_another_subscribes_meanwhile(mended: bool) -> None:
+    """See `subscriptions`."""
     Rights.asked.clear()
     Rights.may.clear()
     with running(mended, "Rights") as host:
@@ -217,8 +217,8 @@ def test_subscriptions(mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_messages_at_a_shutdown(mended: bool) -> None:
-    """`shutdown`: messages that are on their way to subscribers are dropped."""
+def test_amqtt_drops_messages_that_are_on_their_way_at_a_shutdown(mended: bool) -> None:
+    """See `shutdown`."""
     with running(mended, stop=False) as host:
         ann = connect(host, "ann")
         ann.subscribe("results")
@@ -241,8 +241,10 @@ def test_messages_at_a_shutdown(mended: bool) -> None:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_messages_that_are_not_read_at_a_shutdown(mended: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """`shutdown`: each message that a client has not read is an error with a stack trace."""
+def test_amqtt_logs_a_stack_trace_for_messages_that_are_not_read_at_a_shutdown(
+    mended: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """See `shutdown`."""
     with running(mended) as host:
         ann, bob = connect(host, "ann"), connect(host, "bob")
         ann.subscribe("large")
@@ -254,8 +256,8 @@ def test_messages_that_are_not_read_at_a_shutdown(mended: bool, caplog: pytest.L
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_ipv6(mended: bool) -> None:
-    """`ipv6`: a listener cannot be bound to an IPv6 address."""
+def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
+    """See `ipv6`."""
     with contextlib.ExitStack() as stack:
         if not mended:
             stack.enter_context(pytest.raises(Exception, match="can't be started"))
@@ -263,8 +265,8 @@ def test_ipv6(mended: bool) -> None:
         socket.create_connection(("::1", host.mqtt_port)).close()
 
 
-def test_start_hooks() -> None:
-    """`start_hooks`: a broker starts although a plugin could not."""
+def test_amqtt_starts_although_a_start_hook_failed() -> None:
+    """See `start_hooks`."""
     with running(False, "Broken") as host:
         assert host.broker.transitions.state == "started"
         recorded = start_hooks.record_failures(host.broker.plugins_manager)
@@ -274,8 +276,8 @@ def test_start_hooks() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio.wait_for keeps cancellations")
 @pytest.mark.parametrize("mended", BOTH)
-def test_stopping(mended: bool) -> None:
-    """`stopping`: a packet that comes together with the stop of a connection keeps it from being stopped."""
+def test_amqtt_does_not_stop_a_connection_on_which_a_packet_comes_meanwhile(mended: bool) -> None:
+    """See `stopping`."""
     with running(mended, mend=stopping.mend) as host:
 
         async def stopped(client_id: str, iterations: int) -> bool:
