@@ -80,7 +80,7 @@ class _Forms:
 
     def __init__(self, secret: str) -> None:
         data = secret.encode("utf-8", "surrogatepass")
-        plain = _plain(data)
+        plain = _views(data)[-1].data  # what encoders make of its escapes is undone together with them
         # What ends like the beginning of an escape may have become one, with what follows it.
         shorter = {plain, _OPEN_ESCAPE.sub(b"", data), _OPEN_ESCAPE.sub(b"", plain)}
         texts = {data.lower()} | {text.lower() for text in shorter if len(text) >= _SHORTEST_DECODED}
@@ -119,22 +119,17 @@ def _in_base64(data: bytes) -> Iterator[tuple[bytes, int, int]]:
             yield sure, int(before > 0), int(beyond % 6 > 0)
 
 
-def _plain(data: bytes) -> bytes:
-    """Undo all escapes of a secret: what encoders make of it is undone together with them."""
-    view: _View | None = _View(data)
-    for _ in range(_DEPTH):
-        following = _undone(view) if view is not None else None
-        if view is None or following is None:
-            break
-        view = following
-    return data if view is None else view.data
+def _views(data: bytes) -> list["_View"]:
+    """Return data as it came, and with its escapes undone, once and again."""
+    views = [_View(data)]
+    while len(views) <= _DEPTH and (following := _undone(views[-1])) is not None:
+        views.append(following)
+    return views
 
 
 def _found(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
     """Yield where secrets are in data."""
-    views = [_View(data)]
-    while len(views) <= _DEPTH and (following := _undone(views[-1])) is not None:
-        views.append(following)
+    views = _views(data)
     for view in views:
         lower = view.data.lower()
         found = [span for form in forms for text in form.texts for span in _all(lower, text)]

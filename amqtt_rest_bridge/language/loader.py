@@ -188,11 +188,11 @@ def write_definition(
     return "\n".join(lines)
 
 
-def _settings(block: BlockSettings, masker: Masker) -> Iterator[str]:
-    for name, value in block.texts.items():
-        parameter = PARAMETERS[block.block.kind][name]
+def _settings(settings: BlockSettings, masker: Masker) -> Iterator[str]:
+    for name, value in settings.texts.items():
+        parameter = PARAMETERS[settings.block.kind][name]
         if parameter.secret or name in _MASKED_NAMES:
-            is_webhook = block.values.get("SIGNATURE_SCHEME") == SignatureScheme.STANDARD_WEBHOOKS
+            is_webhook = settings.values.get("SIGNATURE_SCHEME") == SignatureScheme.STANDARD_WEBHOOKS
             mask = _MASKED_KEY if is_webhook and name == "SIGNATURE_SECRET" else MASK
             yield f'        WITH {name} "{mask}"'
         else:
