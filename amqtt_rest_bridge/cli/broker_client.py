@@ -209,25 +209,12 @@ def _why(error: BrokerError) -> str:
             return reason(cause or error)
 
 
-def collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
-    """Return the payloads that come on a topic filter within `seconds`, retained ones too; blocks.
+async def collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
+    """Return the payloads that come on a topic filter within `seconds`, retained ones too.
 
     Raises:
         BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
     """
-    return asyncio.run(_collect(address, topic_filter, seconds))
-
-
-def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
-    """Publish with QoS 1, `seconds` apart, each once the broker has acknowledged the one before; blocks.
-
-    Raises:
-        BrokerUnavailableError: As `collect`; the message says how many were published.
-    """
-    asyncio.run(_publish(address, publications, seconds))
-
-
-async def _collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
     payloads: list[bytes] = []
     async with connected(address, [topic_filter], qos=1) as subscriber:
         end = time.monotonic() + seconds
@@ -239,7 +226,12 @@ async def _collect(address: Address, topic_filter: str, seconds: float) -> list[
     return payloads
 
 
-async def _publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
+async def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
+    """Publish with QoS 1, `seconds` apart, each once the broker has acknowledged the one before.
+
+    Raises:
+        BrokerUnavailableError: As `collect`; the message says how many were published.
+    """
     async with connected(address, []) as subscriber:
         for done, publication in enumerate(publications):
             started = time.monotonic()

@@ -1,5 +1,6 @@
 """`rest-bridge replay`: publish the messages of failures again. Main thread."""
 
+import asyncio
 import base64
 import json
 import sys
@@ -80,14 +81,14 @@ def run(
             print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
             # Decision: a topic may carry any messages, such as results beside failures; a line of a file that is not
             # JSON was cut off or damaged.
-            found = _Found(*messages_of(broker_client.collect(address, source, seconds)))
+            found = _Found(*messages_of(asyncio.run(broker_client.collect(address, source, seconds))))
         print(_summary(found))
         publications = found.publications
         question = f"Publish {len(publications)} message(s) to {address.shown}?"
         if publications and not yes and not typer.confirm(question):
             return 1
         if publications:
-            broker_client.publish(address, publications, rate)
+            asyncio.run(broker_client.publish(address, publications, rate))
             print(f"published {len(publications)} message(s)")
     except broker_client.BrokerUnavailableError as error:
         print(f"rest-bridge replay: {error}", file=sys.stderr)

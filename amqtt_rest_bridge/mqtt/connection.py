@@ -331,8 +331,11 @@ class MqttConnection(asyncio.Protocol):
                     self._on_publish(packet)
                 else:
                     self._on_other(packet)
-        except PacketError as error:
-            self._refuse(error)
+        except PacketError as error:  # section 4.13.1
+            if self.is_open and self._is_5:
+                self._write(packets.disconnect(error.code))
+                self._flush()
+            self._close(f"the broker sends what MQTT does not allow: {error}")
         if not self._paused:
             self._read(left > 0)
             if not left:
@@ -418,13 +421,6 @@ class MqttConnection(asyncio.Protocol):
         self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, packets.LARGEST_PACKET)
         self._keep_alive = found.get(Property.SERVER_KEEP_ALIVE, KEEP_ALIVE_SECONDS)  # [MQTT-3.2.2-21]
         self._connected.set_result(None)
-
-    def _refuse(self, error: PacketError) -> None:
-        """End the connection after what the broker may not send, section 4.13.1."""
-        if self.is_open and self._is_5 and self._transport is not None:
-            self._write(packets.disconnect(error.code))
-            self._flush()
-        self._close(f"the broker sends what MQTT does not allow: {error}")
 
     def _close(self, why: str) -> None:
         self._end(why)

@@ -1,7 +1,6 @@
 """A client id at the broker, connected again whenever its connection ends. The event loop only."""
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -105,26 +104,23 @@ class Client:
 
     async def run(self) -> None:
         """Wait for the end of the connection and connect again, until cancelled."""
+        failures = 1
         while True:
-            if self._opened is not None and self.connection is self._opened:
-                self._why = await self._opened.ended()
+            if self.connection is not None:
+                self._why = await self.connection.ended()
                 self.connection = None
                 log.warning("%s lost its connection to %s: %s", self.client_id, self._address.shown, self._why)
                 self._on_down()
-            await self._reconnect()
-
-    async def _reconnect(self) -> None:
-        for tries in itertools.count(1):
-            await asyncio.sleep(_BACKOFF.delay(tries))
+                failures = 1
+            await asyncio.sleep(_BACKOFF.delay(failures))
             try:
                 await self.open()
+                log.info("%s is connected again", self.client_id)
             except BrokerError as error:
                 self._why = str(error)
-                delay = _BACKOFF.delay(tries + 1)
+                failures += 1
+                delay = _BACKOFF.delay(failures)
                 log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
-            else:
-                log.info("%s is connected again", self.client_id)
-                return
 
     async def close(self) -> None:
         """Disconnect; the session stays at the broker for as long as it was asked to."""
