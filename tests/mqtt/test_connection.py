@@ -452,6 +452,42 @@ def test_mosquitto_passes_on_what_is_published_with_its_properties_and_keeps_the
         asyncio.run(asyncio.wait_for(use(broker.port), 20))
 
 
+@pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
+@pytest.mark.mosquitto
+def test_a_session_whose_client_takes_less_than_before_gets_all_of_its_messages(tmp_path: Path) -> None:
+    async def use(port: int) -> None:
+        address = Address("127.0.0.1", port, None, None, None, "mosquitto")
+        taken = Taken()
+        reader = MqttConnection(address, Session("reader", 60, 10), taken)
+        await reader.open()
+        await reader.subscribe([Subscription("in", 1)])
+        writer = MqttConnection(address, Session("writer", 0, 10), lambda *_: None)
+        await writer.open()
+        for number in range(30):
+            writer.publish("in", b"%d" % number, lambda _: None)
+        await taken.until(10)
+        await reader.disconnect()
+        again: list[bytes] = []
+        done = asyncio.Event()
+
+        def take(connection: MqttConnection, received: Publish) -> None:
+            again.append(received.payload)
+            connection.acknowledge(received.packet_id or 0)
+            if len(again) == 30:
+                done.set()
+
+        smaller = MqttConnection(address, Session("reader", 60, 2), take)
+        await smaller.open()
+        await done.wait()
+        assert again == [b"%d" % number for number in range(30)]
+        assert smaller.is_open
+        await smaller.disconnect()
+        await writer.disconnect()
+
+    with Mosquitto(tmp_path) as broker:
+        asyncio.run(asyncio.wait_for(use(broker.port), 20))
+
+
 @pytest.mark.parametrize("name", ["default", "web"])
 def test_amqtt_passes_on_messages_over_tcp_and_websockets(name: str) -> None:
     async def use(port: int) -> None:
