@@ -26,6 +26,7 @@ from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.blocks import Block, Definition
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment, Value, evaluate
+from amqtt_rest_bridge.language.parameters import PARAMETERS
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import RestApiConfig
@@ -62,9 +63,7 @@ examples:
   rest-bridge install weather-on-request --from https://library.example --into routes --yes
   HTTPS_PROXY=http://proxy:3128 rest-bridge install weather-on-request --from https://library.example
 """
-_CREDENTIALS: Final = (
-    "PASSWORD", "AUTHORIZATION", "SERVER_PASSWORD", "SERVER_TOKEN", "SIGNATURE_SECRET", "OAUTH2_CLIENT_SECRET",
-)  # fmt: skip
+_CREDENTIALS: Final = [one.name for settings in PARAMETERS.values() for one in settings.values() if one.secret]
 _READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
 _WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
