@@ -192,6 +192,66 @@ def test_connect_has_what_the_session_and_the_address_say() -> None:
 
 
 @LOOPS
+def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind_it_is_seen_at_once(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    reset = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK + b"".join(message(b"%d" % number, number) for number in range(1, 100)))
+        peer.reset()
+        reset.set()
+
+    async def use(address: Address) -> None:
+        received: list[bytes] = []
+
+        def receive(_connection: MqttConnection, message: Publish) -> None:
+            reset.wait(5)  # the loop sees messages and reset together
+            received.append(message.payload)
+
+        connection = MqttConnection(address, Session("client", 3600, 100), receive)
+        await connection.open()
+        assert await connection.ended() == "the connection was lost"
+        assert received == [b"%d" % number for number in range(1, 100)]
+
+    run(script, use, factory)
+
+
+@pytest.mark.parametrize(
+    ("packet", "why"),
+    [
+        pytest.param("E002 9700", "Quota exceeded", id="quota exceeded"),
+        pytest.param("E002 8700", "Not authorized", id="not authorized"),
+        pytest.param("E002 8E00", "Session taken over", id="taken over"),
+        pytest.param("E008 8E06 1F0003 627965", "Session taken over: bye", id="with a reason in words"),
+        pytest.param(
+            "F0 03 000000",
+            "the broker sends what MQTT does not allow: a server sends no packet of type AUTH (Protocol error)",
+            id="a packet that was not begun",
+        ),
+        pytest.param(
+            "32FFFFFFFF7F",
+            "the broker sends what MQTT does not allow: a length has more than four bytes (Malformed packet)",
+            id="a length of five bytes",
+        ),
+    ],
+)
+def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK + bytes.fromhex(packet))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        assert await connection.ended() == why
+
+    run(script, use)
+
+
+@LOOPS
 def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent(
     factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:

@@ -1,111 +1,28 @@
-"""A connection to a broker that does exactly what a test scripts, down to the byte."""
+"""What a worker does with connections to a broker that does exactly what a test scripts, down to the byte."""
 
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 
 import pytest
 
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session
-from amqtt_rest_bridge.processes.supervisor import loop_factory
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
-from tests.support.http_target import Peer, Script, Target
+from tests.mqtt.test_connection import CONNACK, message, run
+from tests.support.http_target import Peer
 
-CONNACK = bytes.fromhex("2003 0000 00")
 SESSION = Session("plant-0", 3600, 100)
-LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "installed"])
-
-
-def publish(topic: str, payload: bytes, packet_id: int, *, dup: bool = False) -> bytes:
-    """Write a PUBLISH packet of MQTT 5 with QoS 1, without properties."""
-    body = len(topic).to_bytes(2, "big") + topic.encode() + packet_id.to_bytes(2, "big") + b"\x00" + payload
-    return bytes([0x3A if dup else 0x32, len(body)]) + body
 
 
 def puback(packet_id: int) -> bytes:
     return b"\x40\x02" + packet_id.to_bytes(2, "big")
-
-
-def run(
-    script: Script,
-    use: Callable[[Address], Awaitable[None]],
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-) -> None:
-    """Run a broker and what uses it."""
-
-    async def using(port: int) -> None:
-        await asyncio.wait_for(use(Address("127.0.0.1", port, None, None, None, "the broker")), 10)
-
-    with Target(script) as broker, asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(using(broker.port))
-
-
-@LOOPS
-def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind_it_is_seen_at_once(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    reset = threading.Event()
-
-    def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK + b"".join(publish("in", b"%d" % number, number) for number in range(1, 100)))
-        peer.reset()
-        reset.set()
-
-    async def use(address: Address) -> None:
-        received: list[bytes] = []
-
-        def receive(_connection: MqttConnection, message: Publish) -> None:
-            reset.wait(5)  # the loop sees messages and reset together
-            received.append(message.payload)
-
-        connection = MqttConnection(address, SESSION, receive)
-        await connection.open()
-        assert await connection.ended() == "the connection was lost"
-        assert received == [b"%d" % number for number in range(1, 100)]
-
-    run(script, use, factory)
-
-
-@pytest.mark.parametrize(
-    ("packet", "why"),
-    [
-        pytest.param("E002 9700", "Quota exceeded", id="quota exceeded"),
-        pytest.param("E002 8700", "Not authorized", id="not authorized"),
-        pytest.param("E002 8E00", "Session taken over", id="taken over"),
-        pytest.param("E008 8E06 1F0003 627965", "Session taken over: bye", id="with a reason in words"),
-        pytest.param(
-            "F0 03 000000",
-            "the broker sends what MQTT does not allow: a server sends no packet of type AUTH (Protocol error)",
-            id="a packet that was not begun",
-        ),
-        pytest.param(
-            "32FFFFFFFF7F",
-            "the broker sends what MQTT does not allow: a length has more than four bytes (Malformed packet)",
-            id="a length of five bytes",
-        ),
-    ],
-)
-def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:
-    def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK + bytes.fromhex(packet))
-        peer.wait()
-
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
-        assert await connection.ended() == why
-
-    run(script, use)
 
 
 def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next() -> None:
@@ -118,7 +35,7 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
         peer.send(CONNACK)
         subscribe = peer.sock.recv(1024)
         peer.send(b"\x90\x04" + subscribe[2:4] + b"\x00\x01")
-        peer.send(publish("in", b"first" if peer.number == 1 else b"second", 1))
+        peer.send(message(b"first" if peer.number == 1 else b"second", 1))
         if peer.number == 1:
             was_taken.wait(5)
             peer.reset()
