@@ -289,6 +289,62 @@ def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent(
     run(script, use, factory)
 
 
+def test_a_packet_identifier_is_acknowledged_once_and_may_come_again_then() -> None:
+    sent: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        for _ in range(3):  # which is more than Receive Maximum
+            peer.send(message(b"x", 7))
+            sent.append(read(peer, 4))
+        sent.append(peer.sock.recv(1024))
+
+    async def use(address: Address) -> None:
+        def take(on: MqttConnection, received: Publish) -> None:
+            assert received.packet_id == 7
+            on.acknowledge(7)
+            on.acknowledge(7)
+            on.acknowledge(8)
+
+        connection = MqttConnection(address, SESSION, take)
+        await connection.open()
+        while len(sent) < 3:
+            await asyncio.sleep(0.001)
+        assert connection.is_open
+        await connection.disconnect()
+
+    run(script, use)
+    assert sent == [bytes.fromhex("4002 0007")] * 3 + [bytes.fromhex("E000")]
+
+
+def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_again() -> None:
+    sent: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        sent.append(read(peer, 2 * 11))
+        sent.append(read(peer, 2 * 11))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        for _ in range(2):
+            connection.publish("out", b"x", lambda _: None)
+        connection._last_id = 65_534
+        for _ in range(2):
+            connection.publish("out", b"x", lambda _: None)
+        while len(sent) < 2:
+            await asyncio.sleep(0.001)
+        connection.abort()
+
+    run(script, use)
+    data = b"".join(sent)
+    assert [int.from_bytes(data[at + 7 : at + 9], "big") for at in range(0, len(data), 11)] == [1, 2, 65_535, 3]
+
+
 @LOOPS
 def test_a_flood_leaves_the_loop_to_others_between_its_messages(
     factory: Callable[[], asyncio.AbstractEventLoop],
