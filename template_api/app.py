@@ -85,7 +85,7 @@ def create_app(
         "/health": Health(library),
         **pages.resources(),
     }
-    middleware: list[Any] = [RequestId(), Cors()]
+    middleware: list[Any] = [CommonFields()]
     if access_log is not None:
         middleware.append(AccessLog(access_log))
     app = falcon.App(middleware=middleware)
@@ -143,16 +143,8 @@ class _Errors:
         return InvalidRequestError("The request is not well-formed")
 
 
-class RequestId:
-    """Add its id to each response."""
-
-    def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
-        """Name the id that the log names too."""
-        resp.set_header(REQUEST_ID, request_id(req))
-
-
-class Cors:
-    """Open the API to websites of every origin, for GET and POST (Fetch, "CORS protocol")."""
+class CommonFields:
+    """Add its id to each response, and open the API to websites of every origin, for GET and POST (Fetch, "CORS")."""
 
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, resource: object, _params: dict[str, object]
@@ -164,11 +156,9 @@ class Cors:
             resp.set_headers(_PREFLIGHT_FIELDS)
             resp.complete = True
 
-    def process_response(
-        self, _req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
-    ) -> None:
-        """Allow every origin to read every response."""
-        resp.set_headers(CORS_FIELDS)
+    def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
+        """Name the id that the log names too, and allow every origin to read the response."""
+        resp.set_headers(((REQUEST_ID, request_id(req)), *CORS_FIELDS))
 
 
 class AccessLog:
