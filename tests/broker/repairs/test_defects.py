@@ -106,12 +106,17 @@ def running(
     finally:
         if mended and stop:
             host.stop()
-        elif not mended:
-            if stop:  # from Python 3.12.1 on, connections that are left open keep a plain amqtt from its end
-                with contextlib.suppress(TimeoutError):
-                    host.wait(asyncio.wait_for(host.broker.shutdown(), 4 * SOON))
-                host._end_loop()
-            gc.collect()  # which Python reports: here, not in a later test
+        elif stop:  # from Python 3.12.1 on, connections that are left open keep a plain amqtt from its end
+            with contextlib.suppress(TimeoutError):
+                host.wait(asyncio.wait_for(host.broker.shutdown(), 4 * SOON))
+            host._end_loop()
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Have Python report here, not in a later test, what a plain amqtt left open, once no frame holds it."""
+    yield
+    gc.collect()
 
 
 def connect(host: Host, name: str, client_id: str | None = None, **options: Any) -> Wire:
@@ -162,6 +167,8 @@ def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: b
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_leaves_a_connection_open_on_which_no_connect_came(mended: bool) -> None:
     """See `leftovers`."""
+    if not mended and sys.version_info >= (3, 13):
+        pytest.skip("Python 3.13 closes a connection that nothing refers to")
     with running(mended) as host, socket.create_connection(("127.0.0.1", host.mqtt_port)) as peer:
         peer.sendall(publish_packet("t", b""))
         peer.shutdown(socket.SHUT_WR)
