@@ -127,9 +127,14 @@ class Library:
         request, stopwatch = HttpRequest(Method.GET, f"{self.name}{path}", self._headers), Stopwatch()
         try:
             for pause in (*_PAUSES, None):
-                response = finish(self._client.exchange(request, stopwatch))
-                if pause is None or response.status not in _OVERLOADED:
-                    break
+                try:
+                    response = finish(self._client.exchange(request, stopwatch))
+                except CallError as error:
+                    if pause is None or error.code is not FailureCode.CONNECTION_FAILED:
+                        raise
+                else:
+                    if pause is None or response.status not in _OVERLOADED:
+                        break
                 time.sleep(pause)
             if (refused := redirect_refused(request, response)) is not None:
                 raise refused

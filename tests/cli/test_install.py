@@ -66,7 +66,7 @@ class Web(Target):
 
     def cut_off(self, url: str) -> None:
         """Add an answer that ends before its body does."""
-        self._answers[url] = [reply(b"x" * 100)[:-50]]
+        self._answers.setdefault(url, []).append(reply(b"x" * 100)[:-50])
 
     def _converse(self, peer: Peer) -> None:
         if (seen := peer.request()) is not None:
@@ -121,8 +121,9 @@ def test_redirects_are_followed_within_the_library(folder: Path, web: Web) -> No
     assert {seen.headers["Authorization"] for seen in web.requests} == {"Basic bWU6cGFzcw=="}
 
 
-def test_an_overloaded_library_is_asked_again(folder: Path, web: Web) -> None:
+def test_a_library_that_is_overloaded_or_closes_the_connection_is_asked_again(folder: Path, web: Web) -> None:
     web.add(URL, status=503)
+    web.cut_off(URL)
     web.add(URL, json=answer(a=[cell()]))
     assert install() == 0
     assert written(folder) == ["routes/a.lotnb"]
