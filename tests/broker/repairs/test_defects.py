@@ -113,8 +113,8 @@ def running(
 
 
 @pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
     """Collect what a plain amqtt left open, once its test has returned: Python reports it here, not in a later test."""
-    """Have Python report here, not in a later test, what a plain amqtt left open, once no frame holds it."""
     yield
     gc.collect()
 
