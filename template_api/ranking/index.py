@@ -37,6 +37,7 @@ _SUFFIXES: Final = ("term", "idx", "pos", "fast", "fieldnorm", "store")
 _FOOTER_END: Final = 8  # each file ends with its footer (JSON), the footer's length and a magic number (4 bytes each)
 _CHUNK: Final = 1 << 20
 _PROBE_BYTES: Final = 65536
+_DAMAGE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # other errors of the system may pass
 _LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
@@ -97,7 +98,7 @@ class KeptIndex:
                 self._index = SearchIndex(self._folder / name)
         except DamagedIndexError as exc:
             cause = exc.__cause__
-            if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | NotADirectoryError):
+            if isinstance(cause, OSError) and not isinstance(cause, _DAMAGE):
                 raise  # such as too many open files
             if self._named() == name:  # else another process has replaced it
                 log.warning("%s; it is rebuilt", exc)

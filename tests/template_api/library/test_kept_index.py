@@ -100,7 +100,7 @@ def test_an_index_that_does_not_agree_with_the_database_is_rebuilt(
     library.close()
 
 
-@pytest.mark.parametrize("damage", ["a file", "the list", "all files", "its name"])
+@pytest.mark.parametrize("damage", ["a file", "the list", "all files", "its name", "a folder"])
 def test_a_damaged_index_is_rebuilt(
     sqlite_store: "Store", kept: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,8 +111,11 @@ def test_a_damaged_index_is_rebuilt(
         "all files": list(index.iterdir()),
         "its name": [kept / "current"],
     }
-    for file in damaged[damage]:
+    for file in damaged.get(damage, []):
         file.write_bytes(b"?" * 1000)
+    if damage == "a folder":
+        damaged["a file"][0].unlink()
+        damaged["a file"][0].mkdir()
     library = opened(sqlite_store, kept)
     assert found(library, "control") == {"pump", "valve"}
     assert caplog.text.count("it is rebuilt") == 1
