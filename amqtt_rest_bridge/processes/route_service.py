@@ -63,7 +63,7 @@ class ListeningSockets:
         """Bind what is not bound yet; on an error nothing new stays bound.
 
         Raises:
-            ConfigurationError: A port is taken or the host is none of this machine's.
+            ConfigurationError: A port is taken, or the host is none, or none of this machine's.
         """
         opened: dict[int, socket.socket] = {}
         try:
@@ -90,6 +90,8 @@ class ListeningSockets:
 
     def _bind(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        if not self._host.isprintable():  # of which `socket` raises another error
+            raise OSError("a host has no such characters")
         sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG, reuse_port=self._shared)
         sock.setblocking(False)
         return sock
