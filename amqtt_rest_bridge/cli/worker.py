@@ -16,6 +16,7 @@ from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
+from amqtt_rest_bridge.mqtt.wire import of_text
 from amqtt_rest_bridge.processes.supervisor import Signals
 from amqtt_rest_bridge.settings import (
     PASSWORD_VARIABLE,
@@ -210,7 +211,12 @@ def _url(settings: WorkerSettings) -> Address:
 
 def _password(settings: WorkerSettings) -> str | None:
     if settings.password_secret is None:
-        return os.environ.get(PASSWORD_VARIABLE)
+        password = os.environ.get(PASSWORD_VARIABLE)
+        try:
+            of_text(password or "")
+        except ValueError:  # which may hold it
+            raise ConfigurationError("the broker's password is not UTF-8, or longer than MQTT can write") from None
+        return password
     path = Path(settings.secrets_dir) / settings.password_secret
     if "/" in settings.password_secret:
         raise ConfigurationError("the setting password_secret must be the name of a file in secrets_dir, without /")

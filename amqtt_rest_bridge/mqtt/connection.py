@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
+_MOST_PUBLISHED: Final = 1024  # before one is acknowledged, whatever the broker takes: ids and memory have an end
 _PUBACK: Final = b"\x40\x02"
 _MOST_PACKETS: Final = 64  # handed out in one iteration of the loop, which has others to serve
 
@@ -89,8 +90,11 @@ class MqttConnection(asyncio.Protocol):
 
     @property
     def can_publish(self) -> bool:
-        """Return whether one more publication is allowed: the broker's Receive Maximum, and room in the socket."""
-        return not self._is_full and len(self._published) < self.receive_maximum
+        """Return whether one more publication is allowed: the broker's Receive Maximum, and room in the socket.
+
+        Decision: no more than 1,024, so that a broker which acknowledges nothing has a bound too.
+        """
+        return not self._is_full and len(self._published) < min(self.receive_maximum, _MOST_PUBLISHED)
 
     async def open(self) -> None:
         """Connect, and wait for CONNACK.
@@ -101,6 +105,11 @@ class MqttConnection(asyncio.Protocol):
         """
         shown = self._address.shown
         try:
+            connect = self._connect_packet()
+        except ValueError:  # which may hold what it is about
+            why = "a user name, password or client id is not UTF-8, or longer than MQTT can write"
+            raise BrokerError(f"cannot connect to the broker {shown}: {why}") from None
+        try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._reach()
         except TimeoutError as error:
@@ -110,7 +119,7 @@ class MqttConnection(asyncio.Protocol):
             if isinstance(error, ConnectionError) and error.errno is not None:  # asyncio adds the address
                 why = os.strerror(error.errno)
             raise BrokerError(f"cannot reach the broker {shown}: {why}") from error
-        self._write(self._connect_packet())
+        self._write(connect)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._connected
@@ -127,7 +136,11 @@ class MqttConnection(asyncio.Protocol):
         return await asyncio.shield(self._ended)
 
     async def subscribe(self, subscriptions: Iterable[Subscription]) -> None:
-        """Subscribe, and wait for the broker's answer; raises `BrokerError` when it refuses a filter."""
+        """Subscribe, and wait for the broker's answer.
+
+        Raises:
+            BrokerError: It refuses a filter, or with MQTT 5 grants less than QoS 1 to one that needs it.
+        """
         for wanted in subscriptions:  # one packet each: an identifier belongs to a packet
             options, properties = wanted.qos, self._no_properties
             if self._is_5:  # section 3.8.3.1
@@ -139,6 +152,11 @@ class MqttConnection(asyncio.Protocol):
             code = (await self._asked(packet_id, wire.SUBACK, packet))[0]
             if code >= wire.FAILURE:
                 raise BrokerError(f"the broker refuses to subscribe {wanted.topic_filter}: {REASONS[code]}", code)
+            if self._is_5 and code < wanted.qos:  # messages would be lost without a word
+                raise BrokerError(
+                    f"the broker grants QoS {code} to the subscription of {wanted.topic_filter}, "
+                    f"which needs QoS {wanted.qos}"
+                )
 
     async def unsubscribe(self, topic_filters: Iterable[str]) -> None:
         """Unsubscribe, and wait for the broker's answer."""
@@ -421,7 +439,8 @@ class MqttConnection(asyncio.Protocol):
         self.receive_maximum = found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM)
         self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
         self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, packets.LARGEST_PACKET)
-        self._keep_alive = found.get(Property.SERVER_KEEP_ALIVE, KEEP_ALIVE_SECONDS)  # [MQTT-3.2.2-21]
+        # [MQTT-3.2.2-21]; 0 is none. Decision: pings are as frequent then, so that the end of a broker is seen.
+        self._keep_alive = min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS)
         self._connected.set_result(None)
 
     def _close(self, why: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -498,6 +499,79 @@ def test_a_broker_that_does_not_answer_pingreq_is_left() -> None:
 
     run(script, use)
     assert sent == [b"\xc0\x00"] * 2
+
+
+def test_a_broker_that_wants_no_keep_alive_is_pinged_as_others_are() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(bytes.fromhex("2006 0000 03 13 0000"))  # Server Keep Alive 0
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connection.ended(), 0.5)
+        connection.abort()
+
+    run(script, use)
+
+
+def test_a_subscription_that_is_granted_less_than_it_needs_is_refused() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        for _ in range(2):
+            peer.send(b"\x90\x04" + peer.sock.recv(1024)[2:4] + b"\x00\x00")
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        await connection.subscribe([Subscription("a", qos=0)])
+        with pytest.raises(BrokerError, match="the broker grants QoS 0 to the subscription of a, which needs QoS 1"):
+            await connection.subscribe([Subscription("a")])
+        connection.abort()
+
+    run(script, use)
+
+
+def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscribe_with() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        data = b""
+        while b"\x00\x03end" not in data:
+            data = data[-8:] + peer.sock.recv(1 << 20)
+        at = data.index(b"\x00\x03end")
+        peer.send(b"\x90\x04" + data[at - 3 : at - 1] + b"\x00\x01")
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        sent = 0
+        while connection.can_publish:
+            connection.publish("out", b"", lambda _: None)
+            await asyncio.sleep(0)
+            sent += 1
+        assert sent == 1024
+        await connection.subscribe([Subscription("end")])
+        connection.abort()
+
+    run(script, use)
+
+
+@pytest.mark.parametrize("name", ["username", "password"])
+@pytest.mark.parametrize("value", ["secret\udcff", "secret" * 20_000], ids=["not UTF-8", "too long"])
+def test_credentials_that_mqtt_cannot_write_are_refused_without_them(name: str, value: str) -> None:
+    async def use(address: Address) -> None:
+        address = replace(address, username=value) if name == "username" else replace(address, password=value)
+        with pytest.raises(BrokerError, match="is not UTF-8, or longer than MQTT can write") as raised:
+            await MqttConnection(address, SESSION, lambda *_: None).open()
+        assert "secret" not in str(raised.value)
+
+    run(lambda peer: peer.wait(), use)
 
 
 def test_packets_of_one_iteration_are_written_at_once() -> None:

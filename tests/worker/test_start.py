@@ -11,6 +11,7 @@ import pytest
 
 from amqtt_rest_bridge.cli.worker import broker_address
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.processes.route_service import ListeningSockets
 from amqtt_rest_bridge.settings import WorkerSettings
 from tests.support import forked
 from tests.support.commands import taken_port
@@ -63,6 +64,17 @@ def test_a_setting_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any],
     with pytest.raises(ConfigurationError, match=re.escape(wrong)) as raised:
         broker_address(WorkerSettings(**given))
     assert "secret@" not in str(raised.value)
+
+
+def test_a_password_that_mqtt_cannot_write_is_found_by_the_check_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = WorkerSettings(group="plant", routes=str(tmp_path))
+    for password in ("secret\udcff", "secret" * 20_000):
+        monkeypatch.setenv("REST_BRIDGE_BROKER_PASSWORD", password)
+        with pytest.raises(ConfigurationError, match="the broker's password is not UTF-8, or longer than") as raised:
+            broker_address(settings)
+        assert "secret" not in str(raised.value)
 
 
 def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path) -> None:
@@ -163,6 +175,12 @@ DEFINE ROUTE Intake WITH TYPE REST_API
 """)
         line = reason_of(run(tmp_path, broker=mosquitto.url))
         assert line.startswith(f"cannot listen on 127.0.0.1 port {port} (SERVER_PORT): Address already in use")
+
+
+@pytest.mark.parametrize("host", ["host\udcff", "a\0b", "a..example", "a" * 70 + ".example"])
+def test_a_host_that_cannot_be_one(host: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^cannot listen on .* port 0 \(SERVER_PORT\): ."):
+        ListeningSockets(host).open([0])
 
 
 TLS = f"""\
