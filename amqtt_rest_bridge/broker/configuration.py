@@ -50,12 +50,14 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
     Raises:
         UnusableConfigurationError: It cannot use them.
     """
+    _check_types(values.get("listeners"))
     try:
         config = BrokerConfig.from_dict(dict(values))
     except dacite.UnexpectedDataError as error:
         keys = sorted(map(str, error.keys))
         known = [field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)]
-        hint = did_you_mean(keys[0], known)
+        is_worker = "group" in keys  # the one setting that each worker has to have
+        hint = "a worker's file? it runs with rest-bridge worker -c" if is_worker else did_you_mean(keys[0], known)
         message = f"unknown key {', '.join(keys)}" + (f" ({hint})" if hint else "")
         raise UnusableConfigurationError((keys[0],), message) from error
     except dacite.WrongTypeError as error:  # without the value, which may be a password
@@ -79,6 +81,15 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
             message = f"listener {name}: {what} cannot be used: {reason(error)}"
             raise UnusableConfigurationError(("listeners", name, what.split()[0]), message) from error
     return config
+
+
+def _check_types(listeners: Any) -> None:
+    """Raise `UnusableConfigurationError` for the type of a listener that amqtt does not know; it names neither."""
+    for name, listener in listeners.items() if isinstance(listeners, Mapping) else ():
+        kind = listener.get("type") if isinstance(listener, Mapping) else None
+        if isinstance(kind, str) and kind not in set(ListenerType):
+            message = f'listener {name}: type must be tcp or ws, not "{kind}"'
+            raise UnusableConfigurationError(("listeners", name, "type"), message)
 
 
 def import_plugin(path: str) -> type[Any]:

@@ -121,7 +121,9 @@ def read(path: Path) -> Configuration:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror or error}") from error
+        is_relative = isinstance(error, FileNotFoundError) and not path.is_absolute()
+        where = f" (working directory: {Path.cwd()})" if is_relative else ""
+        raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror or error}{where}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"the configuration {path} is not UTF-8 text") from error
     try:

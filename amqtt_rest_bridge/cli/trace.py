@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -152,7 +153,6 @@ def _check_route(name: str, response: http.client.HTTPResponse) -> None:
     except (ValueError, TypeError, KeyError):
         return
     if name not in names:
-
         listed = f"routes: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
         hint = did_you_mean(name, names) or (listed if names else "it has no routes")
         raise TraceError(visible(f"there is no route {name}; {hint}"))
@@ -172,6 +172,10 @@ def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str,
 
 
 def _refusal(response: http.client.HTTPResponse) -> str:
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        return f"the token is missing or wrong; set {TOKEN_VARIABLE} to the bridge's admin_token"
+    if response.status == HTTPStatus.NOT_FOUND:  # of a port of server mode, or of any other server
+        return "it has no live stream; is it the admin port of a bridge?"
     try:
         error = json.loads(response.read(10_000))["error"]
         return visible(f"{error['message']}. {error['hint']}")

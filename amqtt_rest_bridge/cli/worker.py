@@ -129,6 +129,8 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
         if name.startswith("REST_BRIDGE_") and name not in variables and (meant := did_you_mean(name, variables)):
             log.warning("the variable %s sets nothing: %s", name, meant)
     read = configuration.read(path)
+    if not read.values.keys().isdisjoint(("listeners", "plugins")):
+        raise ConfigurationError(f"{path} is the configuration of a broker: it runs with rest-bridge serve -c {path}")
     settings, misfits = configuration.build(WorkerSettings, {**read.values, **options})
     faults = [read.invalid((), one) for one in misfits]
     faults += [
@@ -140,17 +142,21 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     def keys(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if name in read.values and name not in options)[:1]
 
-    def hint(names: tuple[str, ...]) -> str | None:
+    def source(names: tuple[str, ...]) -> str | None:
+        """Return the option and the variable of the first of some settings that is not from the file."""
         for one in _ROWS:
             if one.name in names and one.name in options:
                 option = "" if row_of(one).is_secret else f"--{one.name.replace('_', '-')} or "
-                return f"it is set by {option}{variable_of(one)}"
+                return f"{option}{variable_of(one)}"
         return None
+
+    def hint(names: tuple[str, ...]) -> str | None:
+        return f"it is set by {found}" if (found := source(names)) else None
 
     invalid = frozenset(str(one.key) for one in misfits)
     found = [] if settings is None else [*settings.setting_faults(), *_address_faults(settings)]
     faults += [read.fault(keys(names), message, hint(names)) for names, message in found if invalid.isdisjoint(names)]
-    return _Read(settings, faults, invalid, lambda names: read.place(keys(names)))
+    return _Read(settings, faults, invalid, lambda names: source(names) or read.place(keys(names)))
 
 
 def _check(path: Path, options: Mapping[str, Any]) -> int:

@@ -57,7 +57,7 @@ def test_check_prints_every_fault(place: Workplace) -> None:
     ended = check(place)
     assert ended.returncode == 1
     expected = [
-        "broker.yaml:1:1: error: 'tpc' is not a valid ListenerType",
+        'broker.yaml:3:5: error: listener default: type must be tcp or ws, not "tpc"',
         "broker.yaml:6:3: error: plugin nowhere.Plugin cannot be imported: No module named 'nowhere'",
         "broker.yaml:7:86: error: the setting processes is 99; allowed is 0 to 64",
         "routes.lot:5:14: error: unknown setting SERVER_PRT",

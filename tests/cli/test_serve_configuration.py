@@ -68,6 +68,7 @@ def test_merged_mappings_are_not_a_repetition(place: Workplace) -> None:
 KEYS = [
     pytest.param("plugin: {}\n", "1:1: error: unknown key plugin (did you mean plugins?)", id="misspelt"),
     pytest.param("b: 1\n", "1:1: error: unknown key b", id="like-no-other"),
+    pytest.param("group: a\n", "1:1: error: unknown key group (a worker's file? it runs with rest-b", id="of-a-worker"),
     pytest.param("plugins: 3\n", "1:1: error: wrong value type for plugins: must be ", id="plugins"),
     pytest.param("plugins: [3]\n", "1:1: error: wrong value type for plugins: must be ", id="plugin-number"),
     pytest.param("timeout_disconnect_delay: a\n", "1:1: error: wrong value type for timeout_disc", id="number"),
@@ -110,7 +111,7 @@ def test_unusable_listener_is_named(place: Workplace, setting: str, fault: str) 
 
 
 SHAPES = [
-    pytest.param("type: tcp", "type: tpc", "1:1: error: 'tpc' is not a valid ListenerType", id="type"),
+    pytest.param("type: tcp", "type: tpc", '3:5: error: listener default: type must be tcp or ws, not', id="type"),
     pytest.param("default:", "web:", "1:1: error: no listener is named default", id="no-default"),
     pytest.param("listeners:", "listeners: 3\nauth:", "1:1: error: wrong value type for listeners", id="number"),
     pytest.param("listeners:", "listeners: {}\nauth:", "1:1: error: no listener is named default", id="empty"),

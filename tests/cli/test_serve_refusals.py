@@ -27,7 +27,8 @@ def refusal(place: Workplace, *arguments: str) -> str:
 
 def test_missing_file_is_refused(place: Workplace) -> None:
     (place.folder / "broker.yaml").unlink()
-    assert refusal(place) == "rest-bridge: error: cannot read the configuration broker.yaml: No such file or directory"
+    missing = "cannot read the configuration broker.yaml: No such file or directory"
+    assert refusal(place) == f"rest-bridge: error: {missing} (working directory: {place.folder})"
 
 
 def test_several_faults_are_one_line_that_says_where_the_others_are(place: Workplace) -> None:

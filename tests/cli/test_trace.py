@@ -81,7 +81,10 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     assert "is admin_port set" in capsys.readouterr().err
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         assert main(["trace", "--admin", f"http://127.0.0.1:{admin_of(host).port}"]) == 1
-        assert "The token is missing or wrong" in capsys.readouterr().err
+        assert "the token is missing or wrong; set REST_BRIDGE_ADMIN_TOKEN" in capsys.readouterr().err
+    target.answer = lambda _: (404, b"{}")
+    assert main(["trace", "--admin", target.url]) == 1
+    assert "it has no live stream; is it the admin port of a bridge?" in capsys.readouterr().err
     assert main(["trace", "--admin", "localhost"]) == 2
     with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
         first_line(process, host.client(), "other")

@@ -84,6 +84,17 @@ def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path) -> None:
     assert reason_of(run(tmp_path, slot=1)).endswith("the setting slot is 1; with slots: 1 it is 0 to 0")
 
 
+def test_a_brokers_file_is_named_with_the_command_that_runs_it(tmp_path: Path) -> None:
+    path = tmp_path / "worker.yaml"
+    line = reason_of(run(tmp_path, plugins={}))
+    assert line.endswith(f"{path} is the configuration of a broker: it runs with rest-bridge serve -c {path}")
+
+
+def test_routes_of_an_option_that_are_not_there_are_named_with_the_option(tmp_path: Path) -> None:
+    ended = run(tmp_path, "--check", "--routes", "nowhere")
+    assert ended.stdout.startswith("--routes or REST_BRIDGE_ROUTES: error: cannot read nowhere: No such file")
+
+
 def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path) -> None:
     wrong: dict[str, Any] = {
         "slotz": 1, "slots": "2", "spool": "s.db", "slot": 1, "broker": "http://x", "password_secret": "gone"
