@@ -235,10 +235,14 @@ class BridgePool:
                 return
 
     def _bury(self, bridge: BridgeProcess, deadline: float, error: DiedError) -> None:
-        """Close a process that died, and wait until it may be started again; raises the error at the deadline."""
+        """Close a process that died, and wait until it may be started again.
+
+        Raises:
+            DiedError: The deadline has passed, or the pool was closed meanwhile, which is what ended the process.
+        """
         bridge.close()
         delay = self._pauses[bridge.index].ended()
-        if time.monotonic() + delay >= deadline:
+        if self._stopping or time.monotonic() + delay >= deadline:
             raise error
         log.warning(
             "bridge process %d (pid %d) ended while it started; it is started again %s",

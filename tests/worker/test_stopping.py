@@ -63,3 +63,12 @@ def test_a_bridge_process_killed_while_a_worker_starts_is_started_again(group: G
         client.publish("in", b"asked")
         assert client.next() == ("results/Echo", b"asked")
         assert worker.stop() == 0
+
+
+def test_a_worker_that_is_stopped_while_it_starts_starts_no_process_again(group: Group) -> None:
+    group.routes(client_route("Echo", 1, "in"))
+    worker = group.start()
+    eventually(worker.children)
+    assert worker.stop() == 0
+    assert "SIGTERM: shutting down" in worker.lines[-1], "\n".join(worker.lines)
+    assert not any("started again" in line for line in worker.lines)
