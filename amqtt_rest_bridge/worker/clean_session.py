@@ -32,9 +32,9 @@ from amqtt_rest_bridge.routing.calls import (
 )
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import check_topic_name, loggable
-from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of
 from amqtt_rest_bridge.worker.membership import Membership, online_topic
+from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.worker.slots import client_id
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,9 @@ class CleanSession:
         on_record: Callable[[str | None], None],
     ) -> None:
         session = Session(f"{client_id(group, slot, '')}/{uuid.uuid4().hex[:8]}", 0, _RECEIVE_MAXIMUM)
-        self.client = Client(address, session, self._take, self._connected, publisher.down, publisher.resume)
+        self.client = ReconnectingClient(
+            address, session, self._take, self._connected, publisher.down, publisher.resume
+        )
         self._publisher = publisher
         self._dispatcher = dispatcher
         self._membership = membership

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.topics import loggable
-from amqtt_rest_bridge.worker.client import Client
+from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Intake:
         self._is_full = is_full
         self.held = 0
         """How many messages have come and not ended."""
-        self.client = Client(address, session, self._take, self._connected, on_down)
+        self.client = ReconnectingClient(address, session, self._take, self._connected, on_down)
         self._limit = session.receive_maximum
         self._offer = offer
         self._slot = slot

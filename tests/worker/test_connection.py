@@ -12,9 +12,9 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
-from amqtt_rest_bridge.worker.client import Client
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
+from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 from tests.mqtt.test_connection import CONNACK, message, run
 from tests.support.http_target import Peer
 
@@ -109,7 +109,7 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.
         pass
 
     async def use(address: Address) -> None:
-        client = Client(address, SESSION, lambda *_: None, nothing)
+        client = ReconnectingClient(address, SESSION, lambda *_: None, nothing)
         await client.open()
         await client.close()
 

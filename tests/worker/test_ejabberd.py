@@ -17,7 +17,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Property
-from amqtt_rest_bridge.worker.client import Client, lacking_of
+from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient, lacking_of
 from tests.worker.ejabberd import PASSWORD, USER, Ejabberd
 from tests.worker.test_start import reason_of, run
 
@@ -198,7 +198,9 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         b = address(cluster, cluster.hosts[1])
         at_killed = Taker()
         session = Session("plant-2", 3600, 100)
-        client = Client(address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more)
+        client = ReconnectingClient(
+            address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more
+        )
         await client.open()
         async with (
             connected(b, Session("publisher", 0, 10)) as (publisher, _),

@@ -1,4 +1,7 @@
-"""A client id at the broker, connected again whenever its connection ends. The event loop only."""
+"""A client of the broker that connects again whenever its connection ends. The event loop only.
+
+`mqtt.connection` is one connection; this is what follows its end: the wait, the next one, and what the broker lacks.
+"""
 
 import asyncio
 import logging
@@ -25,8 +28,8 @@ def lacking_of(properties: Properties) -> str | None:
     return None if properties.get(Property.MAXIMUM_QOS, 1) else "QoS 1"
 
 
-class Client:
-    """Keep a client connected.
+class ReconnectingClient:
+    """Keep a client id connected.
 
     Args:
         address: The broker.
