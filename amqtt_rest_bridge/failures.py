@@ -1,4 +1,8 @@
-"""Failures of calls and the payload that they publish. Pure; both processes use it, on any thread."""
+"""Failures that the bridge itself decides on (no room, no worker), and the payload that any failure publishes.
+
+Those of a request are in `http_client/transport_errors.py`; codes and hints of all in `catalogue.py`. Pure; both
+processes use it, on any thread.
+"""
 
 import base64
 import json

@@ -16,7 +16,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from amqtt_rest_bridge.admin.numbers import SAMPLES, Numbers, NumbersCache, Sample, Samples
-from amqtt_rest_bridge.admin.records import Follower, Followers, RouteRecords, event
+from amqtt_rest_bridge.admin.shown_records import Follower, Followers, RouteRecords, event
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
 from amqtt_rest_bridge.masking import masker_of

@@ -20,12 +20,12 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache, Samples
 from amqtt_rest_bridge.admin.pages import StatusPages
-from amqtt_rest_bridge.admin.records import Followers, RecordQuestions, RouteRecords, shown
+from amqtt_rest_bridge.admin.shown_records import Followers, RecordQuestions, RouteRecords, shown
 from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, MISDIRECTED_REQUEST
 from amqtt_rest_bridge.http_server import Headers, HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.application import refused
-from amqtt_rest_bridge.http_server.guesses import MOST_WAITING, Guesses
 from amqtt_rest_bridge.http_server.refusals import refuse
+from amqtt_rest_bridge.http_server.wrong_credentials import MOST_WAITING, WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, NumbersPart
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
@@ -60,7 +60,7 @@ class AdminServer:
         records: Of this process.
         after: Calls a function once, so many seconds from now.
         send: Sends a frame to the broker.
-        guesses: Answers wrong tokens.
+        wrong_credentials: Answers wrong tokens.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class AdminServer:
         after: Callable[[float, Callable[[], None]], None],
         send: Callable[[FromAdmin], None],
         *,
-        guesses: Guesses,
+        wrong_credentials: WrongCredentials,
     ) -> None:
         self._sock = sock
         self._port: int = sock.getsockname()[1]
         self._after = after
         self._guard = Guard(settings.admin_token)
-        self._guesses = guesses
+        self._wrong_credentials = wrong_credentials
         self._numbers = NumbersCache(send)
         self._records = RecordQuestions(records, send)
         self._followers = Followers(send)
@@ -126,7 +126,9 @@ class AdminServer:
         if refusal is None:
             return self._find(path, request, wake)
         if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
-            return self._guesses.refuse(request.remote, self._port, lambda other: refused(other or refusal, _SAFE))
+            return self._wrong_credentials.refuse(
+                request.remote, self._port, lambda other: refused(other or refusal, _SAFE)
+            )
         return refused(refusal, _SAFE)
 
     def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:

@@ -1,7 +1,7 @@
 """The bridge process's engine: frames in, calls and requests run, results out. Independent of the process around it.
 
 The link's readers do what the broker says, one at a time. Routes' workers, the ports' threads and the timers only
-meet them at the link and in `Broker`.
+meet them at the link and in `BrokerAccess`.
 """
 
 import logging
@@ -18,7 +18,7 @@ from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunn
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server
-from amqtt_rest_bridge.bridge.server.broker import Broker
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.bridge.timers import Pace, Timers
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.errors import BridgeError
@@ -72,7 +72,7 @@ class Makers(Protocol):
         """Return the sender for the requests of a route."""
 
     def server(
-        self, broker: Broker, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
+        self, broker: BrokerAccess, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
     ) -> Server:
         """Start what serves a port."""
 
@@ -109,7 +109,7 @@ class Engine:
         self._on_routes = on_routes
         self._timers = Timers()
         self._threads = threads or ThreadBudget()
-        self._broker = Broker(link)
+        self._broker = BrokerAccess(link)
         self._runners: dict[int, RouteRunner] = {}  # by event number
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from amqtt_rest_bridge.bridge.client.senders import Sender, sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker import Broker
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.bridge.server.request import port_closed
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import TlsContexts
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
-from amqtt_rest_bridge.http_server.guesses import Guesses
+from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import FromAdmin
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
@@ -53,7 +53,7 @@ class Network:
 
     def __init__(self) -> None:
         self._turns = ReplyTurns()
-        self._guesses = Guesses()
+        self._wrong_credentials = WrongCredentials()
         self._contexts = TlsContexts()
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
@@ -62,10 +62,10 @@ class Network:
         return sender_of(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
 
     def server(
-        self, broker: Broker, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
+        self, broker: BrokerAccess, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
     ) -> "Port":
         """Serve routes on a listening socket."""
-        return Port(sock, routes, broker, settings, self._turns, self._guesses)
+        return Port(sock, routes, broker, settings, self._turns, self._wrong_credentials)
 
     def admin(
         self,
@@ -78,7 +78,7 @@ class Network:
         """Start the admin port; imported only where there is one."""
         from amqtt_rest_bridge.admin.port import AdminServer
 
-        return AdminServer(sock, settings, records, after, send, guesses=self._guesses)
+        return AdminServer(sock, settings, records, after, send, wrong_credentials=self._wrong_credentials)
 
 
 class Port(HttpServer):
@@ -88,14 +88,14 @@ class Port(HttpServer):
         self,
         sock: socket.socket,
         routes: tuple[Route, ...],
-        broker: Broker,
+        broker: BrokerAccess,
         settings: BridgeSettings,
         turns: ReplyTurns,
-        guesses: Guesses,
+        wrong_credentials: WrongCredentials,
     ) -> None:
         self._broker = broker
         self._turns = turns
-        self._guesses = guesses
+        self._wrong_credentials = wrong_credentials
         self._bound: int = sock.getsockname()[1]
         self._settings = settings
         tls = None
@@ -128,7 +128,12 @@ class Port(HttpServer):
     def _app(self, routes: tuple[Route, ...]) -> RouteApplication:
         limit = self._settings.max_body_bytes
         return RouteApplication(
-            routes, self._broker, max_body_bytes=limit, turns=self._turns, guesses=self._guesses, port=self._bound
+            routes,
+            self._broker,
+            max_body_bytes=limit,
+            turns=self._turns,
+            wrong_credentials=self._wrong_credentials,
+            port=self._bound,
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker import Broker, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, Wake
 from amqtt_rest_bridge.calls.call import OpenCall, Verdict
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
@@ -98,7 +98,7 @@ class _Link:
         return False
 
 
-class _Broker(Broker):
+class _Broker(BrokerAccess):
     """A broker with one message for all that wait, and the event whose answer was counted."""
 
     def __init__(self, latest: bytes | None, reply: bytes | None) -> None:

@@ -15,14 +15,14 @@ pools. In client mode end to end: 3,000-4,800 messages/s against 2,100-2,300, an
 bridge process.
 
 Read `client` (the way of a request), `connecting`, `connection`, `response`; then `deadline_socket`, `tls`, `origin`
-and `failures` as needed. Other packages import from here only.
+and `transport_errors` as needed. Other packages import from here only.
 """
 
 from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Stopwatch, finish
 from amqtt_rest_bridge.http_client.connecting import Resolver, check_urllib3
-from amqtt_rest_bridge.http_client.failures import describe_status, redirect_refused
 from amqtt_rest_bridge.http_client.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions, check_files
+from amqtt_rest_bridge.http_client.transport_errors import describe_status, redirect_refused
 
 __all__ = [
     "ClientOptions",

@@ -13,11 +13,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_client import failures
+from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
 from amqtt_rest_bridge.http_client.connection import Connection, Received, exchange
 from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
-from amqtt_rest_bridge.http_client.failures import EXCHANGE_ERRORS
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -30,6 +29,7 @@ from amqtt_rest_bridge.http_client.origin import (
 )
 from amqtt_rest_bridge.http_client.response import Headers
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
+from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
 
 _SAFE_TO_REPEAT = frozenset({Method.GET, Method.PUT, Method.DELETE})
@@ -238,7 +238,7 @@ class HttpClient:
 
     def _failed(self, server: Server, error: Exception, wire: DeadlineSocket) -> CallError:
         options = self._options
-        return failures.exchange_failed(
+        return transport_errors.exchange_failed(
             server.where, error, wire, seconds=options.timeout, limit=options.max_response_bytes
         )
 

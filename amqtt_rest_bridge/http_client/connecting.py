@@ -20,13 +20,13 @@ from urllib3.connection import HTTPConnection
 from urllib3.util.connection import create_connection
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_client import failures
+from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connection import Connection, Pool, connect
 from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
-from amqtt_rest_bridge.http_client.failures import EXCHANGE_ERRORS
 from amqtt_rest_bridge.http_client.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client.response import Headers
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
+from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.masking import credentials_of
 
 # Decision: an address that does not answer delays those after it no longer than this (the idea of RFC 8305).
@@ -126,7 +126,7 @@ class Connector:
             self._context = self._contexts.of(self._tls)
         except ConfigurationError as error:
             if self._context is None:
-                raise failures.files_unusable(where, error) from error
+                raise transport_errors.files_unusable(where, error) from error
         return self._context
 
     def _dial(self, server: Server, deadline: float) -> socket.socket:
@@ -137,7 +137,7 @@ class Connector:
             addresses = sorted(found, key=lambda address: address != server.address)  # the one that worked goes first
             sock, server.address = self._dial_one_of(addresses, origin.port, deadline)
         except OSError as error:
-            raise failures.connecting_failed(server.where, error, self._seconds) from error
+            raise transport_errors.connecting_failed(server.where, error, self._seconds) from error
         return sock
 
     def _dial_one_of(self, addresses: Sequence[str], port: int, deadline: float) -> tuple[socket.socket, str]:
@@ -168,13 +168,13 @@ class Connector:
             http.endheaders()
             status = http_client.HTTPConnection.getresponse(http).status
         except OSError as error:
-            raise failures.connecting_failed(server.where, error, self._seconds) from error
+            raise transport_errors.connecting_failed(server.where, error, self._seconds) from error
         except EXCHANGE_ERRORS as error:
-            raise failures.proxy_failed(server.where, "with something that is not HTTP") from error
+            raise transport_errors.proxy_failed(server.where, "with something that is not HTTP") from error
         if not 200 <= status < 300:
-            raise failures.proxy_failed(server.where, failures.describe_status(status))
+            raise transport_errors.proxy_failed(server.where, transport_errors.describe_status(status))
         if not connection.wire.is_clean():
-            raise failures.proxy_failed(server.where, "with more than the opening of a tunnel")
+            raise transport_errors.proxy_failed(server.where, "with more than the opening of a tunnel")
 
     def _start_tls(
         self, sock: socket.socket, context: ssl.SSLContext, server: Server, deadline: float
@@ -186,9 +186,9 @@ class Connector:
             name = server.origin.host.rstrip(".").partition("%")[0]
             return context.wrap_socket(sock, server_hostname=name)
         except TimeoutError as error:
-            raise failures.connecting_failed(server.where, error, self._seconds) from error
+            raise transport_errors.connecting_failed(server.where, error, self._seconds) from error
         except OSError as error:
-            raise failures.tls_failed(server.where, error) from error
+            raise transport_errors.tls_failed(server.where, error) from error
 
     def _over(self, sock: socket.socket, origin: Origin, deadline: float) -> Connection:
         return connect(HTTPConnection(origin.host, origin.port), DeadlineSocket(sock, self._clock, deadline))

@@ -232,7 +232,7 @@ class BlockSettings:
             header = evaluate((line.name,), environment, report)
             value = evaluate(line.pieces, environment, report)
             if header is not None and value is not None:
-                _warn_of_unread(f"header {header.shown}", value, report, is_template=True)
+                _warn_of_unread(f"header {header.shown}", value, report, has_placeholders=True)
                 self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
                 self.headers.append((header, value))
 
@@ -243,7 +243,7 @@ class BlockSettings:
         self.secrets |= value.secrets
         if parameter.secret:
             self.secrets |= {value.text, *value.brought_in} - {""}
-        _warn_of_unread(parameter.name, value, self.report, is_template=parameter.kind in _FILLED)
+        _warn_of_unread(parameter.name, value, self.report, has_placeholders=parameter.kind in _FILLED)
         try:
             self.values[parameter.name] = _convert(parameter, value)
             self.texts[parameter.name] = value
@@ -313,10 +313,10 @@ class BlockSettings:
         return {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
 
 
-def _warn_of_unread(name: str, value: Value, report: Report, *, is_template: bool) -> None:
+def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders: bool) -> None:
     """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes."""
     found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
-    if found is None or (is_template and found["brace"]):  # a misspelt placeholder
+    if found is None or (has_placeholders and found["brace"]):  # a misspelt placeholder
         return
     what = found["name"] or found["shell"] or found["windows"]
     source = found["source"] or "ENV"

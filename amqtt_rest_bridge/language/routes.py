@@ -13,10 +13,10 @@ from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import may_match, pattern
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.language.templates import (
+from amqtt_rest_bridge.language.texts import (
+    placeholder_text_of,
     read_condition,
-    read_template,
-    template_of,
+    read_placeholder_text,
     warn_of_dot_segments,
     warn_of_foreign,
 )
@@ -217,12 +217,12 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     headers = _read_headers(settings)
     for name in filter(settings.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
         warn_of_foreign(name, settings.texts[name], Mode.CLIENT, settings.report)
-    endpoint = template_of(settings, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
+    endpoint = placeholder_text_of(settings, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
     given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
-    body = template_of(settings, "BODY", place_of(next(given, config.default_content_type)), Mode.CLIENT)
+    body = placeholder_text_of(settings, "BODY", place_of(next(given, config.default_content_type)), Mode.CLIENT)
     _warn_of_unknown_type(settings, headers, body)
-    destination = template_of(settings, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
-    payload = template_of(settings, "PAYLOAD", place_of(_read_content_type(settings)), Mode.RESULT)
+    destination = placeholder_text_of(settings, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
+    payload = placeholder_text_of(settings, "PAYLOAD", place_of(_read_content_type(settings)), Mode.RESULT)
     _check_result(settings)
     signature = _read_signature(settings)
     when = read_condition(settings, Mode.CLIENT)
@@ -282,7 +282,7 @@ def _read_headers(settings: BlockSettings) -> tuple[tuple[str, PlaceholderText],
         report.warning(written.offset, "HEADERS has no header below it", "write ADD <name> <value> lines below it")
     for name, value in settings.headers:
         lower = name.text.lower()
-        template = read_template(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
+        template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
         if not forms.is_token(name.text):
             report.error(name.offset, f'"{name.shown}" is not a header name', "letters, digits and - are safe")
         elif lower in forms.OWN_HEADERS:
@@ -332,7 +332,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         ("REPLY_TOPIC", Place.TOPIC),
         ("RESPONSE", place_of(_read_content_type(settings))),
     ):
-        published[name.lower()] = template = template_of(settings, name, place, Mode.SERVER)
+        published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
         _check_segments(settings, name, template, segments)
     _check_answer(settings)
     signature = _read_signature(settings)

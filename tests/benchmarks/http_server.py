@@ -22,7 +22,7 @@ import falcon
 import waitress
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker import AwaitedReply, Broker, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import AwaitedReply, BrokerAccess, TopicPayload, Wake
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.http_server import HttpServer, Limits, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd, Entry
@@ -39,7 +39,7 @@ WRK = """wrk.method = "POST"; wrk.body = string.rep("x", 100); wrk.headers["Cont
 LATEST = TopicPayload(b'"' + b"x" * 36_000 + b'"')
 
 
-class Beside(Broker):
+class Beside(BrokerAccess):
     """Every publication goes to another process, which throws it away; a reply takes a second."""
 
     def __init__(self) -> None:

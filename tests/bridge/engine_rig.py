@@ -12,7 +12,7 @@ from amqtt_rest_bridge.admin.port import AdminServer
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.ports import Server
-from amqtt_rest_bridge.bridge.server.broker import Broker
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
@@ -60,7 +60,7 @@ class Network:
         return self
 
     def server(
-        self, broker: Broker, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
+        self, broker: BrokerAccess, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
     ) -> Server:
         self.served.append(routes[0].config.server_port)
         return self

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.broker import ShuttingDownError
+from amqtt_rest_bridge.bridge.server.broker_access import ShuttingDownError
 from amqtt_rest_bridge.bridge.server.responders import HOLD_SECONDS
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.http_server.refusals import overloaded

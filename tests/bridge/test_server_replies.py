@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.broker import Broker, content_type_of, entity_tag_of, is_not_modified
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, content_type_of, entity_tag_of, is_not_modified
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.http_server import Pending, Response
 from amqtt_rest_bridge.http_server.refusals import overloaded
@@ -151,7 +151,7 @@ def test_a_request_that_may_not_wait_publishes_nothing() -> None:
 
 def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
     with socket.socket() as sock:
-        inbound, woken = Broker(BridgeEnd(sock)), []
+        inbound, woken = BrokerAccess(BridgeEnd(sock)), []
     with inbound.expect("t", lambda: woken.append(1)) as reply:
         inbound.seen("t", b"first")
         inbound.seen("t", b"second")
@@ -161,7 +161,7 @@ def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
 
 def test_a_request_that_waits_when_the_bridge_closes_is_dismissed() -> None:
     with socket.socket() as sock:
-        inbound = Broker(BridgeEnd(sock))
+        inbound = BrokerAccess(BridgeEnd(sock))
     with inbound.expect("t", lambda: None) as reply:
         inbound.dismiss()
         inbound.seen("t", b"late")

@@ -8,7 +8,7 @@ import pytest
 from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.calls import call as calls
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.http_client import HttpClient, failures
+from amqtt_rest_bridge.http_client import HttpClient, transport_errors
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http_client.clients import client_by, failure_of, get
 from tests.support.http_target import (
@@ -116,7 +116,7 @@ def test_server_without_a_common_tls_version_is_a_tls_failure() -> None:
 def test_reasons_of_openssl_become_hints(reason: str, hint: str) -> None:
     error = ssl.SSLError(1, "")
     error.reason = reason
-    failure = failures.tls_failed("https://host.test", error)
+    failure = transport_errors.tls_failed("https://host.test", error)
     assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
     assert hint in failure.hint
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker import Wake
+from amqtt_rest_bridge.bridge.server.broker_access import Wake
 from amqtt_rest_bridge.http_server import Limits, Request, Response
 from tests.support.http_ports import Raw, error_code_of, get, hook_route, post, served
 from tests.support.server_mode import FakeBroker, event, route

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server import broker as payloads
+from amqtt_rest_bridge.bridge.server import broker_access as payloads
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.support.embedded_broker import SECONDS, Host, hosting
 from tests.support.waiting import eventually

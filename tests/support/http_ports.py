@@ -16,7 +16,7 @@ from typing import Any
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Limits, TlsFiles
-from amqtt_rest_bridge.http_server.guesses import Guesses
+from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.model import Route, ServerEvent
 from tests.support.server_mode import FakeBroker, FakeReply, event, route
 
@@ -190,12 +190,14 @@ def served(
     limits: Limits | None = None,
     max_body_bytes: int = 1000,
     access_log: AccessLog | None = None,
-    guesses: Guesses | None = None,
+    wrong_credentials: WrongCredentials | None = None,
 ) -> Iterator[Served]:
     """Serve routes (`hook_route()` without any) on a free port."""
     broker = FakeBroker()
     broker.payloads["last"] = b"21.5"
-    app = RouteApplication(routes or [hook_route()], broker, max_body_bytes=max_body_bytes, guesses=guesses)
+    app = RouteApplication(
+        routes or [hook_route()], broker, max_body_bytes=max_body_bytes, wrong_credentials=wrong_credentials
+    )
     with listening_socket() as sock:
         server = HttpServer(
             sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()

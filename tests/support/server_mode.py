@@ -10,9 +10,9 @@ from typing import Any
 
 from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker import AwaitedReply, Broker, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import AwaitedReply, BrokerAccess, TopicPayload, Wake
 from amqtt_rest_bridge.http_server import Pending, Request, Response
-from amqtt_rest_bridge.http_server.guesses import Guesses
+from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
@@ -58,7 +58,7 @@ class FakeAnswers(Answers):
         self.lines.append(f"port {port}: {method} {path} led to no endpoint: {status}")
 
 
-class FakeBroker(Broker):
+class FakeBroker(BrokerAccess):
     """Keeps what was published in `published` and every step in `log`.
 
     Each publication takes one of `outcomes`: false when there is no room, an exception that is raised. A reply is what
@@ -209,7 +209,7 @@ class Port:
     def __init__(self, *routes: Route, max_body_bytes: int = 1000) -> None:
         self.broker = FakeBroker()
         self.waited: list[float] = []
-        self._guesses = Guesses(lambda: sum(self.waited))
+        self._wrong_credentials = WrongCredentials(lambda: sum(self.waited))
         self.app = self.application(*routes, max_body_bytes=max_body_bytes)
 
     def application(self, *routes: Route, max_body_bytes: int = 1000, port: int = 8080) -> RouteApplication:
@@ -220,7 +220,7 @@ class Port:
             max_body_bytes=max_body_bytes,
             clock=lambda: NOW,
             monotonic=lambda: sum(self.waited),
-            guesses=self._guesses,
+            wrong_credentials=self._wrong_credentials,
             port=port,
         )
 

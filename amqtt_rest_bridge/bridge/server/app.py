@@ -1,6 +1,6 @@
 """The application of one port: finds the endpoint of a request, admits its caller, has its event answered and counts.
 
-Nothing here does I/O; the broker comes in as a `Broker`, clocks as parameters. Runs on the port's thread.
+Nothing here does I/O; the broker comes in as a `BrokerAccess`, clocks as parameters. Runs on the port's thread.
 
 Why not Falcon, on which the template API is built: WSGI cannot leave an answer pending, so each that waits would hold
 a thread or be asked for twice, and of Falcon one sink for all paths was used. A request takes 51 us CPU without both,
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.bridge.server.answers import ServedEvent
-from amqtt_rest_bridge.bridge.server.broker import Broker, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.request import (
     EndpointTable,
@@ -31,8 +31,8 @@ from amqtt_rest_bridge.bridge.server.responders import ReplyTurns, Steps, respon
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, path_of
 from amqtt_rest_bridge.http_server.application import refused
-from amqtt_rest_bridge.http_server.guesses import Guesses
 from amqtt_rest_bridge.http_server.refusals import internal_error
+from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
@@ -55,7 +55,7 @@ class RouteApplication:
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
         turns: the turns on reply topics; shared by the applications of all ports, and by those before a reload.
-        guesses: answers wrong credentials; shared likewise.
+        wrong_credentials: answers wrong credentials; shared likewise.
         port: that callers connect to.
 
     Raises:
@@ -65,23 +65,27 @@ class RouteApplication:
     def __init__(
         self,
         routes: Sequence[Route],
-        broker: Broker,
+        broker: BrokerAccess,
         *,
         max_body_bytes: int = 262_144,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turns: ReplyTurns | None = None,
-        guesses: Guesses | None = None,
+        wrong_credentials: WrongCredentials | None = None,
         port: int = 0,
     ) -> None:
-        turns, guesses = turns or ReplyTurns(), guesses or Guesses(monotonic)
+        turns, wrong_credentials = turns or ReplyTurns(), wrong_credentials or WrongCredentials(monotonic)
         self._answers = broker.answers
         self._port = port
         self._clock = clock
         self._monotonic = monotonic
         self._records = broker.records
         self._table = EndpointTable(
-            (event.endpoint, event.method.value, _Endpoint(route, event, broker, turns, guesses, port, max_body_bytes))
+            (
+                event.endpoint,
+                event.method.value,
+                _Endpoint(route, event, broker, turns, wrong_credentials, port, max_body_bytes),
+            )
             for route in routes
             if route.config.enable_server
             for event in route.server_events
@@ -139,9 +143,9 @@ class _Endpoint:
         self,
         route: Route,
         event: ServerEvent,
-        broker: Broker,
+        broker: BrokerAccess,
         turns: ReplyTurns,
-        guesses: Guesses,
+        wrong_credentials: WrongCredentials,
         port: int,
         max_body_bytes: int,
     ) -> None:
@@ -149,7 +153,7 @@ class _Endpoint:
         self._credentials = credentials_for(route.name, route.config)
         self._respond = responder_for(route, event, broker, turns, max_body_bytes)
         self._answers = broker.answers
-        self._guesses = guesses
+        self._wrong_credentials = wrong_credentials
         self._port = port
         self._records = broker.records
         self._of = route, event
@@ -165,7 +169,7 @@ class _Endpoint:
         except WrongCredentialError as failure:
             request.http = replace(request.http, body=b"")  # not held while the answer waits
             refusal = partial(self.failed, request, failure.with_traceback(None))  # whose frames hold it too
-            return self._guesses.refuse(request.http.remote, self._port, refusal)
+            return self._wrong_credentials.refuse(request.http.remote, self._port, refusal)
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
         return self.done(request, answer) if isinstance(answer, Response) else _PendingAnswer(self, request, answer)

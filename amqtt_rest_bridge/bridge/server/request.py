@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.bridge.server.broker import Wake
+from amqtt_rest_bridge.bridge.server.broker_access import Wake
 from amqtt_rest_bridge.catalogue import AnswerRow
 from amqtt_rest_bridge.errors import BridgeError, CallError, ConfigurationError
 from amqtt_rest_bridge.http_server import Headers, Refusal, Request

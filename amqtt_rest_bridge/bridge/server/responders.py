@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.broker import Broker, ShuttingDownError, TopicPayload, is_not_modified
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ShuttingDownError, TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.callers import verifier_of
 from amqtt_rest_bridge.bridge.server.request import (
     EventRequest,
@@ -88,7 +88,7 @@ class ReplyTurns:
 
 
 def responder_for(
-    route: Route, event: ServerEvent, broker: Broker, turns: ReplyTurns, max_body_bytes: int
+    route: Route, event: ServerEvent, broker: BrokerAccess, turns: ReplyTurns, max_body_bytes: int
 ) -> Respond:
     """Return what answers an event's requests; it raises `RefusedError`."""
     read_body = _body_reader(event, max_body_bytes)
@@ -127,7 +127,7 @@ def _body_reader(event: ServerEvent, limit: int) -> _ReadBody:
     return read_signed
 
 
-def _reading(topic_filter: str, broker: Broker, read_body: _ReadBody) -> Respond:
+def _reading(topic_filter: str, broker: BrokerAccess, read_body: _ReadBody) -> Respond:
     """Return what answers with the latest payload of a topic."""
 
     def respond(request: EventRequest) -> Response:
@@ -150,7 +150,7 @@ class _Publishing:
         self,
         event: ServerEvent,
         topic: PlaceholderText,
-        broker: Broker,
+        broker: BrokerAccess,
         read_body: _ReadBody,
         max_body_bytes: int,
     ) -> None:

@@ -1,7 +1,8 @@
-"""Records as people see them: the last ones of a route, gathered from every process, and those of now. Any thread.
+"""Records as the admin port shows them: the last of a route, gathered from every process, and those of now. Any thread.
 
-The latter are server-sent events (WHATWG HTML section 9.2), one for each message and request, to each follower. One
-that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
+What each process records is in `records/`; what of it travels, in `link.admin_frames`. Those of now are server-sent
+events (WHATWG HTML section 9.2), one for each message and request, to each follower. One that does not read costs a
+bounded queue: what has no room is counted, and the count is sent in its place.
 """
 
 import threading

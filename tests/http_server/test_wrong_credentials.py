@@ -15,13 +15,13 @@ import pytest
 from amqtt_rest_bridge.bridge.server.callers import sign
 from amqtt_rest_bridge.http_server import Pending, Refusal, Response
 from amqtt_rest_bridge.http_server.application import refused
-from amqtt_rest_bridge.http_server.guesses import (
+from amqtt_rest_bridge.http_server.wrong_credentials import (
     DELAY_SECONDS,
     FREE_GUESSES,
     MINUTE_SECONDS,
     MOST_ADDRESSES,
     MOST_WAITING,
-    Guesses,
+    WrongCredentials,
 )
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 from tests.support.admin_client import TOKEN, admin_of
@@ -46,13 +46,13 @@ def answer(instead: Refusal | None) -> Response:
     return refused(instead) if instead is not None else Response("401 Unauthorized")
 
 
-def guess(guesses: Guesses, address: str = ATTACKER) -> Response | Pending:
-    return guesses.refuse(address, 8080, answer)
+def guess(wrong_credentials: WrongCredentials, address: str = ATTACKER) -> Response | Pending:
+    return wrong_credentials.refuse(address, 8080, answer)
 
 
-def use_up(guesses: Guesses, address: str = ATTACKER) -> None:
+def use_up(wrong_credentials: WrongCredentials, address: str = ATTACKER) -> None:
     """Make as many guesses as are answered at once."""
-    assert all(isinstance(guess(guesses, address), Response) for _ in range(FREE_GUESSES))
+    assert all(isinstance(guess(wrong_credentials, address), Response) for _ in range(FREE_GUESSES))
 
 
 def late(outcome: Response | Pending) -> Pending:
@@ -67,9 +67,9 @@ def status(outcome: Response | float) -> str:
 
 def test_the_eleventh_guess_within_a_minute_is_answered_after_a_second() -> None:
     clock = Clock()
-    guesses = Guesses(clock)
-    use_up(guesses)
-    pending = late(guess(guesses))
+    wrong_credentials = WrongCredentials(clock)
+    use_up(wrong_credentials)
+    pending = late(guess(wrong_credentials))
     assert pending.resume() == DELAY_SECONDS
     clock.advance(0.75)
     assert pending.resume() == pytest.approx(0.25)
@@ -79,22 +79,22 @@ def test_the_eleventh_guess_within_a_minute_is_answered_after_a_second() -> None
 
 def test_a_minute_after_the_first_of_them_a_guess_is_answered_at_once() -> None:
     clock = Clock()
-    guesses = Guesses(clock)
+    wrong_credentials = WrongCredentials(clock)
     for _ in range(FREE_GUESSES):
-        assert isinstance(guess(guesses), Response)
+        assert isinstance(guess(wrong_credentials), Response)
         clock.advance(1)
     clock.now = MINUTE_SECONDS - 0.1
-    late(guess(guesses)).cancel()
+    late(guess(wrong_credentials)).cancel()
     clock.now = MINUTE_SECONDS + 1.5  # two of the first ten are gone, one came since
-    assert isinstance(guess(guesses), Response)
-    late(guess(guesses))
+    assert isinstance(guess(wrong_credentials), Response)
+    late(guess(wrong_credentials))
 
 
 def test_another_address_is_not_late() -> None:
-    guesses = Guesses(Clock())
-    use_up(guesses)
-    late(guess(guesses))
-    assert isinstance(guess(guesses, "203.0.113.8"), Response)
+    wrong_credentials = WrongCredentials(Clock())
+    use_up(wrong_credentials)
+    late(guess(wrong_credentials))
+    assert isinstance(guess(wrong_credentials, "203.0.113.8"), Response)
 
 
 @pytest.mark.parametrize(
@@ -109,94 +109,94 @@ def test_another_address_is_not_late() -> None:
     ],
 )
 def test_an_ipv6_address_counts_as_its_network(first: str, second: str, is_same: bool) -> None:
-    guesses = Guesses(Clock())
-    use_up(guesses, first)
-    assert isinstance(guess(guesses, second), Response) is not is_same
+    wrong_credentials = WrongCredentials(Clock())
+    use_up(wrong_credentials, first)
+    assert isinstance(guess(wrong_credentials, second), Response) is not is_same
 
 
 def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free() -> None:
     clock = Clock()
-    guesses = Guesses(clock)
-    use_up(guesses)
-    waiting = [late(guess(guesses)) for _ in range(MOST_WAITING)]
-    refusal = guess(guesses)
+    wrong_credentials = WrongCredentials(clock)
+    use_up(wrong_credentials)
+    waiting = [late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]
+    refusal = guess(wrong_credentials)
     assert isinstance(refusal, Response)
     assert refusal.status == "503 Service Unavailable"
     assert dict(refusal.headers)["Retry-After"] == "1"
     assert json.loads(refusal.body)["error"]["code"] == "overloaded"
     waiting[0].cancel()
     waiting[0].cancel()  # frees one place all the same
-    waiting.append(late(guess(guesses)))
-    assert isinstance(guess(guesses), Response)
+    waiting.append(late(guess(wrong_credentials)))
+    assert isinstance(guess(wrong_credentials), Response)
     clock.advance(DELAY_SECONDS)
     assert {status(pending.resume()) for pending in waiting[1:]} == {"401"}
-    assert len([late(guess(guesses)) for _ in range(MOST_WAITING)]) == MOST_WAITING
-    assert isinstance(guess(guesses), Response)
+    assert len([late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]) == MOST_WAITING
+    assert isinstance(guess(wrong_credentials), Response)
 
 
 def test_a_caller_that_closes_its_side_frees_its_place_and_is_answered_no_sooner() -> None:
     clock = Clock()
-    guesses = Guesses(clock)
-    use_up(guesses)
-    closed = [late(guess(guesses)) for _ in range(MOST_WAITING)]
+    wrong_credentials = WrongCredentials(clock)
+    use_up(wrong_credentials)
+    closed = [late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]
     for pending in closed:
         pending.caller_left()
         assert pending.resume() == DELAY_SECONDS
-    others = [late(guess(guesses)) for _ in range(MOST_WAITING)]
+    others = [late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]
     others[0].caller_left()  # more than that do not wait without a place
     assert status(others[0].resume()) == "503"
     others[0].cancel()
     clock.advance(DELAY_SECONDS)
     assert {status(pending.resume()) for pending in [*closed, *others[1:]]} == {"401"}
-    assert len([late(guess(guesses)) for _ in range(MOST_WAITING)]) == MOST_WAITING
+    assert len([late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]) == MOST_WAITING
 
 
 def test_an_answer_that_the_port_has_no_room_for_frees_its_place() -> None:
-    guesses = Guesses(Clock())
-    use_up(guesses)
+    wrong_credentials = WrongCredentials(Clock())
+    use_up(wrong_credentials)
     full = Refusal("overloaded", "503 Service Unavailable", "full", "later")
     for _ in range(MOST_WAITING + 1):
-        assert status(late(guess(guesses)).refuse(full)) == "503"
+        assert status(late(guess(wrong_credentials)).refuse(full)) == "503"
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_many_thousand_addresses_take_bounded_memory_and_forget_none(count: int) -> None:
     clock = Clock()
-    guesses = Guesses(clock)
-    use_up(guesses, ATTACKER)
+    wrong_credentials = WrongCredentials(clock)
+    use_up(wrong_credentials, ATTACKER)
     tracemalloc.start()
     try:
         for number in range(count):
-            outcome = guess(guesses, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+            outcome = guess(wrong_credentials, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
             if number > MOST_ADDRESSES + FREE_GUESSES and not isinstance(outcome, Response):
                 outcome.cancel()
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 8 << 20
-    late(guess(guesses, ATTACKER))
-    late(guess(guesses, "198.51.100.1"))  # counts with all for which there was no room
+    late(guess(wrong_credentials, ATTACKER))
+    late(guess(wrong_credentials, "198.51.100.1"))  # counts with all for which there was no room
     clock.advance(MINUTE_SECONDS)
-    assert isinstance(guess(guesses, "198.51.100.1"), Response)
-    assert isinstance(guess(guesses, ATTACKER), Response)
+    assert isinstance(guess(wrong_credentials, "198.51.100.1"), Response)
+    assert isinstance(guess(wrong_credentials, ATTACKER), Response)
 
 
 def test_the_log_names_address_and_port_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    guesses = Guesses(clock)
-    use_up(guesses)
+    wrong_credentials = WrongCredentials(clock)
+    use_up(wrong_credentials)
     assert caplog.messages == []
     for _ in range(100):
-        guess(guesses)
+        guess(wrong_credentials)
     told = "port 8080: more than 10 wrong credentials from 203.0.113.7 within a minute; further ones are answered late"
     assert caplog.messages == [told]
     assert caplog.records[0].levelno == logging.WARNING
     clock.advance(59)
-    guess(guesses)
+    guess(wrong_credentials)
     assert caplog.messages == [told]
     clock.advance(1)
-    use_up(guesses)
-    guess(guesses)
+    use_up(wrong_credentials)
+    guess(wrong_credentials)
     assert caplog.messages == [told, f"{told} (the last of 101)"]
 
 
@@ -290,7 +290,7 @@ def guarded(clock: Clock) -> Iterator[Served]:
     with served(
         hook_route(server_token=("a-long-token",)),
         route(event(endpoint="/open"), event(endpoint="/slow", reply="answers/{request_id}", name="Slow"), name="Open"),
-        guesses=Guesses(clock),
+        wrong_credentials=WrongCredentials(clock),
     ) as port:
         for _ in range(FREE_GUESSES):
             assert port.ask(post("/hook", b"x", WRONG)).status == 401
@@ -370,7 +370,7 @@ def test_a_wrong_signature_of_a_body_in_chunks_is_late_and_the_right_one_is_not(
         head = post("/hook", b"", "Transfer-Encoding: chunked", signature)
         return head.replace(b"Content-Length: 0\r\n", b"") + chunks
 
-    with served(signed, guesses=Guesses(clock)) as port, port.connect() as raw:
+    with served(signed, wrong_credentials=WrongCredentials(clock)) as port, port.connect() as raw:
         for _ in range(FREE_GUESSES):
             assert raw.ask(request(f"{valid[0]}: sha256=00")).status == 401
         raw.send(request(f"{valid[0]}: sha256=00"))
@@ -384,7 +384,9 @@ def test_a_wrong_signature_of_a_body_in_chunks_is_late_and_the_right_one_is_not(
 def test_an_answer_that_waits_holds_no_body(clock: Clock) -> None:
     request = post("/hook", bytes(200_000), "X-Hub-Signature-256: sha256=00")
     with (
-        served(route(event(signature=SIGNED)), max_body_bytes=262_144, guesses=Guesses(clock)) as port,
+        served(
+            route(event(signature=SIGNED)), max_body_bytes=262_144, wrong_credentials=WrongCredentials(clock)
+        ) as port,
         ExitStack() as stack,
     ):
         for _ in range(FREE_GUESSES):

@@ -1,4 +1,6 @@
-"""The broker as server mode sees it: where publications go, and the messages that requests wait for.
+"""How requests of server mode reach the broker: publish, wait for a reply, read the latest payload of a topic.
+
+The broker itself is in the other process, behind the link.
 
 Nothing here blocks. What takes time (room at the broker, a reply) calls `wake` once it has come: on any thread,
 possibly before the method that was given it returns, and `wake` must not block either. Any thread may call.
@@ -45,7 +47,7 @@ class SendsPublications(Protocol):
 
 
 class AwaitedReply:
-    """One request that waits for its reply; under the lock of `Broker`, but for reading."""
+    """One request that waits for its reply; under the lock of `BrokerAccess`, but for reading."""
 
     __slots__ = ("_wake", "dismissed", "payload")
 
@@ -120,7 +122,7 @@ def _refuse_constant(_name: str) -> None:
     raise ValueError
 
 
-class Broker:
+class BrokerAccess:
     """Publish, and wait for messages: the latest payloads of read events, and replies.
 
     `answers` counts what requests were answered with. `records` is where they are recorded for the admin port, None

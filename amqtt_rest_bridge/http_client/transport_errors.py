@@ -1,4 +1,4 @@
-"""Failures: errors of sockets, TLS and HTTP to `CallError` with the next thing to check.
+"""Errors of sockets, TLS and HTTP to `CallError` with the next thing to check.
 
 Pure. `where` is an origin, never a path or query: those may hold what a payload brought.
 """

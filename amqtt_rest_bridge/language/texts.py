@@ -40,18 +40,18 @@ from amqtt_rest_bridge.placeholders import (
 from amqtt_rest_bridge.topics import check_topic_name
 
 
-def template_of(settings: BlockSettings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
+def placeholder_text_of(settings: BlockSettings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
     """Parse a setting with placeholders; None when it is missing or at fault."""
     value = settings.texts.get(name)
     if value is None or name in settings.failed:
         return None
-    template = read_template(name, value, place, mode, settings.report)
+    template = read_placeholder_text(name, value, place, mode, settings.report)
     if template is None:
         settings.failed.add(name)
     return template
 
 
-def read_template(name: str, value: Value, place: Place, mode: Mode, report: Report) -> PlaceholderText | None:
+def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, report: Report) -> PlaceholderText | None:
     """Parse a value with placeholders and check its literal text; None when it is not allowed there.
 
     `name` is the setting's or header's, for messages.

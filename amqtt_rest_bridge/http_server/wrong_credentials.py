@@ -37,7 +37,7 @@ Answer = Callable[[Refusal | None], Response]
 """Make the answer to a wrong credential, or with a refusal that one instead."""
 
 
-class Guesses:
+class WrongCredentials:
     """Answer wrong credentials; `monotonic` returns seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -99,8 +99,10 @@ class _LateAnswer:
     and its answer comes no sooner; there may be as many of those again.
     """
 
-    def __init__(self, guesses: Guesses, answer: Answer, monotonic: Callable[[], float], now: float) -> None:
-        self._guesses = guesses
+    def __init__(
+        self, wrong_credentials: WrongCredentials, answer: Answer, monotonic: Callable[[], float], now: float
+    ) -> None:
+        self._wrong_credentials = wrong_credentials
         self._answer = answer
         self._monotonic = monotonic
         self._due = now + DELAY_SECONDS
@@ -121,7 +123,7 @@ class _LateAnswer:
         return self._answer(refusal)
 
     def caller_left(self) -> None:
-        if self._guesses.leave():
+        if self._wrong_credentials.leave():
             self._has_left = True
         else:
             self._has_ended = True
@@ -129,7 +131,7 @@ class _LateAnswer:
     def cancel(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._guesses.end(has_left=self._has_left)
+            self._wrong_credentials.end(has_left=self._has_left)
 
 
 def _network(address: str) -> str:
