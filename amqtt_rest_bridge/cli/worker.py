@@ -229,7 +229,8 @@ def _password(settings: WorkerSettings) -> str | None:
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the setting password_secret, {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"cannot read the setting password_secret, {path}: {why}") from error
 
 
 def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:

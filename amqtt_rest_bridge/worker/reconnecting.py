@@ -11,12 +11,14 @@ from typing import Final
 from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session
 from amqtt_rest_bridge.mqtt.wire import Code, Properties, Property
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff()  # before the broker is connected to again
 _MQTT_5: Final = "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the plugin"
+_CREDENTIALS: Final = f"check user name (mqtt://USER@HOST) and password ({PASSWORD_VARIABLE} or password_secret)"
 
 
 def lacking_of(properties: Properties) -> str | None:
@@ -81,7 +83,7 @@ class ReconnectingClient:
         connection = self._opened = MqttConnection(self._address, self._session, self._on_message, self._on_writable)
         shown = self._address.shown
         try:
-            await connection.open()
+            await _open(connection)
             if (lacking := self._lacking(connection.properties)) is not None:
                 raise BrokerError(f"the broker {shown} does not support {lacking}")  # noqa: TRY301  # closed below
             if self._has_session and self._session.expiry and not connection.session_present:
@@ -132,3 +134,13 @@ class ReconnectingClient:
             await connection.disconnect()
         elif self._opened is not None:
             self._opened.abort()
+
+
+async def _open(connection: MqttConnection) -> None:
+    """Connect; a refusal of user name or password says where both are set."""
+    try:
+        await connection.open()
+    except BrokerError as error:
+        if error.code in (Code.BAD_USER_NAME_OR_PASSWORD, Code.NOT_AUTHORIZED):
+            raise BrokerError(f"{error}; {_CREDENTIALS}", error.code) from error
+        raise

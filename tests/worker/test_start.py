@@ -53,7 +53,7 @@ def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
         pytest.param({"ca_file": "ca.pem"}, "ca_file needs TLS: write broker: mqtts://", id="TLS file"),
         pytest.param({"broker": "mqtts://x", "cert_file": "x"}, "cert_file and key_file belong together", id="pair"),
         pytest.param({"broker": "mqtts://x", "ca_file": "gone"}, "the TLS files cannot be used (ca_file", id="gone"),
-        pytest.param({"password_secret": "gone"}, "cannot read the setting password_secret", id="secret"),
+        pytest.param({"password_secret": "gone"}, "/run/secrets/gone: No such file or directory", id="secret"),
         pytest.param({"adopt_seconds": 0}, "the setting adopt_seconds is 0; allowed is 1 to", id="adopt_seconds"),
         pytest.param({"session_expiry": 1}, "the setting session_expiry is 1; allowed is 60 to", id="session_expiry"),
         pytest.param({"workers": 0}, "the setting workers is 0; allowed is 1 to 1024", id="a setting of the plugin"),
@@ -139,7 +139,7 @@ DEFINE ROUTE Ask WITH TYPE REST_API
         pytest.param(NO_SHARED, "does not support shared subscriptions", id="no shared subscriptions"),
         pytest.param(NO_IDENTIFIERS, "does not support subscription identifiers", id="no subscription identifiers"),
         pytest.param(ONLY_3_1_1, "does not support MQTT 5", id="MQTT 3.1.1 alone"),
-        pytest.param(NOT_AUTHORIZED, "refuses the client: Not authorized", id="not authorized"),
+        pytest.param(NOT_AUTHORIZED, "refuses the client: Not authorized; check user name", id="not authorized"),
         pytest.param(b"", "closed the connection without an answer to CONNECT", id="no answer"),
     ],
 )
