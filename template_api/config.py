@@ -88,6 +88,8 @@ class Settings:
             yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
         if not self.database_url.strip():
             yield ("database_url",), "database_url must not be empty; write for example sqlite:///template-library.db"
+        elif not self.database_url.isprintable():  # the text is not shown, as it may hold a password
+            yield ("database_url",), "database_url holds characters that cannot be printed, or is not UTF-8"
         if self.base_url is None:
             return
         try:
@@ -95,7 +97,7 @@ class Settings:
             usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
         except ValueError:
             usable = False
-        if not usable or any(character.isspace() for character in self.base_url):
+        if not usable or " " in self.base_url or not self.base_url.isprintable():
             yield ("base_url",), f"base_url must be an address such as https://library.example, not {self.base_url!r}"
 
     def setting_faults(self) -> Iterator[SettingFault]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from template_api.config import Settings, option_of, read_settings, row_of, variable_of
+from template_api.errors import SettingsError
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
@@ -17,3 +18,12 @@ def test_each_setting_is_an_option_and_a_variable_and_its_example_is_accepted(se
     assert given != setting.default
     assert getattr(read_settings({}, {variable_of(setting): " "}), setting.name) == setting.default
     assert option_of(setting).removeprefix("--").replace("-", "_") == setting.name
+
+
+@pytest.mark.parametrize("setting", ["database_url", "base_url"])
+@pytest.mark.parametrize("text", ["postgresql+psycopg://u:secret\udcff@h/x", "https://u:secret\x1b@h"])
+def test_a_text_that_cannot_be_written_is_refused(setting: str, text: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        read_settings({}, {f"TEMPLATE_API_{setting.upper()}": text})
+    assert str(raised.value).startswith(setting)
+    assert setting == "base_url" or "secret" not in str(raised.value)
