@@ -1,4 +1,7 @@
-"""The spool of lossless routes: messages on disk until their calls have ended. SQLite lives here only."""
+"""The spool of lossless routes: messages on disk until their calls have ended. SQLite lives here only.
+
+`schema` is the table, `rows` reads and checks what is in it, `spool` writes it, `room` keeps a reserve on the disk.
+"""
 
 from amqtt_rest_bridge.spool.rows import Kept, Unreadable
 from amqtt_rest_bridge.spool.spool import Spool, SpoolFullError

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.spool.schema import COLUMNS, INSERT, SCHEMA
 from amqtt_rest_bridge.topics import check_topic_name
 
 log = logging.getLogger(__name__)
 
-COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"
 _PAGE: Final = 100  # rows, or ...
 _PAGE_BYTES: Final = 1 << 20  # ... so many bytes of payloads, and one row more
-_SHOWN: Final = 200  # characters
 # The reader asks for text as bytes (see `rows`), so the payload's own type has to be asked for.
 _SELECT: Final = f"SELECT id, typeof(payload), {COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
 _LENGTHS: Final = f"SELECT id, length(payload) FROM calls WHERE id > ? AND id <= ? ORDER BY id LIMIT {_PAGE}"  # noqa: S608
+_SHOWN: Final = 200  # characters
 _KEY: Final = re.compile(r"[!-~]{1,200}")  # what a header may hold
 _YEAR_10000: Final = 253_402_300_800.0
 _LEAST_PAGE: Final = 512
@@ -155,7 +155,7 @@ def salvaged(path: Path) -> Path:
     return Path(f"{path}-salvaged")
 
 
-def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
+def salvage(path: Path, damage: str) -> None:
     """Replace the file by one with every row that can be read; log how many, and the name of the damaged one.
 
     Decision: the broker starts with what can be read, and stops for no file but one that holds no table of messages.
@@ -180,7 +180,7 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
             if page >= _LEAST_PAGE and size % page:
                 file.truncate(size - size % page)
         try:
-            count = _copy(old, new, schema, insert)
+            count = _copy(old, new)
         except sqlite3.Error:
             new.unlink(missing_ok=True)
             raise
@@ -195,13 +195,13 @@ def salvage(path: Path, schema: str, insert: str, damage: str) -> None:
     )
 
 
-def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
+def _copy(old: sqlite3.Connection, new: Path) -> int:
     (version,) = old.execute("PRAGMA user_version").fetchone()
     count = missing = 0
     with closing(sqlite3.connect(new, isolation_level=None)) as copy:
         copy.execute("PRAGMA page_size = 1024")
         copy.execute("BEGIN")
-        copy.execute(schema)
+        copy.execute(SCHEMA)
         copy.execute(f"PRAGMA user_version = {version}")
         last = 1 << 62  # the page that holds the highest id may be damaged
         with contextlib.suppress(sqlite3.DatabaseError):
@@ -210,7 +210,7 @@ def _copy(old: sqlite3.Connection, new: Path, schema: str, insert: str) -> int:
             if isinstance(kept, Kept):
                 message = kept.message
                 row = (kept.key, kept.route, kept.event, message.topic, message.payload, message.timestamp)
-                copy.execute(insert, (*row, kept.hops, kept.client_id, kept.username))
+                copy.execute(INSERT, (*row, kept.hops, kept.client_id, kept.username))
                 count, missing = count + 1, 0
                 continue
             missing += 1

@@ -31,28 +31,12 @@ from typing import Final
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.spool.room import Reserve, Room, is_lack_of_room, size_on_disk
-from amqtt_rest_bridge.spool.rows import COLUMNS, Kept, Unreadable, foreign_content, row, rows, salvage, salvaged
+from amqtt_rest_bridge.spool.rows import Kept, Unreadable, foreign_content, row, rows, salvage, salvaged
+from amqtt_rest_bridge.spool.schema import INSERT, SCHEMA_VERSION, UPGRADES
 from amqtt_rest_bridge.system import regular_file
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE calls (
-    id INTEGER PRIMARY KEY,  -- in order of arrival: each commit writes one page, an index of keys would add others
-    key TEXT NOT NULL,
-    route TEXT NOT NULL,
-    event TEXT NOT NULL,
-    topic TEXT NOT NULL,
-    payload BLOB NOT NULL,
-    timestamp REAL NOT NULL,
-    hops INTEGER NOT NULL,
-    client_id TEXT,          -- who published, while the ACL has not decided; NULL afterwards
-    username TEXT
-) STRICT
-"""
-_UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next
-_INSERT: Final = f"INSERT INTO calls ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
 _ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `rows`
 _REPAIRS: Final = 4  # tries to open a file: as it is, in the reserve, salvaged, once more
 _PART: Final = 10  # removals in one commit while the disk is full
@@ -125,11 +109,11 @@ class Spool:
         try:
             self._room.cover(size)
             try:
-                self._cursor.execute(_INSERT, row)
+                self._cursor.execute(INSERT, row)
             except sqlite3.Error as error:
                 if not is_lack_of_room(error) or not self._room.make(size):
                     raise
-                self._cursor.execute(_INSERT, row)
+                self._cursor.execute(INSERT, row)
         except (sqlite3.Error, OSError) as error:
             self.trouble = str(error)
             if self.refusing is None:
@@ -231,7 +215,7 @@ class Spool:
                 if is_lack_of_room(error) and self._reserve.size:
                     self._reserve.trim(0)
                 elif isinstance(error, _DamagedError) or _code(error) == _SQLITE_CORRUPT:
-                    salvage(self._path, _SCHEMA, _INSERT, str(error))
+                    salvage(self._path, str(error))
                     self._lock.renew()
                 else:
                     raise
@@ -270,7 +254,7 @@ class Spool:
             raise _DamagedError(" ".join(damage[0].split()))
         connection.execute("BEGIN IMMEDIATE")  # finds a file that cannot be written, and needs no room on the disk
         for step in range(version, SCHEMA_VERSION):
-            connection.execute(_UPGRADES[step])
+            connection.execute(UPGRADES[step])
             connection.execute(f"PRAGMA user_version = {step + 1}")
         connection.execute("COMMIT")
         self._cursor = connection.cursor()
