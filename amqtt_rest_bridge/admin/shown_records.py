@@ -14,15 +14,21 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.link.admin_frames import LastRecords, LiveRecords, Record, WantLive, WantRecords
+from amqtt_rest_bridge.link.admin_frames import (
+    FAILURES,
+    MOST_LIVE,
+    RECENT,
+    LastRecords,
+    LiveRecords,
+    Record,
+    WantLive,
+    WantRecords,
+)
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
-RECENT: Final = 50
-FAILURES: Final = 20
 MOST_FOLLOWERS: Final = 16  # of a kind
-_MOST_EVENTS: Final = 1000  # that wait for one follower
 _PIECE_BYTES: Final = 65_536
 _BEAT_SECONDS: Final = 15.0  # between comments that keep the connection open through proxies
 _BEAT: Final = b": still here\n\n"
@@ -163,7 +169,7 @@ class Follower:
     def put(self, events: list[bytes], dropped: int) -> None:
         """Queue events, as far as there is room; `dropped` more have been left out before. Any thread."""
         with self._lock:
-            room = max(0, _MOST_EVENTS - len(self._events))
+            room = max(0, MOST_LIVE - len(self._events))
             self._events.extend(events[:room])
             self._dropped += dropped + len(events[room:])
         self._wake()

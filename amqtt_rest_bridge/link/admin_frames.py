@@ -11,6 +11,14 @@ from msgspec import Struct
 
 BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """The upper bounds of the histogram of what servers take, in seconds; one more counts what took longer."""
+RECENT: Final = 50
+"""Records that each process keeps of a route, and that are shown of it."""
+FAILURES: Final = 20
+"""Failures that each process keeps of a route, and that are shown of it."""
+MOST_LIVE: Final = 1000
+"""Records that are followed: those between two looks at them, and those that wait for one follower."""
+LIVE_SECONDS: Final = 0.1
+"""From one look at the records that are followed to the next."""
 
 
 class Record(Struct, frozen=True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import (
+    LIVE_SECONDS,
     BrokerNumbers,
     EventCounts,
     FromAdmin,
@@ -30,7 +31,6 @@ from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.status import StatusReporter, spool_refuses
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
-_LIVE_SECONDS: Final = 0.1
 _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read before more records are sent to it
 
 
@@ -177,7 +177,7 @@ class AdminAnswers:
             self._timer.cancel()
 
     def _look(self, processes: Processes) -> None:
-        self._timer = self._loop.call_later(_LIVE_SECONDS, self._look, processes)
+        self._timer = self._loop.call_later(LIVE_SECONDS, self._look, processes)
         live = self._records.take_live()
         if live is not None:
             self._pass_on(live, processes[0])

@@ -16,15 +16,22 @@ from msgspec import Struct
 
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.http_server import Request
-from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, Record, WantLive, WantRecords
+from amqtt_rest_bridge.link.admin_frames import (
+    FAILURES,
+    LIVE_SECONDS,
+    MOST_LIVE,
+    RECENT,
+    FromAdmin,
+    LastRecords,
+    LiveRecords,
+    Record,
+    WantLive,
+    WantRecords,
+)
 from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route, Run, RunIds, ServerEvent
 from amqtt_rest_bridge.topics import loggable
 
-_RECENT: Final = 50  # of a route
-_FAILURES: Final = 20
-_LIVE_SECONDS: Final = 0.1
-_MOST_LIVE: Final = 1000  # records between two looks at them
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
 
 _KINDS: Final = {Step.SKIPPED: "skipped", Step.AGAIN: "retry"}
@@ -84,8 +91,8 @@ class BridgeRecords:
 
     def keep(self, routes: Collection[str]) -> None:
         """Record the calls of these routes from now on, and forget the others."""
-        self._recent = {name: self._recent.get(name) or deque(maxlen=_RECENT) for name in routes}
-        self._failures = {name: self._failures.get(name) or deque(maxlen=_FAILURES) for name in routes}
+        self._recent = {name: self._recent.get(name) or deque(maxlen=RECENT) for name in routes}
+        self._failures = {name: self._failures.get(name) or deque(maxlen=FAILURES) for name in routes}
 
     def call(self, call: OpenCall, verdict: Verdict) -> None:
         """Record the end of a call, or a try that failed."""
@@ -131,10 +138,10 @@ class BridgeRecords:
             self._send(self.last(frame.route))
             return
         if frame.on is not (self._live is not None):
-            self._live, self._followed = (deque(maxlen=_MOST_LIVE) if frame.on else None), 0
+            self._live, self._followed = (deque(maxlen=MOST_LIVE) if frame.on else None), 0
         if frame.on and not self._is_due:
             self._is_due = True
-            self._after(_LIVE_SECONDS, self._look)
+            self._after(LIVE_SECONDS, self._look)
 
     def _look(self) -> None:
         """Show what was recorded in the last moment to those that follow."""
@@ -142,9 +149,9 @@ class BridgeRecords:
         self._is_due = live is not None
         if live is None:
             return
-        self._after(_LIVE_SECONDS, self._look)
+        self._after(LIVE_SECONDS, self._look)
         if live:
-            self._live = deque(maxlen=_MOST_LIVE)
+            self._live = deque(maxlen=MOST_LIVE)
             count, self._followed = self._followed, 0
             self._show(LiveRecords([self._shown(raw) for raw in live], max(0, count - len(live))))
 

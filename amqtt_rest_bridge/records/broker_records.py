@@ -11,8 +11,11 @@ from typing import Final
 
 from amqtt_rest_bridge.catalogue import FAILURES
 from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.link import admin_frames
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
+    MOST_LIVE,
+    RECENT,
     Durations,
     EventCounts,
     LastRecords,
@@ -22,10 +25,6 @@ from amqtt_rest_bridge.link.admin_frames import (
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
 from amqtt_rest_bridge.model import ClientEvent, Message, Run, RunIds
 from amqtt_rest_bridge.topics import loggable
-
-_RECENT: Final = 50  # records of a route
-_KEPT: Final = 20  # failures of a route
-_MOST_LIVE: Final = 1000  # records between two looks at them
 
 SUCCEEDED: Final = "succeeded"
 
@@ -77,7 +76,7 @@ class BrokerRecords:
         )  # fmt: skip
         kept = self._kept.get(route)
         if kept is None:
-            kept = self._kept[route] = deque(maxlen=_KEPT)
+            kept = self._kept[route] = deque(maxlen=admin_frames.FAILURES)
         kept.append(record)
 
     def lost(self, name: EventName, event: ClientEvent, run: Run, message: Message, failure: CallError) -> None:
@@ -150,14 +149,14 @@ class BrokerRecords:
         )  # fmt: skip
         records = self._records.get(route)
         if records is None:
-            records = self._records[route] = deque(maxlen=_RECENT)
+            records = self._records[route] = deque(maxlen=RECENT)
         records.append(record)
         self._follow(record)
 
     def _follow(self, record: Record) -> None:
         if not self.following:
             return
-        if len(self._live) < _MOST_LIVE:
+        if len(self._live) < MOST_LIVE:
             self._live.append(record)
         else:
             self._dropped += 1
