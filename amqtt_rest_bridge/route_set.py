@@ -1,4 +1,7 @@
-"""What follows from a set of routes, for both processes: numbers for the link, filters to watch. Pure."""
+"""What follows from all routes together: numbers on the link, ports, filters to watch, what a reload changed.
+
+Both processes use it. Pure.
+"""
 
 import itertools
 from collections.abc import Collection, Iterable

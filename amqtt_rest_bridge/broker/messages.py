@@ -1,4 +1,4 @@
-"""Messages of the broker, in and out.
+"""`IncomingMessages` and `Publisher`: where the plugin sees what amqtt passes on, and where it publishes in amqtt.
 
 Each is offered to the dispatcher on its way to amqtt's subscribers. Results are published at the broker's pace, by one
 task that feeds amqtt's unbounded queue and never fills it.

@@ -1,7 +1,7 @@
-"""What a service runs on: its event loop, the signals that stop it, its tasks.
+"""What the plugin, `rest-bridge serve` and a worker run on: supervised tasks, `Times`, the event loop, stop signals.
 
-A task that fails is started again, one that keeps failing is reported. The broker's loop only; `loop_factory` and
-`Signals` are the main thread's.
+A task that fails is started again, one that keeps failing is reported; processes are supervised in `child`. The
+broker's loop only; `loop_factory` and `Signals` are the main thread's.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""Events, calls, and what routing needs of the parts around it. Data and types; the broker's loop alone.
+"""`Call`, a message for one client event on the broker's side, and the interfaces of routing. The broker's loop alone.
+
+Data, types and bounds; `Dispatcher` works with them. What a call does in the bridge process is in `calls/`.
 
 `Dispatches` is where calls go, `Publishes` where results go, `Store` keeps the calls of lossless routes, and a
 `Delivery` decides when the source of a message may acknowledge it. A call knows to whom its end is reported
