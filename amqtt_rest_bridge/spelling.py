@@ -1,4 +1,8 @@
-"""Did you mean: the name that comes close to one that is not known. Pure; any thread.
+"""Which known name was meant by one that is not known. Pure; any thread.
+
+It only compares names, and words the question of the hint. What is wrong, and a hint that knows more than names (what
+other programs call a setting, in which block it belongs, `{payload}` for `$payload`), is worded in `language/hints.py`;
+a fault of one block, form or route, where it is found.
 
 The bridge's only use of rapidfuzz, which is imported for the first name that is not known.
 """
@@ -36,7 +40,12 @@ def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | No
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     """Return the hint of a fault, or None when nothing comes close."""
     found = closest(name, names)
-    return f"did you mean {found}?" if found else None
+    return question(found) if found else None
+
+
+def question(*meant: str) -> str:
+    """Return the hint that asks for what was probably meant, one text or several."""
+    return f"did you mean {' or '.join(meant)}?"
 
 
 def _normalised(name: str) -> str:

@@ -15,7 +15,7 @@ from amqtt.utils import import_string
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, HintedError, on_one_line, reason
-from amqtt_rest_bridge.spelling import did_you_mean
+from amqtt_rest_bridge.spelling import did_you_mean, question
 
 ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 _OFTEN_USED: Final = (
@@ -102,7 +102,7 @@ def import_plugin(path: str) -> type[Any]:
         kind = import_string(path)
     except Exception as error:  # a plugin's module may raise anything; it becomes a fault
         hint = did_you_mean(path, _OFTEN_USED)
-        hint = None if hint == f"did you mean {path}?" else hint
+        hint = None if hint == question(path) else hint
         raise UnusablePluginError(f"plugin {path} cannot be imported: {reason(error)}", hint) from error
     if not (isinstance(kind, type) and issubclass(kind, BasePlugin)):
         raise UnusablePluginError(f"plugin {path} is not a subclass of amqtt's BasePlugin")

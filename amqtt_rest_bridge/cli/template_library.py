@@ -18,6 +18,7 @@ import msgspec
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, HintedError, on_one_line, visible
 from amqtt_rest_bridge.http_client import ClientOptions, HttpClient, Stopwatch, finish, origin_of, redirect_refused
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
+from amqtt_rest_bridge.spelling import question
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 TOTAL_SECONDS: Final = 60.0
@@ -164,7 +165,7 @@ class Library:
         found = self._slugs(f"search?q={quote(slug.replace('-', ' '), safe='')}&limit=30")
         near = get_close_matches(slug[:_SHOWN].lower(), [*found, *self._slugs("templates?limit=30")], n=6)
         if near:
-            return f"did you mean {' or '.join(list(dict.fromkeys(near))[:_MOST_NEAREST])}?"
+            return question(*list(dict.fromkeys(near))[:_MOST_NEAREST])
         return f"the library finds {', '.join(found[:_MOST_NEAREST])}" if found else ""
 
     def _slugs(self, path: str) -> list[str]:

@@ -23,7 +23,7 @@ from amqtt_rest_bridge.language.grammar import (
 )
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.sources import Report
-from amqtt_rest_bridge.spelling import closest, did_you_mean
+from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
 _BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
 _HEADERS = Kind.HEADERS.name
@@ -242,7 +242,7 @@ class _BlockReader:
         settings = [line.name.text.upper() for line in node.lines if isinstance(line, SettingNode)]
         if inside := Counter(kind for one in settings for kind in BlockKind if one in PARAMETERS[kind]):
             home = inside.most_common(1)[0][0]
-            hint = f"did you mean {home}?"
+            hint = question(home)
             self._definition.broken.add(home)
         self._report.error(node.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
         self._skipping = True

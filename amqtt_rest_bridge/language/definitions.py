@@ -11,7 +11,7 @@ from amqtt_rest_bridge.language.blocks import Definition, is_name, read_blocks, 
 from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, parse
 from amqtt_rest_bridge.language.hints import COMMENT_HINT
 from amqtt_rest_bridge.language.sources import Report
-from amqtt_rest_bridge.spelling import closest, did_you_mean
+from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
 ROUTE_TYPE = "REST_API"
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
@@ -124,7 +124,7 @@ def _report_skipped(node: OtherNode, report: Report) -> None:
         report.notice(node.offset, f"DEFINE {kind} {name or ''}".rstrip() + " is skipped: only routes are read here")
     elif route_type is not None and (meant := closest(route_type, [ROUTE_TYPE])):
         message = f"route {name} is skipped: its type is {route_type}"
-        report.warning(node.offset, message, f"did you mean WITH TYPE {meant}?")
+        report.warning(node.offset, message, question(f"WITH TYPE {meant}"))
     else:
         report.notice(node.offset, f"route {name} of type {route_type} is skipped: only {ROUTE_TYPE} is read here")
 

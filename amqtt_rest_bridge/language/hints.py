@@ -13,7 +13,7 @@ from amqtt_rest_bridge.language.forms import DURATION_FORM
 from amqtt_rest_bridge.language.grammar import BlockNode, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, recognise
-from amqtt_rest_bridge.spelling import closest
+from amqtt_rest_bridge.spelling import closest, question
 
 
 def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]:
@@ -30,7 +30,7 @@ def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]
         meant = next(known_as for known_as in known if known_as[1] == found)
     if meant is None:
         return [], f"{kind} has {', '.join(PARAMETERS[kind])}"
-    hint = f"did you mean {meant[1]}?"
+    hint = question(meant[1])
     return [meant[1]], hint if meant[0] is kind else f"{hint} It belongs in {meant[0]}"
 
 
@@ -115,7 +115,7 @@ def explain_junk(text: str, before: BlockNode | SettingNode | None) -> tuple[str
     if text[:6].upper() == "DEFINE":
         return f"unexpected text: {shown}", "a definition begins at the start of a line"
     if verb := closest(text.split()[0], ["WITH", "ADD"]):
-        return f"unexpected text: {shown}", f"did you mean {verb}?"
+        return f"unexpected text: {shown}", question(verb)
     return _explain_behind(shown, before)
 
 
@@ -259,11 +259,11 @@ def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | N
     if recognise(name, mode) is None or "{" not in suspect.written:
         return None
     if (dotted := _dotted(name)) != name:
-        return f"{{{name}}} asks for a key that holds brackets", f"did you mean {{{dotted}}}?"
+        return f"{{{name}}} asks for a key that holds brackets", question(f"{{{dotted}}}")
     if suspect.written.startswith("${"):
         hint = f'write {{{name}}}, or "$" + "{{{name}}}" if the $ is meant'
         return f"{suspect.written}: the $ stays as text", hint
-    return f"{suspect.written}: the outer braces stay as text", f"did you mean {{{name}}}?"
+    return f"{suspect.written}: the outer braces stay as text", question(f"{{{name}}}")
 
 
 def _explain_of_another_mode(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:
@@ -292,11 +292,11 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     if meant is None and "{" not in written:  # $payload, %payload%, ...
         meant = "body" if mode is Mode.SERVER else "payload"
     if meant is not None:
-        return message, f"did you mean {{{meant}}}?"
+        return message, question(f"{{{meant}}}")
     if written[0] == "$" and name.isupper():
         return message, f"{{env.{name}}} is an environment variable"
     if suspect.written != f"{{{suspect.name}}}":
-        return message, f"did you mean {{{'body' if mode is Mode.SERVER else 'value'}.json.{name}}}?"
+        return message, question(f"{{{'body' if mode is Mode.SERVER else 'value'}.json.{name}}}")
     if not suspect.whole and (place is Place.JSON or (place in _BODIES and name != suspect.name)):
         # JSON, and GraphQL with its spaces, may hold any words in braces; other texts hardly do, nor does a string of
         # JSON hold nothing else.

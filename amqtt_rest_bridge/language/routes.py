@@ -33,7 +33,7 @@ from amqtt_rest_bridge.model import (
     SignatureScheme,
 )
 from amqtt_rest_bridge.placeholders import Condition, Fixed, Mode, Place, Placeholder, PlaceholderText, place_of
-from amqtt_rest_bridge.spelling import closest
+from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
 _LOOPBACK = re.compile(r"http://(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|\Z)")
@@ -402,7 +402,7 @@ def _check_segments(
         segment = written.removeprefix("path.")
         if segment != written and segment not in segments:
             meant = closest(segment, segments)
-            hint = f"did you mean {{path.{meant}}}?" if meant else f"write {{{segment}}} in ENDPOINT"
+            hint = question(f"{{path.{meant}}}") if meant else f"write {{{segment}}} in ENDPOINT"
             settings.error(name, f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}", hint)
 
 

@@ -37,6 +37,7 @@ from amqtt_rest_bridge.placeholders import (
     parse,
     recognise,
 )
+from amqtt_rest_bridge.spelling import question
 from amqtt_rest_bridge.topics import check_topic_name
 
 
@@ -103,7 +104,7 @@ def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None
                 continue  # a placeholder or segment; no URL
             hint = f"write {{{word or 'name'}}} for a segment that may be anything"
             if mode is Mode.CLIENT and recognise(word, mode):
-                hint = f"did you mean {{{word}}}?"
+                hint = question(f"{{{word}}}")
             elif mode is Mode.CLIENT:
                 field = f"{{value.json.{word or 'name'}}}"
                 hint = f"write {field} for a field of the payload, {{topic.2}} for a level of the topic"
