@@ -29,12 +29,12 @@ _POLICY: Final = (
 )
 SAFE: Final[Headers] = (
     ("Cache-Control", "no-store"),
-    ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "DENY"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "no-referrer"),
 )
+"""The headers of every answer of the admin port."""
+_SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": _SCRIPT, "/live.js": _SCRIPT}
 _HEIGHT: Final = 20
@@ -96,7 +96,7 @@ class StatusPages:
         """Return a style sheet or script, None when there is none of this path."""
         if path not in _ASSETS:
             return None
-        return Response("200 OK", (*SAFE, ("Content-Type", _ASSETS[path])), _read(path[1:]))
+        return Response("200 OK", (*_SAFE_PAGE, ("Content-Type", _ASSETS[path])), _read(path[1:]))
 
     def changes(self, wake: Callable[[], None], routes: frozenset[str]) -> Stream | None:
         """Return the stream of what changes on the pages of a browser, None when there are too many.
@@ -155,7 +155,8 @@ class _Changes:
 
 
 def _page(text: str) -> Response:
-    return Response("200 OK", (*SAFE, ("Content-Type", "text/html; charset=utf-8")), text.encode("utf-8", "replace"))
+    headers = (*_SAFE_PAGE, ("Content-Type", "text/html; charset=utf-8"))
+    return Response("200 OK", headers, text.encode("utf-8", "replace"))
 
 
 @cache

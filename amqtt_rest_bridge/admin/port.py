@@ -19,10 +19,10 @@ import msgspec
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache, Samples
-from amqtt_rest_bridge.admin.pages import StatusPages
+from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
 from amqtt_rest_bridge.admin.shown_records import Followers, RecordQuestions, RouteRecords, shown
 from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, MISDIRECTED_REQUEST
-from amqtt_rest_bridge.http_server import Headers, HttpServer, Limits, Pending, Refusal, Request, Response, Stream
+from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.application import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_WAITING, WrongCredentials
@@ -34,12 +34,6 @@ from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter
 
 WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
-_SAFE: Final[Headers] = (
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Referrer-Policy", "no-referrer"),
-)
 _JSON: Final = ("Content-Type", "application/json")
 _NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
 _NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
@@ -121,15 +115,15 @@ class AdminServer:
         """Answer a request, or begin to; see `Application.answer`."""
         path = request.target.partition("?")[0]
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
-            return Response("200 OK", (*_SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
+            return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
         refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
         if refusal is None:
             return self._find(path, request, wake)
         if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
             return self._wrong_credentials.refuse(
-                request.remote, self._port, lambda other: refused(other or refusal, _SAFE)
+                request.remote, self._port, lambda other: refused(other or refusal, SAFE)
             )
-        return refused(refusal, _SAFE)
+        return refused(refusal, SAFE)
 
     def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:
         match path.split("/")[1:]:
@@ -149,7 +143,7 @@ class AdminServer:
                 return self._pages.graph()
             case ["routes", name]:
                 return self._page_of(unquote(name), wake)
-        return self._pages.asset(path) or refused(_NOT_FOUND, _SAFE)
+        return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
         match path:
@@ -170,7 +164,7 @@ class AdminServer:
             case ["changes"]:
                 routes = frozenset(_query(request).get("route", ()))
                 return _stream(request, lambda: self._pages.changes(wake, routes))
-        return refused(_NOT_FOUND, _SAFE)
+        return refused(_NOT_FOUND, SAFE)
 
     def _with_numbers(
         self,
@@ -198,7 +192,7 @@ class AdminServer:
         self, name: str, wake: Wake, finish: Callable[[RouteRecords], Response | None]
     ) -> Response | Pending:
         if name not in self._pages.routes:
-            return refused(_NO_ROUTE, _SAFE)
+            return refused(_NO_ROUTE, SAFE)
         records = self._records.begin(name, wake)
         return _Waiting(
             lambda: finish(records) if records.is_complete else None,
@@ -224,7 +218,7 @@ class AdminServer:
         query = _query(request)
         route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
         if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
-            return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), _SAFE)
+            return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), SAFE)
         routes = None if route is None else frozenset((route,))
         return _stream(request, lambda: self._followers.follow("caller", wake, routes, topic_filter))
 
@@ -254,7 +248,7 @@ class _Waiting:
 
     def refuse(self, refusal: Refusal) -> Response:
         self._end()
-        return refused(refusal, _SAFE)
+        return refused(refusal, SAFE)
 
     def caller_left(self) -> None:
         """Answer all the same: it costs nothing more."""
@@ -270,7 +264,7 @@ def _check_method(request: Request) -> Refusal | None:
 
 
 def _metrics(numbers: Numbers) -> Response:
-    return Response("200 OK", (*_SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
+    return Response("200 OK", (*SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
 
 
 def _readiness(reasons: list[str]) -> Response:
@@ -290,11 +284,11 @@ def _unmatched(numbers: Numbers) -> Response:
 
 def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
     """Return an answer in JSON."""
-    return Response(status, (*_SAFE, _JSON), msgspec.json.encode(value))
+    return Response(status, (*SAFE, _JSON), msgspec.json.encode(value))
 
 
 def _no_answer() -> Response:
-    return refused(_NO_ANSWER, _SAFE)
+    return refused(_NO_ANSWER, SAFE)
 
 
 def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
@@ -302,8 +296,8 @@ def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
     is_head = request.method == "HEAD"
     stream = None if is_head else begin()
     if stream is None and not is_head:
-        return refused(_TOO_MANY, _SAFE)
-    return Response("200 OK", (*_SAFE, ("Content-Type", "text/event-stream")), stream=stream)
+        return refused(_TOO_MANY, SAFE)
+    return Response("200 OK", (*SAFE, ("Content-Type", "text/event-stream")), stream=stream)
 
 
 def _query(request: Request) -> dict[str, list[str]]:
