@@ -107,10 +107,13 @@ def route_removed() -> CallError:
     )
 
 
-def reply_dropped(size: int) -> CallError:
-    """Build the error of a message on a reply topic that a bridge process had no room for; `size` is in bytes."""
+def reply_dropped(size: int, most: int) -> CallError:
+    """Build the error of a message on a reply topic that a bridge process had no room for.
+
+    `size` is the message's, `most` what a bridge process may have to read already; both are in bytes.
+    """
     return catalogue.REPLIES_FULL.error(
-        f"a reply of {size} bytes was dropped: a bridge process has 8 MiB of replies to read already"
+        f"a reply of {size} bytes was dropped: a bridge process has {size_text(most)} of replies to read already"
     )
 
 

@@ -111,6 +111,11 @@ class RequestTimes(Struct, frozen=True, array_like=True):
 WELL: Final = "."
 CALLER_REFUSED: Final = "c"
 NOT_SERVED: Final = "x"
+MOST_REPLY_BYTES: Final = 8 << 20
+"""Replies on their way to one bridge process, and one reply more.
+
+Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
+"""
 RECENT: Final = 20
 """Health looks at so many of the last calls of a route, and of its last requests of server mode."""
 

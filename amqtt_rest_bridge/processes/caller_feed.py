@@ -10,10 +10,8 @@ from collections import deque
 from typing import Final
 
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
-from amqtt_rest_bridge.link.frames import Confirmed, Latest, Replies, TopicMessage
+from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, Replies, TopicMessage
 
-# Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
-MOST_REPLY_BYTES: Final = 8 << 20  # of replies on their way to one bridge process, and one reply more
 _MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
 _LATEST_SECONDS: Final = 0.002  # from one frame of newest messages to the next
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import message_too_large, reply_dropped
-from amqtt_rest_bridge.link.frames import Served
+from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Served
 from amqtt_rest_bridge.model import Message, Route
 from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.routing.outcomes import Outcomes
@@ -49,7 +49,7 @@ class ServerReports:
 
     def reply_dropped(self, message: Message) -> None:
         """Note a message that a bridge process had no room for, as an error of each route that may wait for it."""
-        failure = reply_dropped(len(message.payload))
+        failure = reply_dropped(len(message.payload), MOST_REPLY_BYTES)
         self._dropped(asking(self._routes, message.topic), "dropped a reply on %s: %s", message, failure)
 
     def too_large(self, message: Message, most: int) -> None:
