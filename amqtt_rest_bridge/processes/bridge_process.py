@@ -34,12 +34,12 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.processes.child import ChildProcess
+from amqtt_rest_bridge.processes.supervisor import MOST_UNANSWERED
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 log = logging.getLogger(__name__)
 
 _BUFFER: Final = 1 << 20  # bytes
-_MOST_UNANSWERED: Final = 6  # pings in a row; a process that answers none of them hangs
 _PROCESS_SECONDS: Final = 1.0  # for a bridge process to end
 _THREAD_SECONDS: Final = 5.0  # for a bridge in a thread
 
@@ -168,16 +168,16 @@ class BridgeProcess:
         """See whether the bridge still reads its link and its ports still turn; what hangs would do so for ever."""
         if self._gone:
             return
-        if self._unanswered >= _MOST_UNANSWERED:
+        if self._unanswered >= MOST_UNANSWERED:
             self._server.stalled([port.configured for port in self._stalled])
             silent = "".join(f", port {port.bound} answers nothing" for port in self._stalled)
             if self.pid != os.getpid():
                 log.error("bridge process %d (pid %d) hangs%s and is killed", self.index, self.pid, silent)
                 os.kill(self.pid, signal.SIGKILL)  # what follows is what follows the death of any other
                 return
-            if self._unanswered == _MOST_UNANSWERED:
+            if self._unanswered == MOST_UNANSWERED:
                 log.error("the bridge, a thread of this process, hangs%s: start the broker again", silent)
-        if self._unanswered < _MOST_UNANSWERED or not self.link.backlog:
+        if self._unanswered < MOST_UNANSWERED or not self.link.backlog:
             self.link.send(Ping())
         self._unanswered += 1
         self._loop.call_later(self._ping_seconds, self._ping)
@@ -197,7 +197,7 @@ class BridgeProcess:
             case Stopped():
                 self.stopped = True
             case Pong():
-                if self._unanswered > _MOST_UNANSWERED:
+                if self._unanswered > MOST_UNANSWERED:
                     log.warning("the bridge answers again")
                 self._unanswered, self._stalled = 0, ()
             case Stalled(ports):

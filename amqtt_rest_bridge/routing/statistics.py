@@ -1,4 +1,7 @@
-"""One route's statistics: how full it is and how its calls went. Pure; the broker's loop alone."""
+"""One route: whether it has room for a message (`Admission`), how its calls went, its health (`RouteStatistics`).
+
+A route is full by what it has counted, so both are here. Pure; the broker's loop alone.
+"""
 
 from collections import deque
 from collections.abc import Iterable
