@@ -163,6 +163,8 @@ class Indexer:
 
     def close(self) -> None:
         """Release the index's lock: another process may write it."""
+        if self._built is not None:
+            self._built[0].close()
         self._built = self._checked = None
         self._kept.close()
 

@@ -133,6 +133,8 @@ class KeptIndex:
 
     def close(self) -> None:
         """Release the lock: another process may write. What was not committed is lost."""
+        if self._index is not None:
+            self._index.close()
         self._index, self._name = None, ""
         self._unlock()
 
@@ -224,6 +226,14 @@ class SearchIndex:
         self.ranking = Ranking(searcher, vocabulary)
         self._added, self._is_new = set(), False
         _release_memory()
+
+    def close(self) -> None:
+        """End writing; what was not committed is lost, and its ranking can still be used.
+
+        An error on the disk keeps this object in a cycle of frames until the next full garbage collection: seen with
+        Python 3.13, where tantivy then refused another writer of the folder for minutes.
+        """
+        self._writer = None
 
     def _writing(self) -> IndexWriter:
         if self._writer is None:
