@@ -129,6 +129,8 @@ def test_the_status_of_a_removed_route_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+
     async def scenario() -> LoadResult:
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
         (tmp_path / "a.lot").write_text(server_route("/a"))
@@ -142,7 +144,7 @@ def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(
         finally:
             reloader.stop_listening()
             running.cancel()
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+            assert signal.getsignal(signal.SIGHUP) is before
 
     assert [route.name for route in asyncio.run(scenario()).routes] == ["S"]
 
