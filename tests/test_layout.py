@@ -1,6 +1,7 @@
 """How large the parts of the two packages may be, and that one name names one class."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -44,3 +45,9 @@ def test_a_common_name_names_one_class_of_a_package(package: str) -> None:
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES if file.is_relative_to(ROOT / package)]
     names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert {name for name in COMMON if names[name] > 1} == set()
+
+
+def test_the_test_files_that_ci_names_exist() -> None:
+    named = re.findall(r"tests/[\w/]+\.py", (ROOT / ".ci" / "run").read_text())
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).is_file()] == []

@@ -1,6 +1,7 @@
 """`rest-bridge status`: what a broker reports of its routes, as a table or JSON. Main thread, own loop."""
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
@@ -9,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from types import FrameType
 from typing import Annotated, Any, Final, Self
 
 import typer
@@ -152,11 +152,16 @@ def follow(
 
     Raises:
         BrokerUnavailableError: As `snapshot`.
-        KeyboardInterrupt: Ctrl-C.
+        KeyboardInterrupt: Ctrl-C, or SIGTERM.
     """
     end = None if seconds is None else time.monotonic() + seconds
 
     async def ask() -> None:
+        # SIGTERM is as Ctrl-C, also where a script's background job ignores that; an exception that a signal's handler
+        # raises could come where Python drops it.
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # Windows
+            loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
         async with connected(address, _filters(topic_filter)) as subscriber:
             feed = _Feed(subscriber)
             await feed.receive_retained()
@@ -170,7 +175,10 @@ def follow(
                     while await feed.receive(settled - time.monotonic()):
                         pass
 
-    asyncio.run(ask())
+    try:
+        asyncio.run(ask())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 class _Feed:
@@ -333,7 +341,7 @@ class _Screen:
         self._shown: Overview | None = None
 
     def __enter__(self) -> Self:
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # until `follow` has a loop
         self._live.start()
         return self
 
@@ -358,10 +366,3 @@ class _Screen:
             *head,
             status_table.table(statuses, self._console, now=now, rows=rows),
         )
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # As Ctrl-C, which asyncio's runner turns into a cancelled task; an exception raised here could tear a coroutine.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background job; asyncio leaves it ignored
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
