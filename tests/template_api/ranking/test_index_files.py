@@ -166,7 +166,9 @@ def test_a_reader_that_finds_the_index_damaged_has_the_writer_build_another_one(
     writing, reading = KeptIndex(kept), KeptIndex(kept)
     assert writing.lock()
     assert writing.current() is not None
-    largest(folder).write_bytes(b"?")
+    damaged = folder / "damaged"
+    damaged.write_bytes(b"?")
+    damaged.replace(largest(folder))  # a file that is mapped and cut off ends its process with SIGBUS
     assert reading.current() is None
     assert caplog.text.count("it is rebuilt") == 1
     assert writing.current() is None
