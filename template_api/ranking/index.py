@@ -230,8 +230,8 @@ class SearchIndex:
     def close(self) -> None:
         """End writing; what was not committed is lost, and its ranking can still be used.
 
-        An error on the disk keeps this object in a cycle of frames until the next full garbage collection: seen with
-        Python 3.13, where tantivy then refused another writer of the folder for minutes.
+        An error on the disk keeps this object alive in frames until a garbage collection: seen with Python 3.13, where
+        tantivy refused another writer of the folder meanwhile.
         """
         self._writer = None
 
