@@ -4,6 +4,7 @@ Tests marked `chromium` are left out where Chromium is not installed, and a line
 """
 
 import gc
+import signal
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -11,6 +12,12 @@ import pytest
 import tests.support.compiled  # noqa: F401  # first, so that nothing is compiled twice
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.ports import free_port
+
+
+def pytest_configure() -> None:
+    """Restore Ctrl-C for the processes that tests start; a shell that runs pytest in the background ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
