@@ -4,9 +4,9 @@ A request is complete when an application gets it, its body with it; an answer i
 worker waits for a caller, and the memory of a call is that of one body each way. `WsgiDoor` is the `Application` of its
 port: what is refused before an application sees it has the form that `refuse` gives it.
 
-The measurement. Two shared cores, 64 connections, the template API in turns with waitress and a hardening of its own:
-0.83 of the CPU a request for lists and reads of a template, 0.88 for a search from the cache, 0.97 for POST (medians of
-11 to 31 pairs). One thread does all I/O, and a worker that has an answer wakes it only where it waits for sockets.
+The measurement. Two cores, 64 connections, the template API in turns with waitress and a hardening of its own: 0.43 to
+0.46 of the CPU a request for lists, reads of a template, searches from the cache and POST, and 2.2 to 2.35 times their
+rate (medians of 5 pairs). One thread does all I/O, and a worker that has an answer wakes it only where it waits.
 """
 
 import io

@@ -321,7 +321,8 @@ class MqttConnection(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await asyncio.shield(answer)
         except TimeoutError as error:
-            raise BrokerError(f"the broker {self._address.shown} does not answer SUBSCRIBE") from error
+            asked = wire.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
+            raise BrokerError(f"the broker {self._address.shown} does not answer {asked}") from error
 
     def _tick(self) -> None:
         """Send PINGREQ when half the keep-alive was silent, and end a connection whose broker does not answer it."""

@@ -109,6 +109,26 @@ def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_
     assert sent == [bytes([0xE0, 1, code])]
 
 
+def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        while peer.sock.recv(1024):
+            pass
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.1)
+        with pytest.raises(BrokerError, match=r"does not answer SUBSCRIBE$"):
+            await connection.subscribe([Subscription("a")])
+        with pytest.raises(BrokerError, match=r"does not answer UNSUBSCRIBE$"):
+            await connection.unsubscribe(["a"])
+        await connection.disconnect()
+
+    run(script, use)
+
+
 BEFORE_CONNACK = [
     pytest.param(message(b"x", 1), SESSION, r"PUBLISH before CONNACK \(Protocol error\)", id="PUBLISH"),
     pytest.param(b"\xd0\x00", SESSION, "another packet before CONNACK", id="PINGRESP"),
