@@ -1,10 +1,11 @@
 """Topic names and topic filters of MQTT 3.1.1 section 4.7, and an index of filters. Pure; any thread may use it.
 
-`TopicIndex.find` runs on the broker's loop once for every message that passes through it.
+`TopicIndex` is looked into on the broker's loop, once for every message that passes through it.
 """
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -13,6 +14,8 @@ from amqtt_rest_bridge.errors import on_one_line
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LOGGED = 200  # characters of a topic in a log line
+_MOST_KNOWN = 1024  # topics whose values an index remembers, ...
+_LONGEST_KNOWN = 256  # ... and their characters
 MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
 
@@ -22,6 +25,7 @@ def schedule_topic(route: str, event: str) -> str:
     return f"$schedule/{route}/{event}"
 
 
+@lru_cache(maxsize=256)  # routes publish on the same topics again and again
 def check_topic_name(text: str) -> str | None:
     """Return why `text` cannot be a topic name (what a message is published to), or None if it can."""
     if "+" in text or "#" in text:
@@ -88,16 +92,18 @@ class _Node(Generic[T]):
         self.rest: list[tuple[int, T]] = []
 
 
-class TopicIndex(Generic[T]):
-    """Find the values of all filters that match a topic, without testing every filter.
+class TopicIndex(dict[str, tuple[T, ...]]):
+    """Find the values of all filters that match a topic, without testing every filter: `index[topic]`.
 
-    Filters without wildcards are one dictionary; the others are a trie, walked level by level. It is built once from
-    valid (filter, value) pairs and never changes, so threads may share it.
+    It is built once from valid (filter, value) pairs, whose order is that of the values found. Filters without
+    wildcards are one dictionary; the others are a trie, walked level by level. What was found for a topic is remembered
+    for its next message. Threads may share it.
     """
 
-    __slots__ = ("_depth", "_exact", "_root", "_values")
+    __slots__ = ("_depth", "_exact", "_root")
 
     def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
+        super().__init__()
         self._exact: dict[str, tuple[tuple[int, T], ...]] = {}
         self._root: _Node[T] | None = None
         self._depth = 0
@@ -106,7 +112,6 @@ class TopicIndex(Generic[T]):
                 self._add(topic_filter.split("/"), (number, value))
             else:
                 self._exact[topic_filter] = (*self._exact.get(topic_filter, ()), (number, value))
-        self._values = {topic: tuple([value for _, value in entries]) for topic, entries in self._exact.items()}
 
     def _add(self, levels: list[str], entry: tuple[int, T]) -> None:
         node = self._root = self._root or _Node()
@@ -122,12 +127,15 @@ class TopicIndex(Generic[T]):
                 node = node.children.setdefault(level, _Node())
         node.here.append(entry)
 
-    def find(self, topic: str) -> tuple[T, ...]:
-        """Return the values of the filters that match a topic name, in the order they were put in."""
+    def __missing__(self, topic: str) -> tuple[T, ...]:
         wild = self._walk(self._root, topic) if self._root is not None else ()
-        if not wild:
-            return self._values.get(topic, ())
-        return tuple([value for _, value in sorted([*self._exact.get(topic, ()), *wild], key=itemgetter(0))])
+        matching = sorted([*self._exact.get(topic, ()), *wild], key=itemgetter(0))
+        found = tuple([value for _, value in matching])
+        if len(topic) <= _LONGEST_KNOWN:
+            if len(self) >= _MOST_KNOWN:
+                self.clear()
+            self[topic] = found
+        return found
 
     def _walk(self, root: _Node[T], topic: str) -> list[tuple[int, T]]:
         # Levels below the deepest filter cannot matter, so a topic of 65,000 slashes costs no more than a short one.

@@ -45,13 +45,13 @@ DIFFERS = [
 @pytest.mark.parametrize(("topic_filter", "topic"), MATCHES)
 def test_filter_matches_topic(topic_filter: str, topic: str) -> None:
     assert filter_matches(topic_filter, topic)
-    assert TopicIndex([(topic_filter, 1)]).find(topic) == (1,)
+    assert TopicIndex([(topic_filter, 1)])[topic] == (1,)
 
 
 @pytest.mark.parametrize(("topic_filter", "topic"), DIFFERS)
 def test_filter_does_not_match_topic(topic_filter: str, topic: str) -> None:
     assert not filter_matches(topic_filter, topic)
-    assert TopicIndex([(topic_filter, 1)]).find(topic) == ()
+    assert TopicIndex([(topic_filter, 1)])[topic] == ()
 
 
 def test_index_finds_what_a_scan_finds_in_the_order_of_insertion() -> None:
@@ -59,22 +59,33 @@ def test_index_finds_what_a_scan_finds_in_the_order_of_insertion() -> None:
     index = TopicIndex((topic_filter, number) for number, topic_filter in enumerate(filters))
     for _, topic in MATCHES + DIFFERS:
         scanned = tuple(number for number, topic_filter in enumerate(filters) if filter_matches(topic_filter, topic))
-        assert index.find(topic) == scanned
+        assert index[topic] == scanned
 
 
 def test_index_of_exact_filters_finds_all_of_a_topic() -> None:
     index = TopicIndex([("a", 1), ("b", 2), ("a", 3)])
-    assert index.find("a") == (1, 3)
-    assert index.find("c") == ()
+    assert index["a"] == (1, 3)
+    assert index["c"] == ()
 
 
 def test_index_bears_a_topic_of_very_many_levels() -> None:
     index = TopicIndex([("+/+/x", 1), ("#", 2), ("a/#", 3)])
-    assert index.find("a/" * 32_000) == (2, 3)
+    assert index["a/" * 32_000] == (2, 3)
+
+
+def test_an_index_remembers_what_it_found_for_a_bounded_number_of_short_topics() -> None:
+    index = TopicIndex([("a/#", 1), ("a/7", 2)])
+    for _ in range(2):
+        for number in range(3000):
+            assert index[f"a/{number}"] == ((1, 2) if number == 7 else (1,))
+            assert index[f"b/{number}"] == ()
+            assert index[f"a/{number}/{'x' * 300}"] == (1,)
+    assert 0 < len(index) <= 1024
+    assert max(map(len, index)) <= 256
 
 
 def test_empty_index_finds_nothing() -> None:
-    assert TopicIndex[int]([]).find("a") == ()
+    assert TopicIndex[int]([])["a"] == ()
 
 
 @pytest.mark.parametrize("text", ["a", "/", "a/b/c", "$SYS/x", "grün/🌍", " ", "x" * 65_535])

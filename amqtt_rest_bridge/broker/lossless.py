@@ -78,7 +78,7 @@ class Lossless:
             return
         topic = packet.topic_name
         lossless = self._dispatcher.table.lossless
-        listenings = lossless.find(topic) if topic and lossless is not None else ()
+        listenings = lossless[topic] if topic and lossless is not None else ()
         if not listenings or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
             return  # amqtt refuses such topics
         if _is_repeated(packet, session):

@@ -7,7 +7,6 @@ Status topics are guarded on that way: the bridge alone publishes there. The bro
 """
 
 import asyncio
-import functools
 import logging
 import time
 import types
@@ -47,8 +46,6 @@ Delivered = Callable[[Callable[[], int], float], Awaitable[int]]
 
 Takes the function that counts what waits; returns how many messages are not delivered.
 """
-
-_topic_fault = functools.lru_cache(maxsize=1024)(check_topic_name)  # routes publish on the same topics again and again
 
 
 class Publisher:
@@ -130,7 +127,7 @@ class Publisher:
             await self._filled.wait()
 
     async def _publish(self, publication: Publication, hops: int, *, status: bool) -> None:
-        fault = _topic_fault(publication.topic)
+        fault = check_topic_name(publication.topic)
         if fault is not None:  # amqtt would take it and fail later, or send it
             log.error("not published: the topic %s", fault)
             return

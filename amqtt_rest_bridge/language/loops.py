@@ -28,7 +28,7 @@ def find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
     followers: dict[int, set[int]] = {}
     edges = 0
     for number, event in enumerate(events):
-        followers[number] = {other for topic in published(event).values() for other in index.find(topic)} - {number}
+        followers[number] = {other for topic in published(event).values() for other in index[topic]} - {number}
         edges += len(followers[number])
         if edges > _MAX_EDGES:
             return

@@ -199,7 +199,7 @@ class Dispatcher:
             delivery: Held for each call and each publication that comes of the message, and during this method. What
                 `abandon` drops stays held: its source delivers it again.
         """
-        found = self.table.listeners.find(message.topic)
+        found = self.table.listeners[message.topic]
         if not found:
             if self._records is not None and self._records.following:
                 self._records.unmatched(message)
@@ -260,7 +260,7 @@ class Dispatcher:
         """
         if len(payload) > self._largest:
             return
-        for entry in self.table.listeners.find(topic):
+        for entry in self.table.listeners[topic]:
             if isinstance(entry, Watched) and entry.keep and (entry.latest is None or not only_new):
                 self._show(entry, bytes(payload))
 

@@ -128,17 +128,17 @@ def print_finding() -> None:
     filters = [make_filter(chance, number) for number in range(10_000)]
     topics = [f"plant/{chance.randrange(60)}/line{chance.randrange(60)}/t{chance.randrange(4)}" for _ in range(500)]
     index = TopicIndex((text, number) for number, text in enumerate(filters))
-    found = [seconds_of(lambda topic=topic: index.find(topic)) for topic in topics]  # type: ignore[misc]
+    found = [seconds_of(lambda topic=topic: index[topic]) for topic in topics]  # type: ignore[misc]
     scanned = [seconds_of(lambda topic=topic: scan(filters, topic)) for topic in topics[:20]]  # type: ignore[misc]
-    if any(list(index.find(topic)) != scan(filters, topic) for topic in topics[:20]):
+    if any(list(index[topic]) != scan(filters, topic) for topic in topics[:20]):
         raise SystemExit("the index and the scan differ")
-    hits = statistics.mean(len(index.find(topic)) for topic in topics)
+    hits = statistics.mean(len(index[topic]) for topic in topics)
     ours, theirs = statistics.median(found), statistics.median(scanned)
     print(f"find among 10,000 filters: {ours * 1e6:.1f} us median ({hits:.1f} matches; at most 20 wanted),", end=" ")
     slowest = sorted(found)[int(len(found) * 0.99)]
     print(f"{slowest * 1e6:.0f} us p99; scan {theirs * 1e6:.0f} us, {theirs / ours:.0f} times")
     for name, topic in (("exact match", filters[0]), ("no match", "office/door/7")):
-        times = [seconds_of(lambda topic=topic: index.find(topic)) for _ in range(500)]  # type: ignore[misc]
+        times = [seconds_of(lambda topic=topic: index[topic]) for _ in range(500)]  # type: ignore[misc]
         print(f"  {name}: {statistics.median(times) * 1e6:.1f} us")
 
 

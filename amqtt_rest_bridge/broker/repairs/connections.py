@@ -76,7 +76,8 @@ class _Connections:
         self._admitted.add(id(session))
         served = self._served[handler] = _Served(amqtt_broker.copy_of(session))
         try:
-            await self._serve(reader, writer, session, handler, server, listener_name)
+            # A task of its own: amqtt resumes what serves a connection with each message, and all that waits for it.
+            await asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
         finally:
             self._admitted.discard(id(session))
             del self._served[handler]

@@ -22,10 +22,8 @@ def mend(broker: Any) -> None:
     """Pause between the packets of a TCP connection."""
 
     def pausing(serve: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def serve_with_pauses(reader: asyncio.StreamReader, *arguments: Any, **names: Any) -> None:
-            await serve(_Reader(reader), *arguments, **names)
-
-        return serve_with_pauses
+        # No coroutine of its own: amqtt resumes what serves a connection with each message.
+        return lambda reader, *arguments: serve(_Reader(reader), *arguments)
 
     amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, pausing)
 
