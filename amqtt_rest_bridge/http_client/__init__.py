@@ -14,8 +14,8 @@ the cache of TLS contexts are shared, each under a lock. Host names are resolved
 pools. In client mode end to end: 3,000-4,800 messages/s against 2,100-2,300, and 113 against 402 us a message in the
 bridge process.
 
-Read `client` (the way of a request), `connecting`, `connection`, `response`; then `deadline_socket`, `tls`, `origin`
-and `transport_errors` as needed. Other packages import from here only.
+Read `client` (the way of a request), `connection` (one exchange) and `connecting`; then `content`, `tls`, `origin` and
+`transport_errors` as needed. Other packages import from here only.
 """
 
 from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Stopwatch, finish

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
-from amqtt_rest_bridge.http_client.connection import Connection, Received, exchange
-from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
+from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Headers, Received, exchange
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -27,7 +26,6 @@ from amqtt_rest_bridge.http_client.origin import (
     printable,
     resolve,
 )
-from amqtt_rest_bridge.http_client.response import Headers
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method

@@ -21,10 +21,8 @@ from urllib3.util.connection import create_connection
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import transport_errors
-from amqtt_rest_bridge.http_client.connection import Connection, Pool, connect
-from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
+from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Headers, Pool, connect
 from amqtt_rest_bridge.http_client.origin import Origin, Proxy
-from amqtt_rest_bridge.http_client.response import Headers
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.masking import credentials_of

@@ -12,10 +12,16 @@ from urllib.parse import urlsplit
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
-from amqtt_rest_bridge.http_client.connection import Phase, phase_of
-from amqtt_rest_bridge.http_client.deadline_socket import LONGEST_HEAD, DeadlineSocket, HeadTooLargeError, NotHttpError
+from amqtt_rest_bridge.http_client.connection import (
+    LONGEST_HEAD,
+    DeadlineSocket,
+    HeadTooLargeError,
+    NotHttpError,
+    Phase,
+    phase_of,
+)
+from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError
 from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
-from amqtt_rest_bridge.http_client.response import ContentTooLargeError, MalformedResponseError
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
 
 EXCHANGE_ERRORS = (

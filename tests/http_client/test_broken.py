@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.http_client.connection import Received, connect, exchange
-from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Received, connect, exchange
 from tests.support.http_target import AUTHORITY, Target, reply, server_tls
 
 if TYPE_CHECKING:

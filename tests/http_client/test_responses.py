@@ -11,8 +11,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.http_client import HttpClient
-from amqtt_rest_bridge.http_client.connection import Received, connect, exchange
-from amqtt_rest_bridge.http_client.deadline_socket import DeadlineSocket
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Received, connect, exchange
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http_client.clients import LIMIT, call, chunked
 from tests.support.http_target import Peer, Target, answering, closing, reply
