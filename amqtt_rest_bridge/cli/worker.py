@@ -1,17 +1,21 @@
 """`rest-bridge worker`: run routes beside a broker of any kind, or validate a worker's configuration. Main thread."""
 
+import asyncio
 import inspect
+import json
 import logging
 import os
+import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from amqtt_rest_bridge.cli import count
 from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
@@ -45,17 +49,24 @@ REST_BRIDGE_ADOPT_SECONDS for adopt_seconds. An option wins over its variable, b
 is read from REST_BRIDGE_BROKER_PASSWORD, or from the file password_secret of secrets_dir.
 
 SIGTERM and SIGINT shut down gracefully, within 10 s; SIGHUP reads the route files again.
+
+--probe tries on the broker all that a worker needs: MQTT 5, shared subscriptions, kept sessions and what they queue,
+redelivery, takeover of a client id, Receive Maximum, properties, retained messages, wills, large messages, and what the
+user may do. What does not hold is listed with what to do; nothing is left on the broker, and workers that run beside it
+notice nothing. It takes 3 s, longer where something does not come.
 """
 EPILOG = """\
 exit status:
-  0        stopped by a signal, gracefully (--check: the configuration is fine)
-  1        cannot start, or failed while running; another worker took the slot (--check: there are errors)
+  0        stopped by a signal, gracefully (--check: the configuration is fine; --probe: all is there)
+  1        cannot start, or failed while running; another worker took the slot (--check: there are errors; --probe:
+           something is lacking)
   2        the command is used wrongly
   130,143  a second SIGINT or SIGTERM ended the process
 
 examples:
   rest-bridge worker -c conf/worker.yaml --slot 0
   rest-bridge worker -c conf/worker.yaml --check
+  rest-bridge worker -c conf/worker.yaml --probe --json | jq '.checks[] | select(.holds == false)'
   rest-bridge status --group plant --broker mqtt://127.0.0.1:1883
 """
 
@@ -94,6 +105,13 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="validate configuration and route files, connect to nothing, start nothing")
     ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="try on the broker all that a worker needs of it, print a table, start nothing"),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="with --probe: print a JSON object instead of a table")
+    ] = False,
     log_format: Annotated[LogFormat, typer.Option(help="how log records are written")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False, help="the least level written")] = LogLevel.INFO,
     **settings: Any,
@@ -104,6 +122,9 @@ def run(
     if check:
         logs = configure(log_format, sys.stdout, level=LogLevel.INFO, only_messages=True)
         return report_failure(lambda: _check(config, options), logs)
+    if probe:
+        logs = configure(log_format, sys.stderr, level=LogLevel.WARNING, only_messages=True)
+        return report_failure(lambda: _probe(config, options, as_json=as_json), logs)
     logs = configure(log_format, sys.stderr, level=log_level)
     signals = Signals(logs.write_last)
     signals.install()
@@ -182,6 +203,36 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     address = broker_address(read.settings)
     service.run(read.settings, address, BridgeCode(main.check_routes, main.run), signals, logs.stop_holding)
     return 0
+
+
+def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
+    from amqtt_rest_bridge.bridge import main
+    from amqtt_rest_bridge.processes.reload import load_first
+    from amqtt_rest_bridge.worker.probe import probe
+
+    read = _read(path, options)
+    if read.faults:
+        raise ConfigurationError(in_one_line(read.faults))
+    settings, address = read.settings, broker_address(read.settings)
+    routes = load_first(settings, main.check_routes).routes
+    try:
+        findings = asyncio.run(probe(address, settings, routes))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    lacking = sum(one.holds is False for one in findings)
+    if as_json:
+        found = {"broker": address.shown, "group": settings.group, "checks": [asdict(one) for one in findings]}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return 1 if lacking else 0
+    print(f"{address.shown} for the workers of group {settings.group}:")
+    width = max(len(one.name) for one in findings)
+    for one in findings:
+        answer = "-" if one.holds is None else "yes" if one.holds else "NO"
+        print(f"  {answer:3}  {one.name:{width}}  {one.detail}")
+        if one.hint:
+            print(f"       {'':{width}}  to do: {one.hint}")
+    print(f"{count(lacking, 'thing')} that workers need lacking" if lacking else "all that workers need is there")
+    return 1 if lacking else 0
 
 
 def _address_faults(settings: WorkerSettings) -> Iterator[SettingFault]:

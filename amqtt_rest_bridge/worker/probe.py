@@ -1,0 +1,449 @@
+"""What a worker needs of a broker, tried on the broker itself: `rest-bridge worker --probe`. The event loop only.
+
+`_CHECKS` is the list: each row has a name, what to do where it does not hold, and what tries it. All that is published
+is below `bridge/<group>/probe/<random>/`, and all client ids begin with `<group>-probe-`, so workers that run meanwhile
+notice nothing. Sessions and retained messages are removed at the end, also when the probe is interrupted.
+
+Decision: SOURCE_TOPICs are subscribed under a share of the probe's own, which takes no message from workers, and only
+for a moment. Nothing is published on DESTINATION_TOPICs, where it would count as a result; they are listed instead.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish, Will
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import NO_PROPERTIES, REASONS, Code, Properties, Property
+from amqtt_rest_bridge.route_set import read_filters, reply_filters
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, WorkerSettings
+from amqtt_rest_bridge.topics import schedule_topic
+
+WAIT_SECONDS: Final = 5.0
+"""How long each message is waited for."""
+_QUIET_SECONDS: Final = 0.2  # after which what should not come has not come
+_KEPT_SECONDS: Final = 60  # a session of the probe, should the probe itself be killed
+_SHARED: Final = 20  # messages for two members
+_BACKLOG: Final = 1100  # messages: Mosquitto and EMQX as they come keep 1,000
+_BESIDE_PAYLOAD: Final = 4096  # bytes of a packet: its topic and properties
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has found. `holds` is None where nothing was tried; `hint` is what to do where it does not hold."""
+
+    name: str
+    holds: bool | None
+    detail: str
+    hint: str = ""
+
+
+class _LacksError(BridgeError):
+    """What is checked does not hold; the message says what happened."""
+
+
+class _Client:
+    """A connection, and the messages that have come on it; none is acknowledged by itself."""
+
+    def __init__(self, address: Address, session: Session) -> None:
+        self.connection = MqttConnection(address, session, lambda _, message: self.messages.put_nowait(message))
+        self.messages: asyncio.Queue[Publish] = asyncio.Queue()
+
+    async def subscribe(self, topic_filter: str, identifier: int | None = None, *, retained: bool = False) -> None:
+        """Subscribe with QoS 1; raises `BrokerError`."""
+        await self.connection.subscribe([Subscription(topic_filter, identifier, retained)])
+
+    async def publish(
+        self, topic: str, *payloads: bytes, retain: bool = False, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        """Publish with QoS 1; raises `_LacksError` unless the broker acknowledges all in time."""
+        answers: asyncio.Queue[str | None] = asyncio.Queue()
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                for payload in payloads:
+                    while not self.connection.can_publish:
+                        await asyncio.sleep(0.001)
+                    self.connection.publish(topic, payload, answers.put_nowait, retain=retain, properties=properties)
+                for _ in payloads:
+                    if (why := await answers.get()) is not None:
+                        raise _LacksError(f"the broker refuses a message on {topic}: {why}")
+        except TimeoutError:
+            raise _LacksError(f"the broker does not acknowledge a message on {topic}") from None
+
+    async def next(self, what: str) -> Publish:
+        """Return the next message; raises `_LacksError` when `what` does not come in time."""
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                return await self.messages.get()
+        except TimeoutError:
+            ended = "" if self.connection.is_open else f": {await self.connection.ended()}"
+            raise _LacksError(f"{what} does not come within {WAIT_SECONDS:g} s{ended}") from None
+
+    def acknowledge(self, *messages: Publish) -> None:
+        """Acknowledge messages."""
+        for message in messages:
+            if message.packet_id is not None:
+                self.connection.acknowledge(message.packet_id)
+
+    async def is_quiet(self) -> bool:
+        """Return whether nothing more comes."""
+        await asyncio.sleep(_QUIET_SECONDS)
+        return self.messages.empty()
+
+
+class _Probe:
+    """The broker, and all that has to be removed from it."""
+
+    def __init__(self, address: Address, settings: WorkerSettings, routes: Iterable[Route]) -> None:
+        self.settings = settings
+        self.routes = tuple(routes)
+        self.random = uuid.uuid4().hex[:8]
+        self.publisher: _Client  # once it is connected
+        self._address = address
+        self._opened: list[MqttConnection] = []
+        self._kept: set[str] = set()  # client ids whose sessions outlive their connections
+        self._retained: set[str] = set()
+
+    def topic(self, name: str) -> str:
+        """Return the topic of a check."""
+        return f"bridge/{self.settings.group}/probe/{self.random}/{name}"
+
+    async def open(
+        self, name: str, *, kept: int = 0, receive_maximum: int = 65_535, will: Will | None = None
+    ) -> _Client:
+        """Connect a client whose session is kept for so many seconds; raises `BrokerError`."""
+        client_id = f"{self.settings.group}-probe-{self.random}-{name}"
+        if kept:
+            self._kept.add(client_id)
+        if will is not None:
+            self._retained.add(will.topic)
+        client = _Client(self._address, Session(client_id, kept, receive_maximum, will))
+        self._opened.append(client.connection)
+        await client.connection.open()
+        return client
+
+    async def retain(self, name: str, payload: bytes) -> None:
+        """Publish a retained message, nothing to remove it."""
+        self._retained.add(self.topic(name))
+        await self.publisher.publish(self.topic(name), payload, retain=True)
+
+    async def remove(self) -> None:
+        """End all connections, and remove what is left on the broker."""
+        for connection in self._opened:
+            await connection.disconnect()
+        with contextlib.suppress(BridgeError):
+            for client_id in self._kept:
+                kept = MqttConnection(self._address, Session(client_id, 0, 1), lambda *_: None)
+                await kept.open()
+                await kept.disconnect()
+            if self._retained:
+                last = await self.open("last")
+                for topic in self._retained:
+                    await last.publish(topic, b"", retain=True)
+                await last.connection.disconnect()
+
+
+async def probe(address: Address, settings: WorkerSettings, routes: Iterable[Route]) -> list[Finding]:
+    """Try on a broker what a worker with these settings and routes needs; takes some seconds, a minute at most."""
+    under_test = _Probe(address, settings, routes)
+    findings: list[Finding] = []
+    try:
+        for name, hint, check in _CHECKS:
+            if not all(one.holds for one in findings[:2]):  # without these two nothing can be tried
+                findings.append(Finding(name, None, "not tried"))
+                continue
+            try:
+                findings.append(Finding(name, True, await check(under_test)))
+            except BridgeError as error:
+                findings.append(Finding(name, False, str(error), hint))
+    finally:
+        await under_test.remove()
+    return [*findings, Finding("DESTINATION_TOPICs", None, f"not tried: {_destinations(under_test.routes)}")]
+
+
+async def _mqtt_5(probe: _Probe) -> str:
+    try:
+        probe.publisher = await probe.open("publisher")
+    except NoAnswerError as error:
+        raise _LacksError(f"{error}: it expects TLS, or speaks MQTT 3.1.1 only, as amqtt does") from error
+    except BrokerError as error:
+        if error.code == Code.UNSUPPORTED_PROTOCOL_VERSION:
+            raise _LacksError("the broker does not support MQTT 5") from error
+        raise
+    return "connected"
+
+
+async def _group_topics(probe: _Probe) -> str:
+    topic = probe.topic("own")
+    client = await probe.open("own")
+    await client.subscribe(topic)
+    await probe.publisher.publish(topic, b"own")
+    client.acknowledge(await client.next(f"what was published on {topic}"))
+    if not probe.publisher.connection.properties.get(Property.MAXIMUM_QOS, 1):
+        raise _LacksError("the broker has QoS 0 only")
+    return f"bridge/{probe.settings.group}/... may be published and subscribed with QoS 1"
+
+
+async def _shared(probe: _Probe) -> str:
+    if not probe.publisher.connection.properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
+        raise _LacksError("the broker says that it has none")
+    topic = probe.topic("shared")
+    members = [await probe.open(f"member-{number}") for number in (1, 2)]
+    for member in members:
+        await member.subscribe(f"$share/{probe.settings.group}-probe-{probe.random}/{topic}")
+    await probe.publisher.publish(topic, *(b"%d" % number for number in range(_SHARED)))
+    taken: list[bytes] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(taken) < _SHARED or not all([await member.is_quiet() for member in members]):
+                for member in members:
+                    while not member.messages.empty():
+                        message = member.messages.get_nowait()
+                        member.acknowledge(message)
+                        taken.append(message.payload)
+                await asyncio.sleep(0.01)
+    if len(taken) != _SHARED or len({*taken}) != _SHARED:
+        raise _LacksError(f"of {_SHARED} messages for two members {len(taken)} came, {len({*taken})} of them different")
+    return f"{_SHARED} messages for two members came once each"
+
+
+async def _identifiers(probe: _Probe) -> str:
+    if not probe.publisher.connection.properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
+        raise _LacksError("the broker says that it has none")
+    client = await probe.open("identifiers")
+    await client.subscribe(probe.topic("identifiers"), 268_435_453)
+    await probe.publisher.publish(probe.topic("identifiers"), b"which")
+    message = await client.next("the message of the subscription")
+    if list(message.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())) != [268_435_453]:
+        raise _LacksError("a message came without the identifier of its subscription")
+    return "a message has the identifier of its subscription"
+
+
+async def _properties(probe: _Probe) -> str:
+    sent = {
+        Property.RESPONSE_TOPIC: probe.topic("answer"),
+        Property.CORRELATION_DATA: b"\x00\xff",
+        Property.USER_PROPERTY: [("first", "1"), ("first", "2"), ("second", "ä")],
+    }
+    client = await probe.open("properties")
+    await client.subscribe(probe.topic("properties"))
+    await probe.publisher.publish(probe.topic("properties"), b"", properties=sent)
+    message = await client.next("the message")
+    lost = [
+        name.name.replace("_", " ").lower() for name, value in sent.items() if message.properties.get(name) != value
+    ]
+    if lost:
+        raise _LacksError(f"a message came without its {', '.join(lost)}, or with another")
+    return "user properties, response topic and correlation data come as they were published"
+
+
+async def _kept(probe: _Probe) -> str:
+    wanted = probe.settings.session_expiry
+    client = await probe.open("kept", kept=wanted)  # the answer says how long; it is shortened at once
+    granted = client.connection.session_expiry
+    await client.connection.disconnect()
+    client = await probe.open("kept", kept=_KEPT_SECONDS)
+    await client.subscribe(probe.topic("kept"))
+    await client.connection.disconnect()
+    await probe.publisher.publish(probe.topic("kept"), *(b"%d" % number for number in range(_BACKLOG)))
+    client = await probe.open("kept", kept=_KEPT_SECONDS)
+    if not client.connection.session_present:
+        raise _LacksError("a client that comes back finds its session gone")
+    came = 0
+    with contextlib.suppress(_LacksError):
+        while came < _BACKLOG:
+            client.acknowledge(await client.next("the next one"))
+            came += 1
+    if came < _BACKLOG:
+        raise _LacksError(f"of {_BACKLOG} messages for a session that was away {came} came")
+    if granted < wanted:
+        raise _LacksError(f"sessions are kept for {granted} s, not for session_expiry, {wanted} s")
+    return f"a session that was away got its {_BACKLOG} messages; it is kept for {granted} s"
+
+
+async def _redelivery(probe: _Probe) -> str:
+    client = await probe.open("again", kept=_KEPT_SECONDS)
+    await client.subscribe(probe.topic("again"))
+    await probe.publisher.publish(probe.topic("again"), b"once")
+    await client.next("the message")
+    client.connection.abort()
+    client = await probe.open("again", kept=_KEPT_SECONDS)
+    message = await client.next("what was not acknowledged on the connection before")
+    client.acknowledge(message)
+    if not message.duplicate:
+        raise _LacksError("what was not acknowledged comes again, and is not marked as a duplicate")
+    return "what was not acknowledged comes again, marked as a duplicate"
+
+
+async def _takeover(probe: _Probe) -> str:
+    first = await probe.open("taken", kept=_KEPT_SECONDS)
+    await first.subscribe(probe.topic("taken"))
+    second = await probe.open("taken", kept=_KEPT_SECONDS)
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            await first.connection.ended()
+    except TimeoutError:
+        raise _LacksError("two connections with one client id are open at once") from None
+    if not second.connection.session_present:
+        raise _LacksError("a connection that takes a client id over does not get its session")
+    await probe.publisher.publish(probe.topic("taken"), b"taken")
+    await second.next("a message for the session")
+    return "a second connection ends the first one and has its session"
+
+
+async def _receive_maximum(probe: _Probe) -> str:
+    client = await probe.open("few", receive_maximum=2)
+    await client.subscribe(probe.topic("few"))
+    await probe.publisher.publish(probe.topic("few"), *(b"%d" % number for number in range(5)))
+    first = [await client.next("the first message"), await client.next("the second message")]
+    if not await client.is_quiet() or not client.connection.is_open:  # which does not take a third
+        raise _LacksError("with Receive Maximum 2 more than two messages came before one was acknowledged")
+    client.acknowledge(*first)
+    for number in range(3):
+        message = await client.next("the rest, once the first were acknowledged,")
+        if message.payload != b"%d" % (number + 2):
+            raise _LacksError("messages of one publisher come in another order")
+        client.acknowledge(message)
+    return "two at a time came, in their order"
+
+
+async def _retained(probe: _Probe) -> str:
+    if not probe.publisher.connection.properties.get(Property.RETAIN_AVAILABLE, 1):
+        raise _LacksError("the broker says that it has none")
+    topic = probe.topic("retained")
+    await probe.retain("retained", b"kept")
+    client = await probe.open("retained")
+    await client.subscribe(topic, retained=True)
+    message = await client.next("a retained message")
+    client.acknowledge(message)
+    if not message.retain:
+        raise _LacksError("a retained message came without its mark")
+    await probe.retain("retained", b"")
+    late = await probe.open("late")
+    await late.subscribe(topic, retained=True)
+    if not await late.is_quiet():
+        raise _LacksError("a retained message came after it had been removed")
+    return "one came to a later subscriber, and was removed"
+
+
+async def _wills(probe: _Probe) -> str:
+    topic = probe.topic("will")
+    watcher = await probe.open("watcher")
+    await watcher.subscribe(topic)
+    dying = await probe.open("dying", will=Will(topic, b"gone"))
+    dying.connection.abort()
+    watcher.acknowledge(await watcher.next("the will of a client whose connection ended"))
+    await probe.retain("will", b"")
+    return "published when a connection ended"
+
+
+async def _packet_size(probe: _Probe) -> str:
+    settings, connection = probe.settings, probe.publisher.connection
+    name = max(("max_response_bytes", "max_body_bytes"), key=lambda one: int(getattr(settings, one)))
+    size = int(getattr(settings, name))
+    if connection.maximum_packet_size < size + _BESIDE_PAYLOAD:
+        raise _LacksError(f"the broker takes packets of {connection.maximum_packet_size} bytes; {name} is {size}")
+    client = await probe.open("large")  # whose connection a broker may end
+    await client.subscribe(probe.topic("large"))
+    try:
+        await client.publish(probe.topic("large"), bytes(size))
+        await client.next("it")
+    except _LacksError as error:
+        raise _LacksError(f"a message of {size} bytes ({name}): {error}") from None
+    return f"a message of {size} bytes ({name}) came"
+
+
+async def _source_topics(probe: _Probe) -> str:
+    events = [(route, event) for route in probe.routes for event in route.client_events]
+    share = f"$share/{probe.settings.group}-probe-{probe.random}"
+    filters = {
+        event.source_topic if event.ordered else f"{share}/{event.source_topic}": None
+        for route, event in events
+        if event.source_topic != schedule_topic(route.name, event.name)
+    }
+    filters |= dict.fromkeys([*read_filters(probe.routes), *reply_filters(probe.routes)])
+    client = await probe.open("sources", receive_maximum=1)
+    refused: list[str] = []
+    for topic_filter in filters:
+        try:
+            await client.subscribe(topic_filter)
+        except BrokerError as error:
+            if error.code is None:
+                raise
+            refused.append(f"{topic_filter.removeprefix(share + '/')} ({REASONS[error.code]})")
+        else:
+            await client.connection.unsubscribe([topic_filter])
+    if refused:
+        raise _LacksError(f"{len(refused)} of {len(filters)} subscription(s) refused: {', '.join(refused)}")
+    return (
+        f"{len(filters)} subscription(s) granted; what comes of them was not tried: Mosquitto grants "
+        "also those for which its ACL delivers nothing"
+    )
+
+
+def _destinations(routes: Iterable[Route]) -> str:
+    events: list[ClientEvent | ServerEvent] = []
+    for route in routes:
+        events += (*route.client_events, *route.server_events)
+    topics = [text.source for event in events if (text := event.destination_topic) is not None]
+    topics += [
+        event.error_topic for event in events if isinstance(event, ClientEvent) and event.error_topic is not None
+    ]
+    return ", ".join(dict.fromkeys(topics)) or "there are none"
+
+
+_ACL: Final = "allow the user of the workers"
+_CHECKS: Final[tuple[tuple[str, str, Callable[[_Probe], Awaitable[str]]], ...]] = (
+    (
+        "MQTT 5",
+        f"check the address, the certificates, user name and password ({PASSWORD_VARIABLE} or password_secret), and "
+        "whether the broker speaks MQTT 5 there and takes client ids that begin with <group>-",
+        _mqtt_5,
+    ),
+    ("topics of the group", f"{_ACL} to publish and subscribe bridge/<group>/#, with QoS 1", _group_topics),
+    (
+        "shared subscriptions",
+        "switch them on (HiveMQ, EMQX: a setting of the listener or zone); a broker without them cannot have workers",
+        _shared,
+    ),
+    ("subscription identifiers", "switch them on; a broker without them cannot have workers", _identifiers),
+    (
+        "properties",
+        "without them hops are not counted, and replies and Idempotency-Keys of publishers do not arrive: ask the "
+        "broker's maker, or look for a rule or a proxy that rewrites messages",
+        _properties,
+    ),
+    (
+        "kept sessions",
+        "let sessions be kept for session_expiry, and queue without a limit for those that are away: Mosquitto "
+        "max_queued_messages 0 and no persistent_client_expiration, EMQX mqtt.max_mqueue_len and "
+        "mqtt.session_expiry_interval, HiveMQ queued-messages and session-expiry; or lower session_expiry",
+        _kept,
+    ),
+    (
+        "redelivery",
+        "without it a message whose worker is killed is lost, or sent twice: do not use this broker for workers",
+        _redelivery,
+    ),
+    ("takeover of a client id", "without it two workers may run one slot: ask the broker's maker", _takeover),
+    (
+        "Receive Maximum",
+        "without it a worker is sent more than it has room for: ask the broker's maker",
+        _receive_maximum,
+    ),
+    ("retained messages", "switch them on: workers keep their records so", _retained),
+    ("wills", "without them a killed worker is missed only after adopt_seconds", _wills),
+    (
+        "large messages",
+        "raise the limit (Mosquitto max_packet_size and message_size_limit, EMQX mqtt.max_packet_size, HiveMQ "
+        "max-packet-size), or lower max_response_bytes and max_body_bytes",
+        _packet_size,
+    ),
+    ("SOURCE_TOPICs", f"{_ACL} to subscribe them, shared where events are not ORDERED", _source_topics),
+)
