@@ -23,7 +23,7 @@ from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
 from amqtt_rest_bridge.admin.shown_records import Followers, RecordQuestions, RouteRecords, shown
 from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, MISDIRECTED_REQUEST
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
-from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_WAITING, WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, NumbersPart

@@ -7,9 +7,8 @@ server and of the broker. Main thread.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, ServedEvent, TopicPayload, Wake
 from amqtt_rest_bridge.calls.call import OpenCall, Verdict
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError

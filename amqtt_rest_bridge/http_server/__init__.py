@@ -26,7 +26,7 @@ What is ours, and why:
 """
 
 from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.application import Application, Pending, Refuse, Request, Response, Stream, path_of
+from amqtt_rest_bridge.http_server.exchange import Application, Pending, Refuse, Request, Response, Stream, path_of
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
 from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles

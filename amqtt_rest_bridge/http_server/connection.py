@@ -4,6 +4,10 @@ The memory of a connection is bounded, for any input and for a peer that reads n
 unparsed and one request parsed, and the next request is served once the answer to the one before has left for the
 system's buffers. So a caller that sends thousands of requests in one piece and reads nothing holds one answer here,
 and the reading of its socket stops; `close_overdue` closes it when it takes nothing for `Limits.slow_seconds`.
+
+Nothing blocks: answers are sent in order, as far as the peer takes them. A piece is kept as it is and never copied, so
+a thousand callers that read the latest payload of one topic share its bytes. A stream is sent piece by piece, each once
+the one before has left.
 """
 
 import contextlib
@@ -11,12 +15,13 @@ import logging
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from amqtt_rest_bridge.http_server.exchange import Exchange
-from amqtt_rest_bridge.http_server.output import Output, StreamSender, response_pieces
+from amqtt_rest_bridge.http_server.channel_loop import Timer
+from amqtt_rest_bridge.http_server.exchange import Exchange, Stream, response_pieces
 from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import RequestParser
 
@@ -24,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 16_384  # no less than a TLS record, so that nothing stays inside OpenSSL unseen
+_SEND_BYTES: Final = 262_144  # of a piece with one call
+_TURN_BYTES: Final = 1_048_576  # sent in a row before others get their turn
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -50,8 +57,8 @@ class ServerConnection:
         self._descriptor = sock.fileno()
         self._unparsed = b""  # received behind the request that is being served; one read at most
         self._serving: Exchange | None = None  # the request whose answer is being made
-        self._output = Output(sock)
-        self._stream: StreamSender | None = None  # the answer, once its head has been made
+        self._output = _Output(sock)
+        self._stream: _StreamSender | None = None  # the answer, once its head has been made
         self._continued = False  # 100 Continue was sent for the request in part
         self._closing = False  # once the output has left
         self._caller_left = False  # the peer has closed its side while its answer was pending
@@ -282,7 +289,7 @@ class ServerConnection:
         request.close()
         if stream is not None:
             exchange.on_wake = partial(self._step, self._send_stream)
-            self._stream = StreamSender(stream, self._output, self.server.loop.later, exchange.on_wake)
+            self._stream = _StreamSender(stream, self._output, self.server.loop.later, exchange.on_wake)
         self._output.send(*pieces)
         self.active_at = time.monotonic()
         if not self._output:
@@ -304,3 +311,101 @@ class ServerConnection:
             self.handle_close()
         elif self._unparsed:
             self.server.loop.soon(partial(self._step, self._advance))
+
+
+# What leaves.
+
+
+class _Output:
+    """The unsent part of one connection's answers; true while there is any.
+
+    The connection bounds it: it makes no further answer while one waits.
+    """
+
+    __slots__ = ("_pieces", "_sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pieces: deque[memoryview] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def send(self, *pieces: bytes) -> None:
+        """Send pieces after what waits already; raises `OSError` when the connection is broken."""
+        self._pieces.extend(memoryview(piece) for piece in pieces if piece)
+        self.flush()
+
+    def flush(self) -> int:
+        """Send what the peer takes now; returns the number of bytes. Raises `OSError` when the connection is broken."""
+        pieces, total = self._pieces, 0
+        try:
+            while pieces and total < _TURN_BYTES:
+                piece = pieces[0]
+                # TLS requires that a failed write is repeated with the same bytes in the same length.
+                sent = self._sock.send(piece[:_SEND_BYTES])
+                total += sent
+                if sent == len(piece):
+                    pieces.popleft()
+                else:
+                    pieces[0] = piece[sent:]
+        except BlockingIOError:
+            pass
+        return total
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._pieces.clear()
+
+
+class _StreamSender:
+    """Send a stream.
+
+    Args:
+        stream: Where the pieces come from.
+        output: Where they go.
+        later: Calls an action after so many seconds.
+        resume: Has `send` called; the action of the timers.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        output: _Output,
+        later: Callable[[float, Callable[[], None]], Timer],
+        resume: Callable[[], None],
+    ) -> None:
+        self._stream = stream
+        self._output = output
+        self._later = later
+        self._resume = resume
+        self._timer: Timer | None = None
+
+    def send(self) -> bool:
+        """Send the next piece, if there is one and room for it; return False at the end of the stream.
+
+        One piece a turn, so that other connections get theirs. Raises `OSError` when the connection is broken.
+        """
+        if self._output:
+            return True
+        self._cancel_timer()
+        piece, seconds = self._stream.take(), 0.0
+        if piece == b"":
+            return False
+        if isinstance(piece, bytes):
+            self._output.send(piece)
+        else:
+            seconds = piece
+        if not self._output:
+            self._timer = self._later(seconds, self._resume)
+        return True
+
+    def close(self) -> None:
+        """Release the stream."""
+        self._cancel_timer()
+        self._stream.close()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

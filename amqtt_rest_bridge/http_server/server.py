@@ -20,11 +20,18 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
-from amqtt_rest_bridge.http_server.application import Application, Refuse, Request, Response, refused
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 from amqtt_rest_bridge.http_server.connection import ServerConnection
-from amqtt_rest_bridge.http_server.exchange import Exchange, Waiting
-from amqtt_rest_bridge.http_server.output import response_pieces
+from amqtt_rest_bridge.http_server.exchange import (
+    Application,
+    Exchange,
+    Refuse,
+    Request,
+    Response,
+    Waiting,
+    refused,
+    response_pieces,
+)
 from amqtt_rest_bridge.http_server.refusals import Refusal, overloaded, request_timeout, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, raw_limit
 from amqtt_rest_bridge.http_server.tls import TlsFiles, secure

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from amqtt_rest_bridge.http_server.application import Refuse, Request, Response, path_of
+from amqtt_rest_bridge.http_server.exchange import Refuse, Request, Response, path_of
 from amqtt_rest_bridge.http_server.refusals import Refusal, internal_error
 
 log = logging.getLogger(__name__)

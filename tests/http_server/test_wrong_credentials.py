@@ -14,7 +14,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.server.callers import sign
 from amqtt_rest_bridge.http_server import Pending, Refusal, Response
-from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.wrong_credentials import (
     DELAY_SECONDS,
     FREE_GUESSES,

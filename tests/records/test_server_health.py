@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
+from amqtt_rest_bridge.bridge.server.broker_access import Answers, ServedEvent
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
 from tests.support.admin_client import admin_of

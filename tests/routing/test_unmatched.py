@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.answers import Answers
+from amqtt_rest_bridge.bridge.server.broker_access import Answers
 from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.link.admin_frames import UnmatchedPath
 from amqtt_rest_bridge.model import RestApiConfig, Route, ServerEvent

@@ -8,9 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from amqtt_rest_bridge.bridge.server.answers import Answers, ServedEvent
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker_access import AwaitedReply, BrokerAccess, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import (
+    Answers,
+    AwaitedReply,
+    BrokerAccess,
+    ServedEvent,
+    TopicPayload,
+    Wake,
+)
 from amqtt_rest_bridge.http_server import Pending, Request, Response
 from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.bridge_end import Entry

@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.answers import ServedEvent
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ServedEvent, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.request import (
     EndpointTable,
@@ -30,7 +29,7 @@ from amqtt_rest_bridge.bridge.server.request import (
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns, Steps, responder_for
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, path_of
-from amqtt_rest_bridge.http_server.application import refused
+from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import internal_error
 from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.frames import SKIPPED
