@@ -27,8 +27,7 @@ from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
-from amqtt_rest_bridge.routing.status import StatusReporter, spool_refuses
+from amqtt_rest_bridge.routing.status import RouteStatistics, StatusReporter, spool_refuses
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
 _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read before more records are sent to it

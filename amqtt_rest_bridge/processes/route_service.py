@@ -25,13 +25,13 @@ from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_route
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
-from amqtt_rest_bridge.routing.calls import Store
+from amqtt_rest_bridge.routing.admission import QueueBytes
+from amqtt_rest_bridge.routing.calls import RoutesPublisher, Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
-from amqtt_rest_bridge.routing.status import RoutesPublisher, StatusReporter, status_topic
+from amqtt_rest_bridge.routing.status import RouteStatistics, StatusReporter, status_topic
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.system import return_large_blocks
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication, Run
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.status import RouteStatistics
 
 MAX_HOPS: Final = 8
 """Routes that a message may go through, one after the other."""
@@ -193,3 +193,16 @@ class Publishes(Protocol):
         confirm: Confirm | None = None,
     ) -> bool:
         """Queue a publication; return False when there is no room, which one with credits always has."""
+
+
+class RoutesPublisher(Publishes, Protocol):
+    """The publisher of an MQTT side, for results and status."""
+
+    def put_status(self, publication: Publication) -> bool:
+        """Queue the status of a route; return False when there is no room."""
+
+    async def settled(self, seconds: float) -> int:
+        """Wait until all that is queued has reached the broker's clients, or the broker where it is another process.
+
+        Returns after so many seconds at most, with the number of messages that have not.
+        """

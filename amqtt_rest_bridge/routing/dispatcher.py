@@ -22,6 +22,7 @@ from amqtt_rest_bridge.failures import (
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.route_set import event_names
+from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import (
     MAX_HOPS,
     Call,
@@ -35,7 +36,6 @@ from amqtt_rest_bridge.routing.calls import (
 from amqtt_rest_bridge.routing.outcomes import Later, Outcomes, on_this_loop
 from amqtt_rest_bridge.routing.route_table import RouteTable, Watched, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import QueueBytes
 
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
 

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route,
 from amqtt_rest_bridge.processes.bridge_calls import ReadAhead
 from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName
 from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.status import RouteStatistics
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig, route
 

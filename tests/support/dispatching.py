@@ -16,11 +16,12 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
+from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import Call, Store, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher, WaitingRoom
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.statistics import QueueBytes, RouteStatistics
+from amqtt_rest_bridge.routing.status import RouteStatistics
 
 
 class Bridge:

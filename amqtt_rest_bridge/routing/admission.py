@@ -1,0 +1,121 @@
+"""Whether a route has room for one more message, by what it holds. Pure; the broker's loop only."""
+
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.failures import bytes_used_up, no_free_worker, overloaded
+from amqtt_rest_bridge.model import OverloadPolicy, RouteConfig
+
+
+class QueueBytes:
+    """The payloads that all routes together have queued and in flight, in bytes, and the setting queue_bytes."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+class Admission:
+    """What a route holds, what it may hold, and whether one more message has room.
+
+    `workers` is how many requests the route can have in flight, over all bridge processes; `queue` counts the payloads
+    of all routes.
+
+    Decision: a route that has nothing queued and nothing in flight takes one message, however large it is and however
+    full the queues of other routes are. So no route is silenced by another one, and the bounds in bytes can be
+    exceeded by one message of each route.
+    """
+
+    __slots__ = (
+        *("capacity", "deferred", "held_bytes", "most_bytes", "outside", "outstanding", "policy", "timeout"),
+        *("waiting", "workers", "_outside_bytes", "_queue"),
+    )
+
+    def __init__(self, config: RouteConfig, workers: int, queue: QueueBytes) -> None:
+        self.workers = workers
+        self._queue = queue
+        self.held_bytes = 0  # of payloads, admitted and not ended
+        self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
+        self._outside_bytes = 0
+        self.deferred = 0  # on disk from an earlier run, and not read while there is no room; they go first, too
+        self.outstanding = 0  # admitted and not ended
+        self.waiting = 0  # of those: between two tries, holding no worker
+        self.update(config)
+
+    def update(self, config: RouteConfig) -> None:
+        """Apply what a reload changed."""
+        self.capacity = config.overload_capacity
+        self.most_bytes = config.overload_bytes
+        self.policy = config.overload_policy
+        self.timeout = config.overload_timeout / 1000
+
+    def admit(self, size: int) -> CallError | None:
+        """Hold one more message of `size` bytes, or return the reason why not."""
+        if self.outside or self.deferred:  # those go first
+            return self.full(size)
+        if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
+            return no_free_worker(self.workers)
+        if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
+            return self.full(size)
+        self.outstanding += 1
+        self.held_bytes += size
+        self._queue.held += size
+        return None
+
+    def full(self, size: int) -> CallError:
+        """Return why a message of `size` bytes has no room."""
+        if self.outstanding >= self.capacity or self.outside >= self.capacity:
+            return overloaded(self.capacity)
+        if self.held_bytes + size <= self.most_bytes and self._queue.held + size > self._queue.limit:
+            return bytes_used_up("queue_bytes", self._queue.limit, size)
+        return bytes_used_up("OVERLOAD_BYTES", self.most_bytes, size)  # also of those that wait, which go first
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""
+        return not self.outstanding or (
+            self.outstanding < self.capacity and self._fit(self.held_bytes, size, counted=True)
+        )
+
+    def has_bytes(self, size: int) -> bool:
+        """Return whether a message of `size` bytes that was admitted by an earlier run can be read from disk."""
+        return not self.outstanding or self._fit(self.held_bytes, size)
+
+    def may_wait(self, count: int, size: int) -> bool:
+        """Return whether one more message of `size` bytes may wait for room beside `count` others."""
+        return count < self.capacity and self._fit(self._outside_bytes, size)
+
+    def _fit(self, held: int, size: int, *, counted: bool = False) -> bool:
+        """Return whether `size` bytes fit beside those `held`; `counted`: they are in `queue` already."""
+        return held + size <= self.most_bytes and (counted or self._queue.held + size <= self._queue.limit)
+
+    def take(self, size: int) -> None:
+        """Hold a message of `size` bytes, whatever room there is."""
+        self.outstanding += 1
+        self.held_bytes += size
+        self._queue.held += size
+
+    def wait_outside(self, change: int, size: int) -> None:
+        """Note that a message begins (+1) or ceases (-1) to wait for room."""
+        self.outside += change
+        self._outside_bytes += change * size
+        self._queue.held += change * size
+
+    def release(self, size: int) -> None:
+        """Note that the payload of an admitted call is no longer held: the call has ended."""
+        self.held_bytes -= size
+        self._queue.held -= size
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many calls a worker is at."""
+        return min(self.outstanding - self.waiting, self.workers)
+
+    @property
+    def queued(self) -> int:
+        """Return how many messages wait: for a worker, for their next try, or for room."""
+        return self.outstanding - self.in_flight + self.outside + self.deferred
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the payloads that wait or are in flight."""
+        return self.held_bytes + self._outside_bytes
