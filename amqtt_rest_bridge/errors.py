@@ -1,8 +1,10 @@
 """Faults of route files and the package's error tree. Bottom floor: imports nothing of ours; any thread may use it."""
 
 import logging
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 _TELLING = (OSError, ImportError, ValueError, RuntimeError)  # builtin errors whose messages need no class name
 
@@ -103,6 +105,10 @@ class CallError(BridgeError):
         self.message = message
         self.hint = hint
         self.unsent = unsent
+
+
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""A control character: no topic, header or path holds one."""
 
 
 def visible(text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote_plus, unquote
 
+from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
 
@@ -123,5 +124,5 @@ def credentials_of(headers: Iterable[tuple[str, str]], url: str = "") -> frozens
 
 def basic_parts(pair: str) -> frozenset[str]:
     """Return what is secret of Basic credentials `user:password`: the password, and how both are sent."""
-    encoded = base64.b64encode(pair.encode()).decode()
-    return frozenset({pair.partition(":")[2], encoded})
+    user, _, password = pair.partition(":")
+    return frozenset({password, basic_credentials(user, password).removeprefix("Basic ")})

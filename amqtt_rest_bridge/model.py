@@ -13,6 +13,10 @@ from amqtt_rest_bridge.placeholders import Condition, PlaceholderText
 _RUNS: Final = uuid.UUID("0b1d4a52-6f0e-5c55-9d5c-3a1b8e6f4c27")  # the namespace of ids that are made of keys
 
 
+HEALTHS: Final = ("Red", "Yellow", "Green")
+"""Of a route; the worst first."""
+
+
 class Method(StrEnum):
     """Request methods of RFC 9110 section 9.3 and RFC 5789; server mode has no PATCH."""
 

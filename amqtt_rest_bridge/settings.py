@@ -5,12 +5,12 @@ and said of a value, the options and variables of `rest-bridge worker` and the t
 rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` builds `WorkerSettings`. Pure.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final
 
+from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
 from amqtt_rest_bridge.model import OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
@@ -292,14 +292,6 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
     """Return the settings that a bridge process needs: those of the same names."""
     names = [one.name for one in fields(BridgeSettings) if hasattr(settings, one.name)]
     return BridgeSettings(**{name: getattr(settings, name) for name in names})
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host that a port listens on."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _needed(route: Route, message: str, hint: str) -> Fault:

@@ -3,16 +3,14 @@
 `TopicIndex` is looked into on the broker's loop, once for every message that passes through it.
 """
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.errors import CONTROL, on_one_line
 
 T = TypeVar("T")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LOGGED = 200  # characters of a topic in a log line
 _MOST_KNOWN = 1024  # topics whose values an index remembers, ...
 _LONGEST_KNOWN = 256  # ... and their characters
@@ -54,7 +52,7 @@ def _check_text(text: str) -> str | None:
         return "is empty"
     # Decision: MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
     # never are in a topic on purpose and would break a log line, so they are refused here as well.
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         return "holds a control character"
     if text.isascii() and len(text) <= MAX_TOPIC_BYTES:
         return None

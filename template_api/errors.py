@@ -1,10 +1,11 @@
 """The errors of the template API.
 
-Only exception classes live here, all derived from `TemplateApiError`, and how foreign text is shown in their messages.
+Only exception classes live here, all derived from `TemplateApiError`, and how their messages show foreign text and ask
+for the name that was meant.
 Any thread may raise them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from http import HTTPStatus
 
@@ -14,6 +15,12 @@ FORM_HINT = "See /openapi.json for the parameters of this API."
 def visible(text: str) -> str:
     """Write out what cannot be seen, such as line breaks and escape sequences: names of folders may hold any."""
     return text if text.isprintable() else "".join([char if char.isprintable() else repr(char)[1:-1] for char in text])
+
+
+def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the end of a message that asks for the nearest of the names, None when none is near."""
+    near = get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else None
 
 
 class TemplateApiError(Exception):
@@ -44,8 +51,7 @@ class UnknownTemplateError(TemplateApiError):
     """No template in any state has this id or slug; the message names the nearest slug."""
 
     def __init__(self, id_or_slug: str, database: str, slugs: Sequence[str]) -> None:
-        near = get_close_matches(id_or_slug, slugs, 1)
-        advice = f"; did you mean {near[0]!r}?" if near else ", nor one that is near (see template-api list)"
+        advice = did_you_mean(id_or_slug, slugs) or ", nor one that is near (see template-api list)"
         super().__init__(f"database {database} holds no template with the id or slug {id_or_slug!r}{advice}")
 
 

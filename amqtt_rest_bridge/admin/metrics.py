@@ -24,6 +24,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     EventCounts,
     RouteNumbers,
 )
+from amqtt_rest_bridge.model import HEALTHS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 METRICS: Final = {
@@ -49,7 +50,6 @@ METRICS: Final = {
     "rest_bridge_ready": ("gauge", "1 when /readyz answers 200, else 0."),
 }
 """Every metric with its type and help; labels are in the samples below."""
-_HEALTHS: Final = ("Green", "Yellow", "Red")
 _OPTIONAL: Final = [(name, Any, default) for name, default in Sample._field_defaults.items()]
 _BOUNDS: Final = (*(f"{bound:g}" for bound in BUCKETS), "+Inf")
 _Sample: Final[Any] = msgspec.defstruct("_Sample", [*Sample._fields[:3], *_OPTIONAL], gc=False)
@@ -88,7 +88,7 @@ class _Samples(Collector):
         for event, counts in route.events.items():
             self._add_event({"route": route.name, "event": event}, counts)
         self._add("rest_bridge_retries_total", labels, route.retried)
-        self._add("rest_bridge_health", labels, _HEALTHS.index(route.health))
+        self._add("rest_bridge_health", labels, HEALTHS[::-1].index(route.health))
         self._add("rest_bridge_queued", labels, route.queued)
         self._add("rest_bridge_held_bytes", labels, route.held_bytes)
         self._add("rest_bridge_in_flight", labels, route.in_flight)

@@ -20,7 +20,7 @@ from amqtt_rest_bridge.admin.shown_records import Follower, Followers, RouteReco
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
 from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.model import HEALTHS, Route
 
 CHANGE_SECONDS: Final = 2.0
 _POLICY: Final = (
@@ -38,7 +38,6 @@ _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-F
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": _SCRIPT, "/live.js": _SCRIPT}
 _HEIGHT: Final = 20
-_WORST_FIRST: Final = ("Red", "Yellow", "Green")
 
 Row = Mapping[str, str]
 
@@ -221,14 +220,14 @@ def unmatched_rows(numbers: Numbers) -> list[Row]:
 
 def worst_first(all_rows: Sequence[Row]) -> list[Row]:
     """Sort so that what needs attention comes first."""
-    order = {health: place for place, health in enumerate(_WORST_FIRST)}
+    order = {health: place for place, health in enumerate(HEALTHS)}
     return sorted(all_rows, key=lambda one: order.get(one["health"], len(order)))
 
 
 def summary(all_rows: Sequence[Row]) -> str:
     """Count the routes by health: `3 routes: 1 Red, 2 Green`."""
     healths = [one["health"] for one in all_rows]
-    counts = [f"{healths.count(health)} {health}" for health in _WORST_FIRST if health in healths]
+    counts = [f"{healths.count(health)} {health}" for health in HEALTHS if health in healths]
     return f"{len(healths)} route{'' if len(healths) == 1 else 's'}{': ' if counts else ''}{', '.join(counts)}"
 
 

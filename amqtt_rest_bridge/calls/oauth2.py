@@ -7,12 +7,12 @@ server answers with 401. A driver with threads holds a lock while it uses `Acces
 import json
 import math
 import re
-from base64 import b64encode
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
+from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import describe_status
@@ -59,8 +59,7 @@ class AccessTokens:
         if in_body:
             form |= {"client_id": client_id, "client_secret": secret}
         else:
-            pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
-            headers.append(("Authorization", f"Basic {b64encode(pair.encode()).decode()}"))
+            headers.append(("Authorization", basic_credentials(quote_plus(client_id), quote_plus(secret))))
         return HttpRequest(Method.POST, own.oauth2_token_url or "", tuple(headers), urlencode(form).encode())
 
     def may_want_form(self, response: HttpResponse) -> bool:

@@ -1,10 +1,10 @@
 """Requests of calls: from an event and the values of a message to a complete request. Pure."""
 
-from base64 import b64encode
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlsplit
 
+from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
@@ -156,7 +156,7 @@ def _authorization(config: RestApiConfig) -> str | None:
         return None
     if ":" in config.username:
         raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
-    return "Basic " + b64encode(f"{config.username}:{config.password}".encode()).decode()
+    return basic_credentials(config.username, config.password)
 
 
 def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:

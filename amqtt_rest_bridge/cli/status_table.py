@@ -15,12 +15,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from amqtt_rest_bridge.model import HEALTHS
+
 Status = Mapping[str, Any]
 
 _UNKNOWN: Final = "-"
 _COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red": "red"}
 _AWAY_COLOUR: Final = "red"
-_WORST_FIRST: Final = ("Red", "away", "Yellow", "Green")
+_WORST_FIRST: Final = (HEALTHS[0], "away", *HEALTHS[1:])
 _TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
 _SLOT: Final = ("SLOT", "slot")  # of statuses of a group of workers
 _NUMBERS: Final = (

@@ -8,13 +8,13 @@ only it can reach.
 import contextlib
 import os
 import time
-from base64 import b64encode
 from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, HintedError, on_one_line, visible
 from amqtt_rest_bridge.http_client import ClientOptions, HttpClient, Stopwatch, finish, origin_of, redirect_refused
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
@@ -101,8 +101,8 @@ class Library:
         self.name = f"{origin}{parts.path}".rstrip("/")
         self._headers: tuple[tuple[str, str], ...] = (("Accept", "application/json"), ("User-Agent", user_agent))
         if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers += (("Authorization", f"Basic {b64encode(pair.encode()).decode()}"),)
+            credentials = basic_credentials(unquote(parts.username), unquote(parts.password or ""))
+            self._headers += (("Authorization", credentials),)
         self._client = HttpClient(ClientOptions(origin, TOTAL_SECONDS, MAX_BYTES, environment=os.environ))
 
     def template(self, id_or_slug: str) -> Template:

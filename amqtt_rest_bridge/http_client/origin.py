@@ -5,12 +5,11 @@ Pure; used when a client is made and for each redirect, never for each request.
 
 import contextlib
 import ipaddress
-import re
-from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
+from amqtt_rest_bridge.addresses import HOST_NAME, basic_credentials, in_url, is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -20,8 +19,6 @@ _UPGRADE = ("http", 80, "https", 443)
 
 # Printable ASCII stays as the author wrote it; the rest is not allowed in a request line (RFC 9112 section 3.2).
 _KEPT = "".join(map(chr, range(0x21, 0x7F)))
-_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_HOST_NAME = re.compile(rf"(?=.{{1,254}}\Z){_LABEL}(?:\.{_LABEL})*\.?")
 # Python's codec is IDNA 2003, which makes another name of these than IDNA 2008 does (RFC 5894 section 7.2).
 _IDNA_DEVIATIONS = frozenset("ßς\u200c\u200d")
 
@@ -42,8 +39,7 @@ class Origin:
     @property
     def endpoint(self) -> str:
         """Return host and port, always both, as CONNECT has them (RFC 9110 section 9.3.6)."""
-        host = f"[{self.host.partition('%')[0]}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{in_url(self.host.partition('%')[0])}:{self.port}"
 
     def __str__(self) -> str:
         """Return the origin as the start of a URL."""
@@ -93,7 +89,7 @@ def _ascii_host(host: str) -> str:
         if _IDNA_DEVIATIONS & frozenset(host):
             raise ValueError(f"the host {host!r} is written differently by different software; use its xn-- form")
         host = host.encode("idna").decode()  # UnicodeError is a ValueError
-    if not _HOST_NAME.fullmatch(host):
+    if not HOST_NAME.fullmatch(host):
         raise ValueError("it names no host" if not host else f"{host!r} is not a host name")
     return host
 
@@ -116,14 +112,13 @@ def find_proxy(target: Origin, environment: Mapping[str, str]) -> Proxy | None:
     """
     name, text = _variable(f"{target.scheme}_proxy", environment)
     exempt = filter(None, map(str.strip, _variable("no_proxy", environment)[1].lower().split(",")))
-    if not text or _is_loopback(target.host) or any(_matches(entry, target) for entry in exempt):
+    if not text or is_loopback(target.host) or any(_matches(entry, target) for entry in exempt):
         return None
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         proxy, authorization = origin_of(parts), None
         if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            authorization = "Basic " + b64encode(pair.encode()).decode()
+            authorization = basic_credentials(unquote(parts.username), unquote(parts.password or ""))
     except ValueError:
         # The variable's value stays out of the message, and the cause out of its log: it may hold a password.
         raise ConfigurationError(f"{name} is not the address of a proxy") from None
@@ -138,14 +133,6 @@ def _variable(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
         if value:
             return spelling, value
     return name.upper(), ""
-
-
-def _is_loopback(host: str) -> bool:
-    address = _address(host)
-    if address is not None:
-        return address.is_loopback
-    name = host.rstrip(".")
-    return name == "localhost" or name.endswith(".localhost")
 
 
 def _matches(entry: str, target: Origin) -> bool:

@@ -13,7 +13,8 @@ from typing import Final
 from urllib.parse import quote
 
 from amqtt_rest_bridge import sizes
-from amqtt_rest_bridge.errors import HintedError
+from amqtt_rest_bridge.addresses import HOST_NAME
+from amqtt_rest_bridge.errors import CONTROL, HintedError
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
 from amqtt_rest_bridge.spelling import did_you_mean
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
@@ -25,11 +26,8 @@ class FormError(HintedError):
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(?::(?P<port>[0-9]{1,5}))?")
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST_NAME = re.compile(rf"(?=.{{1,254}}\Z){_LABEL}(?:\.{_LABEL})*\.?")  # RFC 1123 section 2.1, and _
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 section 5.6.2
 _MEDIA_TYPE = re.compile(rf"{_TOKEN.pattern}/{_TOKEN.pattern}([ \t]*;[^\x00-\x1f\x7f-\x9f]*)?")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NOT_IN_URL = re.compile(r"[^\x21-\x7e]|[<>\"\\]")
 _SEGMENT_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -97,7 +95,7 @@ def _check_authority(authority: str) -> None:
 
 def _is_host(host: str) -> bool:
     if not host.startswith("["):
-        return _HOST_NAME.fullmatch(host) is not None
+        return HOST_NAME.fullmatch(host) is not None
     try:
         ipaddress.IPv6Address(host[1:-1])
     except ValueError:
@@ -120,7 +118,7 @@ def read_server_endpoint(text: str) -> tuple[str, ...]:
         raise FormError("does not begin with /", "write only the path" if _SCHEME.match(text) else f"write /{text}")
     if "?" in text or "#" in text:
         raise FormError("has a query or fragment", "the query never takes part in matching; read it with {query.x}")
-    if found := _CONTROL.search(text):
+    if found := CONTROL.search(text):
         raise FormError(f"holds {found[0]!r}", "write a path on one line")
     if re.search(r"%[0-9A-Fa-f]{2}", text):
         hint = "write the character itself: requests are decoded before they are matched"
@@ -249,7 +247,7 @@ def is_base64(text: str) -> bool:
 
 def has_control(text: str) -> bool:
     """Return whether a text holds a character that is not allowed in a header value."""
-    return _CONTROL.search(text) is not None
+    return CONTROL.search(text) is not None
 
 
 def check_header_value(text: str) -> None:

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Definition
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment, Value
-from amqtt_rest_bridge.language.loops import find_loops, may_match, published
+from amqtt_rest_bridge.language.loops import PlacedEvent, loop_warnings
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
 from amqtt_rest_bridge.language.routes import read_config, read_event, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
@@ -43,16 +43,6 @@ class LoadResult:
         return any(fault.severity is Severity.ERROR for fault in self.faults)
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A client event, its name in messages, and where its topics are in the text."""
-
-    event: ClientEvent
-    title: str
-    path: str
-    places: dict[str, Position]
-
-
 def load(sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None) -> LoadResult:
     """Read route definitions and check them, each by itself and together. Never raises for what a text holds.
 
@@ -74,7 +64,7 @@ class _Loader:
         self._environment = environment
         self._parsed = parsed
         self._first: dict[tuple[str, object], tuple[str, Position]] = {}
-        self._events: list[_Placed] = []
+        self._events: list[PlacedEvent] = []
         self._without_define: list[tuple[str, Position, str]] = []
         self._definitions = 0
 
@@ -99,14 +89,7 @@ class _Loader:
             message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
             hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
             self.faults.append(Fault(path, position, severity, message, hint))
-        for cycle in find_loops([placed.event for placed in self._events]):
-            first, second = self._events[cycle[0]], self._events[cycle[1]]
-            topics = published(first.event)
-            name = next(name for name in topics if may_match(second.event.source_topic, topics[name]))
-            through = ", ".join(self._events[number].title for number in cycle[1:])
-            message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
-            place = first.places[name]
-            self.faults.append(Fault(first.path, place, Severity.WARNING, message, "publish to another topic"))
+        self.faults += loop_warnings(self._events)
 
     def _read_definition(self, definition: Definition, report: Report) -> Route | None:
         if definition.name is not None and (hint := self._first_place("route", definition.name, definition, report)):
@@ -127,7 +110,7 @@ class _Loader:
         for of, event in read:
             if isinstance(event, ClientEvent):
                 places = {topic: report.position(of.offset(topic)) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
-                self._events.append(_Placed(event, f"{definition.title}, event {event.name}", report.path, places))
+                self._events.append(PlacedEvent(event, f"{definition.title}, event {event.name}", report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
                 self._check_endpoint(event, of, config.server_port)
         if not config.enable_client and not config.enable_server:

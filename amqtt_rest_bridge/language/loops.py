@@ -1,14 +1,17 @@
-"""Which client events lead back to themselves: whether what one publishes can match what another is triggered by. Pure.
+"""Warnings of client events that lead back to themselves: what one publishes can match what another is triggered by.
 
 In a topic that is published a placeholder counts as exactly one level whose text is unknown; `{topic}` and
 `{source_topic}` as the topics that the event's own SOURCE_TOPIC matches, `{topic.N}` as their Nth level.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
+from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.language.evaluation import BlockSettings
 from amqtt_rest_bridge.model import ClientEvent
 from amqtt_rest_bridge.placeholders import Placeholder, PlaceholderText
 from amqtt_rest_bridge.topics import TopicIndex
@@ -16,10 +19,41 @@ from amqtt_rest_bridge.topics import TopicIndex
 _MAX_CYCLES: Final = 50
 _MAX_EDGES: Final = 20_000  # where everything triggers everything, each event's own loop is warned of anyway
 _ONE: Final = "\x01"  # any text within a level; no topic holds control characters
+_HINT: Final = "publish to another topic"
 _MANY: Final = "\x02"  # any number of levels, none too
 
 
-def find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
+@dataclass(frozen=True, slots=True)
+class PlacedEvent:
+    """A client event, its name in messages, and where its topics are in the text."""
+
+    event: ClientEvent
+    title: str
+    path: str
+    places: dict[str, Position]
+
+
+def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderText | str | None]) -> None:
+    """Warn of an event that publishes, by one of these settings, to its own SOURCE_TOPIC."""
+    trigger = settings.values.get("SOURCE_TOPIC")
+    for name, topic in topics.items():
+        if trigger and topic is not None and _may_match(trigger, _pattern(topic, trigger)):
+            message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
+            settings.warning(name, message, _HINT)
+
+
+def loop_warnings(placed: Sequence[PlacedEvent]) -> Iterator[Fault]:
+    """Yield a warning for each loop through several events."""
+    for cycle in _find_loops([one.event for one in placed]):
+        first, second = placed[cycle[0]], placed[cycle[1]]
+        topics = _published(first.event)
+        name = next(name for name in topics if _may_match(second.event.source_topic, topics[name]))
+        through = ", ".join(placed[number].title for number in cycle[1:])
+        message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
+        yield Fault(first.path, first.places[name], Severity.WARNING, message, _HINT)
+
+
+def _find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
     """Yield loops through several events, each as their numbers in turn, at most 50.
 
     Only what surely matches counts: a level that a message fills in is taken for one that no filter names.
@@ -28,7 +62,7 @@ def find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
     followers: dict[int, set[int]] = {}
     edges = 0
     for number, event in enumerate(events):
-        followers[number] = {other for topic in published(event).values() for other in index[topic]} - {number}
+        followers[number] = {other for topic in _published(event).values() for other in index[topic]} - {number}
         edges += len(followers[number])
         if edges > _MAX_EDGES:
             return
@@ -44,21 +78,21 @@ def find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
             return
 
 
-def published(event: ClientEvent) -> dict[str, str]:
-    """Return what an event publishes to, by the setting that says so, as `pattern` makes it."""
+def _published(event: ClientEvent) -> dict[str, str]:
+    """Return what an event publishes to, by the setting that says so, as `_pattern` makes it."""
     topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
-    return {name: pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
+    return {name: _pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
 
 
-def pattern(topic: PlaceholderText | str, source: str) -> str:
+def _pattern(topic: PlaceholderText | str, source: str) -> str:
     """Return what is published to with marks for what a message fills in; `source` is the event's SOURCE_TOPIC."""
     if isinstance(topic, str):
         return topic
     return "".join([piece if isinstance(piece, str) else _mark(piece, source) for piece in topic.pieces])
 
 
-def may_match(topic_filter: str, topic: str) -> bool:
-    """Return whether a topic filter matches a topic that `pattern` made, for at least one message."""
+def _may_match(topic_filter: str, topic: str) -> bool:
+    """Return whether a topic filter matches a topic that `_pattern` made, for at least one message."""
     if topic.startswith("$") and topic_filter[0] in "+#":
         return False
     levels = list(_levels(topic))

@@ -11,7 +11,7 @@ from typing import Any
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.loops import may_match, pattern
+from amqtt_rest_bridge.language.loops import warn_of_own_loop
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.texts import (
     placeholder_text_of,
@@ -232,11 +232,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     for name, template in filled.items():
         if template is not None:
             _check_levels(settings, name, template, settings.offset(name))
-    for name, topic in (("DESTINATION_TOPIC", destination), ("ERROR_TOPIC", values.get("ERROR_TOPIC"))):
-        trigger = values.get("SOURCE_TOPIC")
-        if trigger and topic is not None and may_match(trigger, pattern(topic, trigger)):
-            message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
-            settings.warning(name, message, "publish to another topic")
+    warn_of_own_loop(settings, {"DESTINATION_TOPIC": destination, "ERROR_TOPIC": values.get("ERROR_TOPIC")})
     if not complete or endpoint is None or "SOURCE_TOPIC" not in values:
         return None
     read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.mqtt.packets import MQTT_5, Will
 
@@ -87,7 +88,7 @@ def parse_url(url: str) -> Address | None:
     port = port or PORTS[parts.scheme]
     username = unquote(parts.username) if parts.username else None
     password = None if parts.password is None else unquote(parts.password)
-    shown = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    shown = f"{parts.scheme}://{in_url(host)}:{port}"
     return Address(host, port, username, password, None, shown, path if is_websocket else None)
 
 

@@ -1,7 +1,7 @@
 """Placeholders: texts with `{...}`, parsed once at load and filled per message or request. Pure; any thread.
 
-`names` lists the placeholders, `text` parses, escapes and fills, `values` reads messages and requests, `conditions`
-compiles WHEN. A value never changes the shape of the text around it.
+`syntax` has the table of placeholders, `text` parses, escapes and fills, `values` reads messages and requests,
+`conditions` compiles WHEN. A value never changes the shape of the text around it.
 """
 
 from amqtt_rest_bridge.placeholders.conditions import (
@@ -18,7 +18,7 @@ from amqtt_rest_bridge.placeholders.conditions import (
     Test,
     predicate,
 )
-from amqtt_rest_bridge.placeholders.names import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
+from amqtt_rest_bridge.placeholders.syntax import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
 from amqtt_rest_bridge.placeholders.text import (
     Fixed,
     LoneBackslashError,

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from amqtt_rest_bridge import catalogue, topics
 from amqtt_rest_bridge.catalogue import FailureRow
-from amqtt_rest_bridge.errors import BridgeError, CallError
-from amqtt_rest_bridge.placeholders.names import AT_LOAD, RAWS, Mode, Placeholder, recognise
+from amqtt_rest_bridge.errors import CONTROL, BridgeError, CallError
+from amqtt_rest_bridge.placeholders.syntax import AT_LOAD, RAWS, Mode, Placeholder, recognise
 from amqtt_rest_bridge.placeholders.values import JsonNumber, JsonValue, Values, default_of, json_string, to_json
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
@@ -46,7 +46,6 @@ def place_of(content_type: str) -> Place:
 
 _JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")  # RFC 3986 section 2.3
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOPIC_SPECIAL = re.compile(r"[+#\x00-\x1f\x7f-\x9f]")
 
 
@@ -82,7 +81,7 @@ def escape_in_endpoint(placeholder: Placeholder, value: JsonValue) -> str:
 def escape_in_header(placeholder: Placeholder, value: JsonValue) -> str:
     """Refuse control characters, so that a value cannot end its header (RFC 9110 section 5.5)."""
     text = as_text(placeholder, value)
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise refuse(placeholder, "holds a control character, which a header cannot carry", catalogue.NO_LINE_BREAKS)
     return text
 

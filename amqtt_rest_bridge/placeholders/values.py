@@ -11,7 +11,7 @@ from typing import NoReturn, TypeAlias
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders.names import RAW, RAW_RESPONSE, Placeholder
+from amqtt_rest_bridge.placeholders.syntax import RAW, RAW_RESPONSE, Placeholder
 from amqtt_rest_bridge.times import rfc3339
 
 MAX_FIELDS = 10_000

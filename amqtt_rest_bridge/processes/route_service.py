@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.model import NumberedRoute, Route, RunIds
@@ -256,7 +257,7 @@ class RouteService:
             raise
         self._log_ports(self._sockets.bound)
         if self.admin_port is not None:
-            log.info("status page and metrics: http://%s:%d", _in_url(self._settings.admin_host), self.admin_port)
+            log.info("status page and metrics: http://%s:%d", in_url(self._settings.admin_host), self.admin_port)
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""
@@ -354,9 +355,5 @@ class RouteService:
     def _log_ports(self, ports: Iterable[int]) -> None:
         scheme = "http" if self._settings.server_certfile is None else "https"
         for port in ports:
-            host = _in_url(self._settings.server_host)
+            host = in_url(self._settings.server_host)
             log.info("server mode listens on %s://%s:%d", scheme, host, self._sockets.bound[port])
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

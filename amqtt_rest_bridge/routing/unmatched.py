@@ -12,9 +12,9 @@ from heapq import nlargest
 from typing import Final
 from urllib.parse import unquote
 
-from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.link.admin_frames import NearestEndpoint, UnmatchedPath
 from amqtt_rest_bridge.link.frames import UNMATCHED_PATHS, UnmatchedCount
+from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.masking import Masker, masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
 from amqtt_rest_bridge.routing.outcomes import Later, on_this_loop

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool.schema import COLUMNS, INSERT, SCHEMA
+from amqtt_rest_bridge.spool.schema import COLUMNS, INSERT, SCHEMA, SCHEMA_VERSION
 from amqtt_rest_bridge.topics import check_topic_name
 
 log = logging.getLogger(__name__)
@@ -196,13 +196,12 @@ def salvage(path: Path, damage: str) -> None:
 
 
 def _copy(old: sqlite3.Connection, new: Path) -> int:
-    (version,) = old.execute("PRAGMA user_version").fetchone()
     count = missing = 0
     with closing(sqlite3.connect(new, isolation_level=None)) as copy:
         copy.execute("PRAGMA page_size = 1024")
         copy.execute("BEGIN")
         copy.execute(SCHEMA)
-        copy.execute(f"PRAGMA user_version = {version}")
+        copy.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         last = 1 << 62  # the page that holds the highest id may be damaged
         with contextlib.suppress(sqlite3.DatabaseError):
             last = old.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]

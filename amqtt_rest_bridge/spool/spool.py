@@ -236,6 +236,11 @@ class Spool:
                 f"cannot use the spool {self._path}: it is a database of another program ({content}); name another "
                 "file. It is left as it is"
             )
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "
+                f"this one supports up to {SCHEMA_VERSION}); install that version again, it sends what the file holds"
+            )
         connection.execute("PRAGMA page_size = 1024")  # of a new file; each commit writes a page
         connection.execute(
             "PRAGMA secure_delete = OFF"
@@ -243,11 +248,6 @@ class Spool:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-        if version > SCHEMA_VERSION:
-            raise ConfigurationError(
-                f"cannot use the spool {self._path}: a newer version of amqtt-rest-bridge wrote it (format {version}, "
-                f"this one supports up to {SCHEMA_VERSION}); install that version again, it sends what the file holds"
-            )
         check = [line.decode() for (line,) in connection.execute("PRAGMA quick_check").fetchall()]
         damage = [line for line in check if line != "ok" and _ROW_FAULT.search(line) is None]
         if damage:

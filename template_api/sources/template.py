@@ -5,11 +5,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
-from template_api.errors import SourceError
+from template_api.errors import SourceError, did_you_mean
 from template_api.records import Difficulty, Status
 from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
 
@@ -133,9 +132,8 @@ def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.
-        close = get_close_matches(str(key), known, n=1, cutoff=_NEAR) if key not in known else ()
-        if close:
-            yield f"{fields.where(key)}: warning: unknown key {key!r} is not read; did you mean {close[0]!r}?"
+        if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
+            yield f"{fields.where(key)}: warning: unknown key {key!r} is not read{meant}"
 
 
 def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.frequent import Frequent
 from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import (
@@ -40,6 +39,7 @@ from amqtt_rest_bridge.link.frames import (
     Served,
     UnmatchedCount,
 )
+from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 
