@@ -25,7 +25,7 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "check": ("check", "report what is wrong with route files"),
     "try": ("dry_run", "show what a message would send"),
-    "install": ("install", "fetch the routes of a published template"),
+    "install": ("install.command", "fetch the routes of a published template"),
     "test": ("route_tests", "run the tests beside route files"),
     "replay": ("replay", "publish the messages of failures again"),
     "serve": ("serve", "run the broker with its plugins"),

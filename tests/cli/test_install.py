@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli import template_library
+from amqtt_rest_bridge.cli.install import library as template_library
 from tests.support.http_target import Peer, Target, answering, reply
 from tests.support.ports import free_port
 from tests.support.route_text import BASIC

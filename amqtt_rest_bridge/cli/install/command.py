@@ -1,43 +1,29 @@
-"""`rest-bridge install`: a published template to checked route files in a folder. Main thread.
+"""The command: a published template to checked route files in a folder. Main thread."""
 
-What its routes would do (hosts called, topics, ports, credentials that it publishes) is taken from the settings as they
-are written, so that a route whose variables are missing here is shown too.
-"""
-
-import contextlib
 import os
-import re
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
 
 from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
-from amqtt_rest_bridge.cli.template_library import InstallError, Library, Template
+from amqtt_rest_bridge.cli.install.effects import Effects, published_credentials
+from amqtt_rest_bridge.cli.install.library import InstallError, Library, Template
+from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.blocks import Block, Definition
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment, Value, evaluate
-from amqtt_rest_bridge.language.parameters import PARAMETERS
-from amqtt_rest_bridge.language.sources import Report
-from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.model import RestApiConfig
+from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment
 
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"
 DEFAULT_FOLDER = "conf/routes"
 MAX_NOTEBOOK_BYTES = 1024 * 1024
 _SHOWN = 100
-_LONGEST_NAME: Final = 255
-_SUFFIX: Final = ".lotnb"
-_OVERWRITE: Final = "--force replaces it, --into names another folder"
 _MOST_NAMED = 20
 DESCRIPTION = """\
 Fetch a published template from a template library and write its route files into a folder, where a running broker loads
@@ -63,48 +49,6 @@ examples:
   rest-bridge install weather-on-request --from https://library.example --into routes --yes
   HTTPS_PROXY=http://proxy:3128 rest-bridge install weather-on-request --from https://library.example
 """
-_CREDENTIALS: Final = [one.name for settings in PARAMETERS.values() for one in settings.values() if one.secret]
-_READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
-_WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
-_CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
-_HOST: Final = re.compile(r"(?:https?://)?(?:[^/@]*@)?([^/?#]*)", re.IGNORECASE)
-_PLACEHOLDER: Final = re.compile(r"\{[^{}\s]+\}")
-_EFFECT_SHOWN: Final = 200
-_MOST_EFFECTS: Final = 50
-
-
-@dataclass(slots=True)
-class Effects:
-    """What routes would do; values of variables and secrets are shown by their names."""
-
-    hosts: set[str] = field(default_factory=set)
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-    ports: set[str] = field(default_factory=set)
-
-    def add(self, definition: Definition) -> None:
-        """Add those of a route."""
-        config = definition.config
-        if config is not None:
-            if _is_on(config, "ENABLE_CLIENT"):
-                addresses = (_shown(config, name) for name in _CALLED)
-                self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
-            if _is_on(config, "ENABLE_SERVER"):
-                self.ports.add(_shown(config, "SERVER_PORT") or str(RestApiConfig().server_port))
-        for event in definition.events:
-            self.reads |= {topic for name in _READ if (topic := _shown(event, name))}
-            self.writes |= {topic for name in _WRITTEN if (topic := _shown(event, name))}
-
-    def lines(self) -> Iterator[str]:
-        """Yield what an operator is shown."""
-        for what, names in (
-            ("calls", self.hosts),
-            ("reads the topics", self.reads),
-            ("writes the topics", self.writes),
-            ("listens on the ports", self.ports),
-        ):
-            if names:
-                yield f"{what}: {several([on_one_line(name, _EFFECT_SHOWN) for name in sorted(names)], _MOST_EFFECTS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,133 +196,3 @@ def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ..
     if unreadable:
         raise ConfigurationError(f"cannot read {into}: {reason(unreadable[0])}")
     return sources.read([path for path in paths if path.parent != into or path.name not in files])
-
-
-class _Names(Environment):
-    """Every variable and secret, whose values are not looked at."""
-
-    def variable(self, name: str) -> str:
-        """Return something: it is shown by its name."""
-        return name
-
-    def secret(self, name: str) -> str:
-        """Return something: it is shown by its name."""
-        return name
-
-
-_NAMES: Final = _Names({}, Path())
-
-
-def published_credentials(definition: Definition, environment: Environment) -> Iterator[tuple[str, int]]:
-    """Yield the credentials of a route that its text holds, as setting or header, and their offsets.
-
-    Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
-    """
-    for block in (definition.config, *definition.events):
-        if block is None:
-            continue
-        for name in _CREDENTIALS:
-            node = block.settings.get(name)
-            if node is not None and _is_literal(evaluate(node.pieces, environment, Report("", ""))):
-                yield name, node.offset
-        for header in block.headers:
-            name = header.name.text.strip("'\"")
-            if is_credential(name) and _is_literal(evaluate(header.pieces, environment, Report("", ""))):
-                yield f"the header {on_one_line(name)}", header.offset
-
-
-def _is_literal(value: Value | None) -> bool:
-    return value is not None and not value.brought_in and bool(value.text) and not _PLACEHOLDER.search(value.text)
-
-
-def _is_on(block: Block, name: str) -> bool:
-    """Return whether a mode is on, or may be by a variable."""
-    shown = _shown(block, name)
-    return shown is not None and (shown.lower() == "true" or "{" in shown)
-
-
-def _shown(block: Block, name: str) -> str | None:
-    node = block.settings.get(name)
-    if node is None:
-        return None
-    value = evaluate(tuple(node.pieces), _NAMES, Report("", ""))
-    return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)
-
-
-# Writing several files into one folder: all of them or none, and never outside of it. They are written into a hidden
-# folder beside their places first, which the search for route files passes over, and linked to their names then: a link
-# fails where there is a file already, so another program's file is never replaced.
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Check that names from outside are names of notebooks, without a path.
-
-    Raises:
-        InstallError: one is not, or comes twice.
-    """
-    for name in names:
-        separated = any(char in name for char in "/\\:")
-        too_long = len(name.encode(errors="replace")) > _LONGEST_NAME
-        if separated or too_long or not name.isprintable() or name != name.strip() or name.startswith("."):
-            raise InstallError(
-                f"the notebook {visible(name[:_LONGEST_NAME])!r} has a name that is not the plain name of a file",
-                "tell the template's author; nothing was written",
-            )
-        if not name.lower().endswith(_SUFFIX):
-            raise InstallError(f"the notebook {name!r} does not end in {_SUFFIX}", "tell the template's author")
-    if len({name.casefold() for name in names}) < len(names):  # one file, where a file system ignores case
-        raise InstallError("two notebooks of the template have one name", "tell the template's author")
-
-
-def refuse_present(folder: Path, names: Iterable[str]) -> None:
-    """Raise `InstallError` when one of these files exists."""
-    if present := [name for name in names if os.path.lexists(folder / name)]:
-        raise InstallError(f"{folder / present[0]} exists", _OVERWRITE)
-
-
-def place(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
-    """Write files into a folder, which is made when it is missing.
-
-    Args:
-        folder: Where they go.
-        files: Their contents, by names that `check_names` has passed.
-        force: Replace those that exist; a symbolic link is replaced, not followed.
-
-    Raises:
-        InstallError: a file exists.
-        OSError: they cannot be written. In both cases the folder is as before.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if not force:
-        refuse_present(folder, files)
-    staging = Path(tempfile.mkdtemp(prefix=".install-", dir=folder))
-    undo = contextlib.ExitStack()
-    try:
-        for name, content in files.items():
-            with (staging / name).open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        with undo:
-            for name in files:
-                _put(staging, folder / name, undo, force=force)
-            undo.pop_all()
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _put(staging: Path, target: Path, undo: contextlib.ExitStack, *, force: bool) -> None:
-    staged = staging / target.name
-    if force and os.path.lexists(target):
-        kept = staging / f"{target.name}.kept"
-        os.link(target, kept, follow_symlinks=False)
-        staged.replace(target)
-        undo.callback(kept.replace, target)
-        return
-    try:
-        os.link(staged, target)
-    except FileExistsError as error:
-        raise InstallError(f"{target} exists", _OVERWRITE) from error
-    undo.callback(target.unlink)
-
-

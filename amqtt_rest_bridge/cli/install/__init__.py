@@ -1,0 +1,1 @@
+"""`rest-bridge install`: `library` fetches a template, `effects` finds what its routes would do, `placing` writes."""
