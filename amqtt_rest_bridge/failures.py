@@ -11,7 +11,7 @@ from typing import Any
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
-from amqtt_rest_bridge.placeholders import MessageValues, ResultValues
+from amqtt_rest_bridge.placeholders import MessageValues, ResponseBody, ResultValues
 from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.times import rfc3339
 
@@ -54,12 +54,12 @@ def failure_payload(
 def result_values(message: Message, response: HttpResponse) -> MessageValues:
     """Return the values that PAYLOAD and DESTINATION_TOPIC are filled with."""
     return ResultValues(
-        message.topic,
         message.payload,
         message.timestamp,
+        topic=message.topic,
         status=response.status,
         headers=response.headers,
-        body=response.body,
+        response=ResponseBody(response.body, message.timestamp),
     )
 
 
@@ -75,7 +75,7 @@ def failure_topic(event: ClientEvent, message: Message, response: HttpResponse |
     try:
         if response is not None:
             return event.destination_topic.fill(result_values(message, response))
-        return event.destination_topic.fill(MessageValues(message.topic, message.payload, message.timestamp))
+        return event.destination_topic.fill(MessageValues(message.payload, message.timestamp, topic=message.topic))
     except CallError:
         return None
 

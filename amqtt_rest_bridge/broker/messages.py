@@ -7,12 +7,12 @@ Status topics are guarded on that way: the bridge alone publishes there. The bro
 """
 
 import asyncio
+import itertools
 import logging
 import time
-import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from amqtt.session import ApplicationMessage, Session
 
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 # amqtt 0.12.1 takes a message from its queue every third iteration of the loop, and a client that has many to send puts
 # one in just as often: what a plugin adds then stays, in front of all other messages. So after each
 # publication as many iterations as one message needs ...
-_LEAST_ITERATIONS: Final = 4
+_LEAST: Final = 4
 # ... and more, until the queue is short. Without that, 64 messages under way in client mode left 110 of them in the
 # queue, and another pair's p99 was 45-90 ms; with it 3 and 6-11 ms, at the same throughput. While clients flood the
 # broker with messages of their own, results give way to these: half as many get through.
 _SHORT: Final = 1
 # Not for ever, though, since clients alone can keep the queue long. 8 iterations suffice too, 6 do not (p99 35-65 ms).
-_MOST_ITERATIONS: Final = 12
+_MOST: Final = 12
 _QUIET_SECONDS: Final = 1.0
 
 Delivered = Callable[[Callable[[], int], float], Awaitable[int]]
@@ -121,6 +121,11 @@ class Publisher:
                 publication, hops, release_credits, status = self._queue.popleft()
                 self.waiting_bytes -= len(publication.payload)
                 await self._publish(publication, hops, status=status)
+                await _AT_LEAST
+                for _ in range(_MOST - _LEAST):
+                    if self._queued() <= _SHORT:
+                        break
+                    await _ONCE
                 if release_credits is not None:
                     release_credits(credits_for(publication.payload))
             self._filled.clear()
@@ -140,18 +145,20 @@ class Publisher:
             log.exception("not published on %s", loggable(publication.topic))
         finally:
             self.hops, self.is_status = 0, False
-        await _iterations(_LEAST_ITERATIONS)
-        for _ in range(_MOST_ITERATIONS - _LEAST_ITERATIONS):
-            if self._queued() <= _SHORT:
-                break
-            await _iterations(1)
 
 
-@types.coroutine
-def _iterations(count: int) -> Generator[None, None, None]:
-    """Wait for so many iterations of the loop: what `asyncio.sleep(0)` does, without two calls for each of them."""
-    for _ in range(count):
-        yield
+class _Iterations:
+    """Wait for so many iterations of the loop: what `asyncio.sleep(0)` does, without a call for each of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __await__(self) -> Generator[None, None, None]:
+        return cast("Generator[None, None, None]", itertools.repeat(None, self._count))
+
+
+_AT_LEAST: Final = _Iterations(_LEAST)
+_ONCE: Final = _Iterations(1)
 
 
 class IncomingMessages:
@@ -200,7 +207,8 @@ class IncomingMessages:
         offer, publisher, is_forged = self._dispatcher.offer, self._publisher, self._is_forged
 
         async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
-            if session is None and is_forged(topic):  # no client gets as far with a `$` topic, nor does its will
+            # No client gets as far with a `$` topic, nor does its will.
+            if session is None and topic.startswith(STATUS_TOPICS) and is_forged(topic):
                 return
             if topic and data is not None:
                 try:
@@ -217,14 +225,14 @@ class IncomingMessages:
         async def guarded(
             source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
         ) -> None:
-            if not (topic_name and self._is_forged(topic_name)):
+            if not (topic_name and topic_name.startswith(STATUS_TOPICS) and self._is_forged(topic_name)):
                 await retain(source_session, topic_name, data, qos)
 
         return guarded
 
     def _is_forged(self, topic: str) -> bool:
-        """Return whether another than the bridge sends on a topic of the routes' status."""
-        if not topic.startswith(STATUS_TOPICS) or self._publisher.is_status:
+        """Return whether another than the bridge sends on this topic, which is one of the routes' status."""
+        if self._publisher.is_status:
             return False
         if self._forged.count():
             log.warning("not published on %s: the status of routes is published by the bridge alone", loggable(topic))

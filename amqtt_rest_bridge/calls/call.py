@@ -188,7 +188,7 @@ class PreparedEvent:
         """Begin a try: return its request, or a verdict where it sends nothing."""
         call.tries += 1
         message = call.message
-        values = MessageValues(message.topic, message.payload, message.timestamp)
+        values = MessageValues(message.payload, message.timestamp, topic=message.topic)
         try:
             for admit in self._admits:
                 admit(call, values)

@@ -46,19 +46,22 @@ class RequestBuilder:
         source = event.endpoint.source
         self._slashes = len(source) - len(source.lstrip("/"))
         self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
-        self._url = self._url_for(MessageValues("", b"", 0.0)) if event.endpoint.is_constant else None
+        self._url = self._url_for(MessageValues(b"", 0.0, topic="")) if event.endpoint.is_constant else None
         destination = event.destination_topic
-        self._destination = None if destination is None or destination.needs_response else _Text(destination)
+        self._destination: str | PlaceholderText | None = None
+        if destination is not None and not destination.needs_response:
+            self._destination = _filled(destination)
         self._body = event.body
         self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
         given = frozenset(name.lower() for name, _ in event.headers)
         self._takes_idempotency_key = "idempotency-key" not in given
-        own = [(name, _Text(value)) for name, value in event.headers if name.lower() not in _FRAMING]
+        own = [(name, _filled(value)) for name, value in event.headers if name.lower() not in _FRAMING]
         leading = _leading(origin.authority, given)
         trailing = _trailing(route.config, given, has_body=event.body is not None)
         self._headers: Headers | None = None
-        if all(text.constant is not None for _, text in own):
-            self._headers = (*leading, *((name, text.constant or "") for name, text in own), *trailing)
+        constant = tuple((name, text) for name, text in own if isinstance(text, str))
+        if len(constant) == len(own):
+            self._headers = (*leading, *constant, *trailing)
         self._leading, self._own, self._trailing = leading, own, trailing
         self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
 
@@ -77,7 +80,7 @@ class RequestBuilder:
             raise REQUEST_TOO_LARGE.error(message, unsent=True)
         headers = self._headers
         if headers is None:
-            filled = [(name, text.fill(values)) for name, text in self._own]
+            filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._own]
             if self._escaped is not None:
                 _check_type(filled, self._escaped)
             headers = (*self._leading, *filled, *self._trailing)
@@ -85,7 +88,9 @@ class RequestBuilder:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
-        destination = None if self._destination is None else self._destination.fill(values)
+        destination = self._destination
+        if isinstance(destination, PlaceholderText):
+            destination = destination.fill(values)
         return BuiltRequest(HttpRequest(self._method, url, headers, body), destination)
 
     def _url_for(self, values: MessageValues) -> str:
@@ -118,17 +123,9 @@ def split_base_address(text: str) -> tuple[Origin, str]:
         raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
 
 
-class _Text:
-    """A text with placeholders, filled once when it has none."""
-
-    __slots__ = ("_text", "constant")
-
-    def __init__(self, text: PlaceholderText) -> None:
-        self._text = text
-        self.constant = text.fill(MessageValues("", b"", 0.0)) if text.is_constant else None
-
-    def fill(self, values: MessageValues) -> str:
-        return self._text.fill(values) if self.constant is None else self.constant
+def _filled(text: PlaceholderText) -> str | PlaceholderText:
+    """Fill a text that has no placeholders; return any other one as it is."""
+    return text.fill(MessageValues(b"", 0.0, topic="")) if text.is_constant else text
 
 
 def _leading(authority: str, given: frozenset[str]) -> Headers:

@@ -191,7 +191,7 @@ def why_skipped(condition: Condition | None, message: Message) -> str:
     """Return why WHEN is false for a message, with the values of its placeholders."""
     if condition is None:
         return "it has no WHEN"
-    values, given = MessageValues(message.topic, message.payload, message.timestamp), []
+    values, given = MessageValues(message.payload, message.timestamp, topic=message.topic), []
     for one in dict.fromkeys(condition.placeholders):
         try:
             given.append(f"{{{one.name}}} is {on_one_line(to_json(values.get_or_default(one)))}")

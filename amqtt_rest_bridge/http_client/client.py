@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Headers, Received, exchange
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Headers, Received
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -71,12 +71,14 @@ def finish(exchange: Exchange) -> HttpResponse:
 
 
 class _Outgoing(NamedTuple):
-    """A request as it is sent: its target and headers, and its deadline, a time of the clock."""
+    """A request as it is sent, its deadline, a time of the clock, and how large its response may be."""
 
-    request: HttpRequest
+    deadline: float
+    method: Method
     target: str
     headers: Headers
-    deadline: float
+    body: bytes | None
+    limit: int
 
 
 class HttpClient:
@@ -132,13 +134,15 @@ class HttpClient:
         """
         server, url, repeats = self._server, request.url, False
         target, headers = self._target(url), _complete(request, self._options.origin)
+        limit = self._options.max_response_bytes
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
         while True:
             yield
             started = self._clock()
             deadline = started + self._options.timeout - stopwatch.seconds
+            outgoing = _Outgoing(deadline, request.method, target, headers, request.body, limit)
             try:
-                received = self._attempt(server, _Outgoing(request, target, headers, deadline), repeats=repeats)
+                received = self._attempt(server, outgoing, repeats=repeats)
             finally:
                 stopwatch.seconds += self._clock() - started
             repeats = received is None
@@ -208,31 +212,17 @@ class HttpClient:
         kept = None if repeats else server.pool.take()
         if kept is not None:
             try:
-                return self._exchange(server, kept, outgoing)
+                return server.pool.exchange(kept, *outgoing)
             except EXCHANGE_ERRORS as error:
-                if not _was_closed_before(error, kept.wire, outgoing.request):
+                if not _was_closed_before(error, kept.wire, outgoing):
                     raise self._failed(server, error, kept.wire) from error
                 if kept.wire.sent:
                     return None
         connection = self._connector.connect(server, outgoing.deadline)
         try:
-            return self._exchange(server, connection, outgoing)
+            return server.pool.exchange(connection, *outgoing)
         except EXCHANGE_ERRORS as error:
             raise self._failed(server, error, connection.wire) from error
-
-    def _exchange(self, server: Server, connection: Connection, outgoing: _Outgoing) -> Received:
-        request, limit = outgoing.request, self._options.max_response_bytes
-        keep = False
-        connection.wire.start(outgoing.deadline)
-        try:
-            received = exchange(connection, request.method, outgoing.target, outgoing.headers, request.body, limit)
-            keep = received.reusable
-        finally:
-            if not keep:
-                connection.wire.release()
-        if keep:
-            server.pool.put(connection, received.keep_alive_seconds)
-        return received
 
     def _failed(self, server: Server, error: Exception, wire: DeadlineSocket) -> CallError:
         options = self._options
@@ -243,7 +233,7 @@ class HttpClient:
 
 def _complete(request: HttpRequest, origin: Origin) -> Headers:
     """Add Host and Content-Length when they are missing."""
-    names = {name.lower() for name, _ in request.headers}
+    names = set(map(str.lower, dict(request.headers)))
     headers = request.headers
     if "host" not in names:
         headers = (("Host", origin.authority), *headers)
@@ -252,7 +242,7 @@ def _complete(request: HttpRequest, origin: Origin) -> Headers:
     return headers
 
 
-def _was_closed_before(error: Exception, wire: DeadlineSocket, request: HttpRequest) -> bool:
+def _was_closed_before(error: Exception, wire: DeadlineSocket, outgoing: _Outgoing) -> bool:
     """Return whether a kept connection was closed by its server and the request may be sent over another one.
 
     RFC 9112 section 9.3.1: a client may repeat a request by itself when nothing of a response came and repeating does
@@ -262,6 +252,6 @@ def _was_closed_before(error: Exception, wire: DeadlineSocket, request: HttpRequ
         return False
     return (
         not wire.sent
-        or request.method in _SAFE_TO_REPEAT
-        or any(name.lower() == "idempotency-key" for name, _ in request.headers)
+        or outgoing.method in _SAFE_TO_REPEAT
+        or any(name.lower() == "idempotency-key" for name, _ in outgoing.headers)
     )

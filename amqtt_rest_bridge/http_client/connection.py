@@ -186,6 +186,29 @@ class Pool:
                 return connection
             connection.wire.release()
 
+    def exchange(
+        self,
+        connection: Connection,
+        deadline: float,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes | None,
+        limit: int,
+    ) -> Received:
+        """Send a request and read its response by a deadline, see `exchange`; keep the connection, or close it."""
+        keep = False
+        connection.wire.start(deadline)
+        try:
+            received = exchange(connection, method, target, headers, body, limit)
+            keep = received.reusable
+        finally:
+            if not keep:
+                connection.wire.release()
+        if keep:
+            self.put(connection, received.keep_alive_seconds)
+        return received
+
     def put(self, connection: Connection, keep_alive_seconds: int | None) -> None:
         """Return a connection that may carry another request to the pool; close those that have been idle for too long.
 

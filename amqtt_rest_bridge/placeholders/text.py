@@ -15,7 +15,7 @@ from urllib.parse import quote
 from amqtt_rest_bridge import catalogue, topics
 from amqtt_rest_bridge.catalogue import FailureRow
 from amqtt_rest_bridge.errors import CONTROL, BridgeError, CallError
-from amqtt_rest_bridge.placeholders.syntax import AT_LOAD, RAWS, Mode, Placeholder, recognise
+from amqtt_rest_bridge.placeholders.syntax import AT_LOAD, RAW, RAWS, Mode, Placeholder, recognise
 from amqtt_rest_bridge.placeholders.values import JsonNumber, JsonValue, Values, default_of, json_string, to_json
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
@@ -155,6 +155,8 @@ class PlaceholderText:
     place: Place
     pieces: tuple[str | Placeholder, ...] = field(repr=False)
     has_defaults: bool = field(default=False, repr=False)
+    is_payload: bool = field(default=False, repr=False)
+    """Whether it is `{payload}`, `{value}` or `{body}` only: byte for byte what came."""
 
     @property
     def is_constant(self) -> bool:
@@ -197,6 +199,8 @@ class PlaceholderText:
         Raises:
             CallError: as for `fill`.
         """
+        if self.is_payload:
+            return values.payload
         if len(self.pieces) == 1 and _is_raw(piece := self.pieces[0]):
             return values.raw(piece)
         if self.place is not Place.TEXT:
@@ -259,7 +263,8 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
             pieces.append(literal)
     source = "".join([part if isinstance(part, str) else part.label for part in parts])
     has_defaults = any(isinstance(piece, Placeholder) and piece.default is not None for piece in pieces)
-    return PlaceholderText(source, place, tuple(pieces), has_defaults)
+    is_payload = len(pieces) == 1 and isinstance(first := pieces[0], Placeholder) and first.root == RAW
+    return PlaceholderText(source, place, tuple(pieces), has_defaults, is_payload)
 
 
 def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | Placeholder]:

@@ -7,7 +7,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn, TypeAlias
+from typing import ClassVar, NoReturn, TypeAlias
+
+from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
@@ -100,17 +102,15 @@ def default_of(placeholder: Placeholder) -> JsonValue:
     return None if placeholder.default is None else JsonNumber(placeholder.default)
 
 
-class Values:
-    """Base of all kinds: a payload with a time. For one thread: it caches what it parsed."""
+class Values(Struct, eq=False):
+    """Base of all kinds: a payload with a time, Unix seconds. For one thread: it caches what it parsed."""
 
-    __slots__ = ("_json", "_text", "_timestamp", "payload")
-    _noun = "payload"
-
-    def __init__(self, payload: bytes, timestamp: float) -> None:
-        self.payload = payload
-        self._timestamp = timestamp
-        self._text: str | None = None
-        self._json: tuple[JsonValue] | None = None
+    payload: bytes
+    timestamp: float
+    text: str | None = None
+    """The payload, once it was needed as text; and as JSON."""
+    json: tuple[JsonValue] | None = None
+    _noun: ClassVar[str] = "payload"
 
     def get(self, placeholder: Placeholder) -> JsonValue:
         """Return the value of a placeholder.
@@ -124,10 +124,10 @@ class Values:
         if root == "json":
             return self._field(placeholder)
         if root.startswith("timestamp"):
-            milliseconds = round(self._timestamp * 1000)
+            milliseconds = round(self.timestamp * 1000)
             if root == "timestamp.unix_ms":
                 return JsonNumber(milliseconds)
-            return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self._timestamp)
+            return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self.timestamp)
         return self._own(placeholder)
 
     def get_or_default(self, placeholder: Placeholder) -> JsonValue:
@@ -157,22 +157,22 @@ class Values:
         return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint, unsent=True)
 
     def _as_text(self, placeholder: Placeholder) -> str:
-        if self._text is None:
+        if self.text is None:
             try:
-                self._text = self.payload.decode()
+                self.text = self.payload.decode()
             except UnicodeDecodeError as error:
                 reason = f"the {self._noun} is not UTF-8 text"
                 raise self.unresolved(placeholder, reason, catalogue.BINARY_VALUE.hint) from error
-        return self._text
+        return self.text
 
     def _field(self, placeholder: Placeholder) -> JsonValue:
-        if self._json is None:
+        if self.json is None:
             try:
-                self._json = (from_json(self._as_text(placeholder)),)
+                self.json = (from_json(self._as_text(placeholder)),)
             except ValueError as error:
                 reason, hint = f"the {self._noun} is not JSON", f"Send a JSON {self._noun}."
                 raise self.unresolved(placeholder, reason, hint) from error
-        (value,) = self._json
+        (value,) = self.json
         if not placeholder.argument:
             return value
         try:
@@ -182,24 +182,20 @@ class Values:
             raise self.unresolved(placeholder, reason, catalogue.MISSING_FIELD.hint) from error
 
 
-class MessageValues(Values):
-    """The values of a message, for client mode; `timestamp` is Unix time in seconds."""
+class MessageValues(Values, kw_only=True):
+    """The values of a message, for client mode."""
 
-    __slots__ = ("_csv", "_topic")
-
-    def __init__(self, topic: str, payload: bytes, timestamp: float) -> None:
-        super().__init__(payload, timestamp)
-        self._topic = topic
-        self._csv: list[str] | None = None
+    topic: str
+    csv: list[str] | None = None
 
     def _own(self, placeholder: Placeholder) -> JsonValue:
         if placeholder.root == "topic":
-            return self._topic
+            return self.topic
         if placeholder.root == "csv":
             return self._csv_field(placeholder)
         if placeholder.root != "level":
             raise self.unresolved(placeholder, "there is no response", catalogue.MISSING_RESPONSE.hint)
-        levels = self._topic.split("/")
+        levels = self.topic.split("/")
         number = int(placeholder.argument)
         if number > len(levels):
             reason = f"the topic has only {len(levels)} levels"
@@ -207,64 +203,51 @@ class MessageValues(Values):
         return levels[number - 1]
 
     def _csv_field(self, placeholder: Placeholder) -> str:
-        if self._csv is None:
+        if self.csv is None:
             try:
-                self._csv = first_record(self._as_text(placeholder))
+                self.csv = first_record(self._as_text(placeholder))
             except ValueError as error:
                 reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
                 raise self.unresolved(placeholder, reason, hint) from error
         number = int(placeholder.argument)
-        if number >= len(self._csv):
-            reason = f"the payload's first record has {len(self._csv)} field(s)"
+        if number >= len(self.csv):
+            reason = f"the payload's first record has {len(self.csv)} field(s)"
             raise self.unresolved(placeholder, reason, catalogue.MISSING_CSV_FIELD.hint)
-        return self._csv[number]
+        return self.csv[number]
 
 
 _OF_RESPONSE = {RAW_RESPONSE: RAW, "response.json": "json"}
 
 
-class ResultValues(MessageValues):
-    """The values of a message and of the response to its request; repeated `headers` are joined."""
+class ResultValues(MessageValues, kw_only=True):
+    """The values of a message and of the response to its request; repeated headers are joined."""
 
-    __slots__ = ("_headers", "_response", "_status")
-
-    def __init__(
-        self,
-        topic: str,
-        payload: bytes,
-        timestamp: float,
-        *,
-        status: int,
-        headers: Iterable[tuple[str, str]],
-        body: bytes,
-    ) -> None:
-        super().__init__(topic, payload, timestamp)
-        self._status = status
-        self._headers = headers
-        self._response = _ResponseBody(body, timestamp)
+    status: int
+    headers: Iterable[tuple[str, str]]
+    response: "ResponseBody"
 
     def raw(self, placeholder: Placeholder) -> bytes:
         """Return the bytes of the payload or of the response."""
-        return self._response.payload if placeholder.root == RAW_RESPONSE else self.payload
+        return self.response.payload if placeholder.root == RAW_RESPONSE else self.payload
 
     def _own(self, placeholder: Placeholder) -> JsonValue:
         root = placeholder.root
         if root in _OF_RESPONSE:
-            return self._response.get(replace(placeholder, root=_OF_RESPONSE[root]))
+            return self.response.get(replace(placeholder, root=_OF_RESPONSE[root]))
         if root == "response.status":
-            return JsonNumber(self._status)
+            return JsonNumber(self.status)
         if root == "response.header":
-            found = [value for name, value in self._headers if name.lower() == placeholder.argument]
+            found = [value for name, value in self.headers if name.lower() == placeholder.argument]
             if not found:
-                raise self._response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
+                raise self.response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
             return ", ".join(found)
         return super()._own(placeholder)
 
 
-class _ResponseBody(Values):
+class ResponseBody(Values):
     """The body of a response: the request has been sent by the time that it lacks a value."""
 
-    _noun = "response"
+    _noun: ClassVar[str] = "response"
 
     def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
         """Return the error for a placeholder without a value."""
@@ -273,42 +256,27 @@ class _ResponseBody(Values):
         return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint)
 
 
-class RequestValues(Values):
+class RequestValues(Values, kw_only=True):
     """The values of a request, for server mode; all text is percent-decoded, header names are in lower case."""
 
-    __slots__ = ("_headers", "_method", "_path", "_path_parameters", "_query", "_request_id")
-    _noun = "request body"
-
-    def __init__(
-        self,
-        *,
-        method: str,
-        path: str,
-        path_parameters: Mapping[str, str],
-        query: Mapping[str, Sequence[str]],
-        headers: Mapping[str, str],
-        body: bytes,
-        timestamp: float,
-        request_id: str,
-    ) -> None:
-        super().__init__(body, timestamp)
-        self._method = method
-        self._path = path
-        self._path_parameters = path_parameters
-        self._query = query
-        self._headers = headers
-        self._request_id = request_id
+    method: str
+    path: str
+    path_parameters: Mapping[str, str]
+    query: Mapping[str, Sequence[str]]
+    headers: Mapping[str, str]
+    request_id: str
+    _noun: ClassVar[str] = "request body"
 
     def _own(self, placeholder: Placeholder) -> JsonValue:
         root, name = placeholder.root, placeholder.argument
         if root == "query":
-            found = self._query.get(name, ())
+            found = self.query.get(name, ())
             return self._given(placeholder, found[-1] if found else None, f"query parameter {name}")
         if root == "header":
-            return self._given(placeholder, self._headers.get(name), f"header {name}")
+            return self._given(placeholder, self.headers.get(name), f"header {name}")
         if root == "path.x":
-            return self._given(placeholder, self._path_parameters.get(name), f"path parameter {name}")
-        return {"method": self._method, "path": self._path, "request_id": self._request_id}[root]
+            return self._given(placeholder, self.path_parameters.get(name), f"path parameter {name}")
+        return {"method": self.method, "path": self.path, "request_id": self.request_id}[root]
 
     def _given(self, placeholder: Placeholder, value: str | None, what: str) -> str:
         if value is None:

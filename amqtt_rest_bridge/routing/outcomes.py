@@ -143,12 +143,15 @@ class Outcomes:
         """Note a call that has ended, and publish its result."""
         listening, statistics, now = call.listening, call.listening.statistics, time.time()
         if result.code is None:
-            changed = statistics.success(result.waited, result.took, now)
             self.quiet.note(
                 logging.INFO, listening.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 listening.request, result.status, 1000 * result.took, 1000 * result.waited,
                 topic=call.message.topic, run=call.run,
             )  # fmt: skip
+        if result.publication is not None:
+            self._publish(result.publication, call.hops + 1, call.delivery, release_credits)
+        if result.code is None:
+            changed = statistics.success(result.waited, result.took, now)
         elif result.code == SKIPPED:
             changed = False
             statistics.skip()
@@ -158,8 +161,6 @@ class Outcomes:
             self.records.ended(listening.name, listening.event, call.run, call.message, result)
         if changed:
             self._report_health(statistics)
-        if result.publication is not None:
-            self._publish(result.publication, call.hops + 1, call.delivery, release_credits)
 
     def lost(self, call: Call, failure: CallError) -> None:
         """Note a call whose bridge process died, or whose event is gone."""

@@ -95,7 +95,7 @@ def print_filling() -> None:
 
         def fill(template: object = template) -> None:
             for _ in range(1000):
-                template.fill(MessageValues("plant/boiler/temp", PAYLOAD, 1769860800.5))  # type: ignore[attr-defined]
+                template.fill(MessageValues(PAYLOAD, 1769860800.5, topic="plant/boiler/temp"))  # type: ignore[attr-defined]
 
         print(f"fill {name:9}: {median_seconds(fill, runs=9) * 1e3:5.1f} us (at most 10 wanted)")
 
@@ -108,7 +108,7 @@ def print_conditions() -> None:
     condition = loaded.routes[0].client_events[0].when
     if condition is None:
         raise SystemExit("the route has no condition")
-    holds, parsed = predicate(condition), MessageValues("in", PAYLOAD, 0.0)
+    holds, parsed = predicate(condition), MessageValues(PAYLOAD, 0.0, topic="in")
 
     def evaluate() -> None:
         for _ in range(1000):
@@ -116,7 +116,7 @@ def print_conditions() -> None:
 
     def evaluate_new() -> None:
         for _ in range(1000):
-            holds(MessageValues("in", PAYLOAD, 0.0))
+            holds(MessageValues(PAYLOAD, 0.0, topic="in"))
 
     print(f"condition, payload parsed: {median_seconds(evaluate, runs=9) * 1e3:.1f} us (at most 3 wanted),", end=" ")
     print(f"parsing included: {median_seconds(evaluate_new, runs=9) * 1e3:.1f} us")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example
 
-from amqtt_rest_bridge.placeholders import Mode, Place, ResultValues, parse
+from amqtt_rest_bridge.placeholders import Mode, Place, ResponseBody, ResultValues, parse
 from tests.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, fill, for_all, payload_of
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder, recording
@@ -122,7 +122,7 @@ TOPIC = parse("out/{response.json.a|none}/{response.header.x|none}", Place.TOPIC
 
 def result_of(value: object, header: str = "") -> ResultValues:
     body = payload_of(value)
-    return ResultValues("in", b"", 0.0, status=200, headers=(("X", header),), body=body)
+    return ResultValues(b"", 0.0, topic="in", status=200, headers=(("X", header),), response=ResponseBody(body, 0.0))
 
 
 @for_all(JSON_VALUES)

@@ -216,7 +216,7 @@ def test_line_breaks_in_strings_are_lf_whatever_the_file_uses() -> None:
     for text in (BASIC + "WITH BODY '[1,\n2]'", (BASIC + "WITH BODY '[1,\n2]'").replace("\n", "\r\n")):
         body = load_text(text).routes[0].client_events[0].body
         assert body is not None
-        assert body.fill_bytes(MessageValues("in", b"", 0)) == b"[1,\n2]"
+        assert body.fill_bytes(MessageValues(b"", 0, topic="in")) == b"[1,\n2]"
 
 
 def test_positions_count_tabs_and_wide_characters_as_one() -> None:

@@ -63,7 +63,7 @@ def test_server_mode_placeholder_is_replaced(text: str, filled: str) -> None:
 
 def test_a_failure_has_the_same_time_as_its_request() -> None:
     moment = 1_769_860_800.123_9
-    filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues("t", b"", moment))
+    filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues(b"", moment, topic="t"))
     error = CallError(FailureCode.TIMEOUT, "m", "h")
     told = json.loads(failure_payload("an id", "R", "E", "t", moment, error))["timestamp"]
     assert told == filled == "2026-01-31T12:00:00.124Z"

@@ -64,7 +64,7 @@ def payload_of(value: object) -> bytes:
 
 
 def values_of(value: object, topic: str = "a") -> MessageValues:
-    return MessageValues(topic, payload_of(value), 0.0)
+    return MessageValues(payload_of(value), 0.0, topic=topic)
 
 
 def fill(text: object, values: MessageValues | RequestValues) -> str | None:
@@ -158,7 +158,7 @@ def test_form_body_keeps_its_fields(value: object, topic: str) -> None:
 
 @for_all(st.binary(max_size=40))
 def test_any_payload_fills_or_fails_as_declared(payload: bytes) -> None:
-    values = MessageValues("a/b", payload, 0.0)
+    values = MessageValues(payload, 0.0, topic="a/b")
     for text in (ENDPOINT, HEADER, DESTINATION, BODY, FORM):
         fill(text, values)
 
@@ -167,7 +167,7 @@ def test_any_payload_fills_or_fails_as_declared(payload: bytes) -> None:
 def test_request_never_changes_the_shape_of_what_it_publishes(path: str, query: str, header: str) -> None:
     values = RequestValues(
         method="POST", path=path, path_parameters={"p": path}, query={"q": [query]}, headers={"h": header},
-        body=b"{}", timestamp=0.0, request_id="1",
+        payload=b"{}", timestamp=0.0, request_id="1",
     )  # fmt: skip
     topic = fill(parse("t/{path.p}/{query.q}", Place.TOPIC, Mode.SERVER), values)
     if topic is not None:

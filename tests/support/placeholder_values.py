@@ -13,7 +13,7 @@ PAYLOAD = b"""{"text": "a \\"b\\"/c&d=e", "n": 21.50, "big": 1234567890123456789
 
 
 def message(payload: bytes = PAYLOAD, topic: str = "plant/hall 7/temp") -> MessageValues:
-    return MessageValues(topic, payload, 1769860800.1234)
+    return MessageValues(payload, 1769860800.1234, topic=topic)
 
 
 def request(body: bytes = b'{"a": 1}') -> RequestValues:
@@ -23,7 +23,7 @@ def request(body: bytes = b'{"a": 1}') -> RequestValues:
         path_parameters={"device": "7/8"},
         query={"a": ["1", "2"], "none": []},
         headers=MappingProxyType({"x-key": "k"}),
-        body=body,
+        payload=body,
         timestamp=0.0,
         request_id="id-1",
     )

@@ -250,7 +250,10 @@ class RouteRunner:
         at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
         result = CallResult(call.id, verdict.status, code, message, waited, call.took, verdict.publication)
         self._link.done(result, at_once=at_once)
-        self._leave(call)
+        if call.line is not None or call.kept:
+            self._start_next(call)
+        with self._lock:
+            self._open -= 1
 
     def _retry(self, call: OpenCall, failure: CallError, seconds: float) -> None:
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
@@ -267,15 +270,12 @@ class RouteRunner:
         self._begin_wait(call)
         self._context.timers.after(seconds, partial(self._resume, call))
 
-    def _leave(self, call: OpenCall) -> None:
-        """Count a call as ended, and start the next one of its line."""
-        if call.line is not None or call.kept:
-            with self._context.lock:
-                following = self._context.calls.end(call)
-            if following is not None:
-                following.start(following)
-        with self._lock:
-            self._open -= 1
+    def _start_next(self, call: OpenCall) -> None:
+        """Start the call that is behind one which has ended, or leaves."""
+        with self._context.lock:
+            following = self._context.calls.end(call)
+        if following is not None:
+            following.start(following)
 
     def _start(self, call: OpenCall) -> None:
         """Queue a call."""
@@ -315,8 +315,7 @@ class RouteRunner:
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
             self._link.send_in_order(Returned(call.id))
-            self._leave(call)
-            return
+            self._start_next(call)
         with self._lock:
             self._open -= 1
 

@@ -128,7 +128,8 @@ class WorkerPool(Generic[T]):
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._budget.join()
-        self._queue: deque[tuple[float, T]] = deque()
+        self.backlog: deque[tuple[float, T]] = deque()
+        """What waits for a thread, with the time since when."""
         self._lock = threading.Lock()
         # Where threads sleep, most recently idle last: a lock that the sleeper holds and its waker releases. That is
         # one system call; a Semaphore is Python on top of two locks.
@@ -145,11 +146,6 @@ class WorkerPool(Generic[T]):
         self._cpu = 0.0  # ... and of the seconds its thread computed
 
     @property
-    def backlog(self) -> int:
-        """Return how many items wait for a thread."""
-        return len(self._queue)
-
-    @property
     def running(self) -> int:
         """Return how many threads have work."""
         return self._running
@@ -164,11 +160,11 @@ class WorkerPool(Generic[T]):
         now = self._clock.monotonic()
         with self._lock:
             for item in items:
-                self._queue.append((now, item))
+                self.backlog.append((now, item))
             asleep = not self._running
             # A lone item begins at once, so it is not watched: the timers' thread would wake twice, and take the
             # interpreter lock from the one that builds the request (100 us of CPU time at 200 messages/s).
-            waits = not asleep or len(self._queue) > 1
+            waits = not asleep or len(self.backlog) > 1
         if waits:
             self._watch()
         return asleep
@@ -196,7 +192,7 @@ class WorkerPool(Generic[T]):
         self._on_rest()
         with self._lock:
             self._running -= 1
-            missed = bool(self._queue) and not self._running
+            missed = bool(self.backlog) and not self._running
         if missed:  # it came between the last look at the queue and the end
             self.wake()
 
@@ -205,7 +201,7 @@ class WorkerPool(Generic[T]):
         items: list[T] = []
         while True:
             try:
-                items.append(self._queue.popleft()[1])
+                items.append(self.backlog.popleft()[1])
             except IndexError:
                 return items
 
@@ -230,10 +226,10 @@ class WorkerPool(Generic[T]):
         """Start more threads if items wait too long (timer thread)."""
         self._on_rest()
         with self._lock:
-            if self._closing or not self._queue:
+            if self._closing or not self.backlog:
                 self._watched = False
                 return
-            waited = self._clock.monotonic() - self._queue[0][0]
+            waited = self._clock.monotonic() - self.backlog[0][0]
         if waited >= _PATIENCE_SECONDS:
             stuck = self._finished == self._seen_finished
             self._seen_finished = self._finished
@@ -291,7 +287,7 @@ class WorkerPool(Generic[T]):
         """Run what waits, until nothing does (False) or more threads are at work than are of use (True)."""
         while True:
             try:
-                _, item = self._queue.popleft()
+                _, item = self.backlog.popleft()
             except IndexError:
                 return False
             wall, cpu = self._clock.perf_counter(), self._clock.thread_time()
@@ -303,7 +299,7 @@ class WorkerPool(Generic[T]):
             self._finished += 1
             self._wall += _SMOOTHING * (self._clock.perf_counter() - wall - self._wall)
             self._cpu += _SMOOTHING * (self._clock.thread_time() - cpu - self._cpu)
-            surplus = self._running > self._useful() + 1
+            surplus = self._running > 2 and self._running > self._useful() + 1
             if surplus or self._closing:
                 return surplus
 
@@ -314,7 +310,7 @@ class WorkerPool(Generic[T]):
             if self._closing:
                 self._running -= 1
                 return False
-            if self._queue and (not surplus or self._running <= 1):
+            if self.backlog and (not surplus or self._running <= 1):
                 return True
             self._running -= 1
             self._idle.append(sleeper)

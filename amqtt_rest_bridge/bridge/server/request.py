@@ -304,7 +304,7 @@ class EventRequest:
             path_parameters=self.parameters,
             query=self.query_parameters(),
             headers={name: readable(value) for name, value in self.headers.items()},
-            body=body,
+            payload=body,
             timestamp=self.timestamp,
             request_id=self.http.id,
         )
