@@ -217,6 +217,9 @@ MISSING_FIELD: Final = PLACEHOLDER_UNRESOLVED.hinting(
 )
 MISSING_RESPONSE: Final = PLACEHOLDER_UNRESOLVED.hinting("See why the server did not answer.")
 MISSING_LEVEL: Final = PLACEHOLDER_UNRESOLVED.hinting("Use a lower number or a longer topic.")
+MISSING_PROPERTY: Final = PLACEHOLDER_UNRESOLVED.hinting(
+    "Publish with that user property (MQTT 5, names are case-sensitive), run the route in a worker, or write a default."
+)
 MISSING_CSV_FIELD: Final = PLACEHOLDER_UNRESOLVED.hinting(
     "Send that field, or use a lower number; fields are counted from 0."
 )

@@ -51,12 +51,18 @@ def failure_payload(
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
+def message_values(message: Message) -> MessageValues:
+    """Return the values of a message."""
+    return MessageValues(message.payload, message.timestamp, topic=message.topic, user=message.user)
+
+
 def result_values(message: Message, response: HttpResponse) -> MessageValues:
     """Return the values that PAYLOAD and DESTINATION_TOPIC are filled with."""
     return ResultValues(
         message.payload,
         message.timestamp,
         topic=message.topic,
+        user=message.user,
         status=response.status,
         headers=response.headers,
         response=ResponseBody(response.body, message.timestamp),
@@ -75,7 +81,7 @@ def failure_topic(event: ClientEvent, message: Message, response: HttpResponse |
     try:
         if response is not None:
             return event.destination_topic.fill(result_values(message, response))
-        return event.destination_topic.fill(MessageValues(message.payload, message.timestamp, topic=message.topic))
+        return event.destination_topic.fill(message_values(message))
     except CallError:
         return None
 

@@ -138,6 +138,12 @@ class ClientEvent:
     retry_on: tuple[int, ...] = ()
     failure_payload: bool = False
 
+    @property
+    def texts(self) -> tuple[PlaceholderText, ...]:
+        """Return its texts with placeholders."""
+        texts = (self.endpoint, self.body, self.destination_topic, self.payload, *(text for _, text in self.headers))
+        return tuple(text for text in texts if text is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
@@ -193,12 +199,36 @@ class Route:
         return self.route_config.overload_policy is OverloadPolicy.LOSSLESS
 
 
+Pairs = tuple[tuple[str, str], ...]
+"""Names and values in their order; a name may be there more than once."""
+
+
+class MessageProperties(Struct, frozen=True, array_like=True):
+    """What MQTT 5 says of a message beside topic and payload, as far as it is carried. Travels on the link.
+
+    `user` are the user properties, `correlation` is the Correlation Data, `response_topic` the topic of a reply.
+    """
+
+    user: Pairs = ()
+    correlation: bytes | None = None
+    response_topic: str | None = None
+
+
 class Message(Struct, frozen=True, array_like=True):
-    """An application message as the broker received it; `timestamp` is Unix time in seconds. Travels on the link."""
+    """An application message as the broker received it; `timestamp` is Unix time in seconds. Travels on the link.
+
+    `properties` is None for a message without any, as all messages of amqtt are.
+    """
 
     topic: str
     payload: bytes
     timestamp: float
+    properties: MessageProperties | None = None
+
+    @property
+    def user(self) -> Pairs:
+        """Return the user properties."""
+        return () if self.properties is None else self.properties.user
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +262,7 @@ class Publication(Struct, frozen=True, array_like=True):
     topic: str
     payload: bytes
     retain: bool = False
+    properties: MessageProperties | None = None
 
 
 Run = int | str

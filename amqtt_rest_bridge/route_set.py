@@ -112,7 +112,8 @@ def longest_request(route: Route) -> float:
 def exclusive_ports(routes: Iterable[Route]) -> set[int]:
     """Return the ports that one bridge process alone may serve.
 
-    Requests of a reply topic without `{request_id}` are served one after the other, which needs a single process.
+    Requests of a reply topic without `{request_id}` are served one after the other, which needs a single process;
+    not so where Correlation Data tells their replies apart.
     """
     return {
         route.config.server_port

@@ -76,8 +76,8 @@ def variable_of(setting: "Field[Any]") -> str:
 class Settings:
     """The plugin's settings in the broker's configuration; `..._seconds` are seconds, `..._bytes` sizes."""
 
-    confirms: ClassVar[bool] = False
-    """Whether requests of server mode are answered only when the broker has acknowledged what they publish."""
+    is_mqtt_5: ClassVar[bool] = False
+    """Whether the broker acknowledges what requests of server mode publish, and messages have properties."""
 
     routes: str | list[str] | None = _setting(  # noqa: RUF009  # makes a field, not a list
         None, "file, folder, or list of them; folders are searched for `*.lot` and `*.lotnb`", "conf/routes",
@@ -190,11 +190,20 @@ class Settings:
     def faults_of(self, route: Route) -> Iterator[Fault]:
         """Return the settings that a route needs and that are missing."""
         config, name = route.config, route.name
-        if self.spool is None and not self.confirms and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
+        if self.spool is None and not self.is_mqtt_5 and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
             yield _needed(
                 route, f'route {name} has OVERLOAD_POLICY "lossless", which needs the plugin\'s setting spool',
                 "set spool to a file, for example spool: spool.db",
             )  # fmt: skip
+        for event in () if self.is_mqtt_5 else route.client_events:
+            placeholders = [one for text in event.texts for one in text.placeholders]
+            lacking = [one.written for one in placeholders if one.root == "property" and one.default is None]
+            if lacking:
+                needs = f"event {event.name} of route {name} needs {lacking[0]}, a user property of MQTT 5"
+                yield _needed(
+                    route, f"{needs}: amqtt speaks MQTT 3.1.1, so every call would fail",
+                    f"write a default, as in {lacking[0][:-1]}|none}}, or run the route in a worker",
+                )  # fmt: skip
         if self.server_certfile is None and config.use_ssl and config.enable_server and route.server_events:
             plain = "where a proxy before the bridge has the certificate"
             if config.base_address is not None:
@@ -210,7 +219,7 @@ class Settings:
 class WorkerSettings(Settings):
     """The settings of `worker.yaml`: those of the plugin but one, the broker, and the place in the group."""
 
-    confirms: ClassVar[bool] = True
+    is_mqtt_5: ClassVar[bool] = True
 
     broker: str = _setting(
         "mqtt://127.0.0.1:1883", "`mqtt://[USER@]HOST[:PORT]`, or `mqtts://` for TLS",
@@ -251,23 +260,14 @@ class WorkerSettings(Settings):
         if self.slot >= self.slots > 0:
             yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
 
-    def faults_of(self, route: Route) -> Iterator[Fault]:
-        """Return what a route needs that a worker has not."""
-        yield from super().faults_of(route)
-        for event in route.server_events:
-            if event.reply_topic is not None and "request_id" not in event.reply_topic.names:
-                yield _needed(
-                    route, f"event {event.name} of route {route.name}: with workers a REPLY_TOPIC needs {{request_id}}",
-                    "add a level {request_id}: every worker of the group receives all replies",
-                )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
     """The part of a configuration that a bridge process needs; sizes are bytes.
 
-    `recorded` is whether calls and requests are recorded, for an admin port. `confirms`: requests of
-    server mode are answered once the broker has acknowledged what they publish. `runs` makes the ids of calls.
+    `recorded` is whether calls and requests are recorded, for an admin port. `is_mqtt_5`: requests of
+    server mode are answered once the broker has acknowledged what they publish, and replies name their request by
+    Correlation Data. `runs` makes the ids of calls.
     """
 
     workers: int = Settings.workers
@@ -278,7 +278,7 @@ class BridgeSettings:
     access_log: str | None = None
     recorded: bool = False
     admin_token: str | None = field(default=None, repr=False)
-    confirms: bool = False
+    is_mqtt_5: bool = False
     runs: RunIds = field(default_factory=RunIds)
 
 

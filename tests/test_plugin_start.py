@@ -111,6 +111,21 @@ def test_a_lossless_route_needs_the_spool(tmp_path: Path, caplog: pytest.LogCapt
     assert "routes.lot:1:1: error: route L has OVERLOAD_POLICY" in caplog.text
 
 
+def test_a_user_property_needs_a_default_in_amqtt_but_in_a_condition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reads = """DEFINE ROUTE P WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:1" WITH ENABLE_CLIENT "true"
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/{property.site}"
+            WITH WHEN "EXISTS {property.site}"
+    """
+    with pytest.raises(PluginInitError), caplog.at_level(logging.ERROR):
+        start(tmp_path, reads)
+    assert "routes.lot:1:1: error: event E of route P needs {property.site}, a user property of MQTT 5" in caplog.text
+    assert "write a default, as in {property.site|none}" in caplog.text
+    start(tmp_path, reads.replace("/{property.site}", "/{property.site|none}"))
+
+
 @pytest.mark.parametrize(
     ("address", "otherwise"),
     [

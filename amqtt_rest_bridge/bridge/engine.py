@@ -154,7 +154,7 @@ class Engine:
                 self._link.confirm(refused, published=False)
             case Replies(messages):
                 for message in messages:
-                    self._broker.seen(message.topic, message.payload)
+                    self._broker.seen(message.topic, message.payload, message.correlation)
             case Latest(messages):
                 for message in messages:
                     self._broker.changed(message.topic, message.payload)
@@ -211,7 +211,7 @@ class Engine:
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
         self._record(routes, settings)
-        self._broker.confirms = settings.confirms
+        self._broker.is_mqtt_5 = settings.is_mqtt_5
         runners: dict[int, RouteRunner] = {}
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)

@@ -100,6 +100,8 @@ class _Link:
 class _Broker(BrokerAccess):
     """A broker with one message for all that wait, and the event whose answer was counted."""
 
+    is_mqtt_5 = True  # what is published shows its properties
+
     def __init__(self, latest: bytes | None, reply: bytes | None) -> None:
         self.link = _Link(self._answer)
         super().__init__(self.link)
@@ -110,9 +112,9 @@ class _Broker(BrokerAccess):
         return self._message
 
     def _answer(self) -> None:
-        for topic in [*self.awaited]:
+        for topic, waiting in [*self.awaited.items()]:
             if self._reply is not None:
-                self.seen(topic, self._reply)
+                self.seen(topic, self._reply, waiting[0].correlation)
 
 
 class _Answers(Answers):

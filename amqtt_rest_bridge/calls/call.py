@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.calls.requests import BuiltRequest, RequestBuilder
+from amqtt_rest_bridge.calls.trace_context import TRACE_NAMES, trace_of
 from amqtt_rest_bridge.errors import BridgeError, CallError
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, redirect_refused
@@ -24,6 +25,7 @@ from amqtt_rest_bridge.model import (
     HttpRequest,
     HttpResponse,
     Message,
+    MessageProperties,
     Publication,
     ResponseFormat,
     Route,
@@ -122,7 +124,7 @@ class OpenCall(Struct, eq=False):
     def let_go(self) -> None:
         """Leave the payload to the broker process, which has it until the call has ended."""
         message, self.has_payload = self.message, False
-        self.message = Message(message.topic, b"", message.timestamp)
+        self.message = Message(message.topic, b"", message.timestamp, message.properties)
 
     def waited(self, now: float) -> float:
         """Return the seconds since the broker received the message in which no request of the call was under way.
@@ -187,8 +189,9 @@ class PreparedEvent:
     def begin(self, call: OpenCall) -> BuiltRequest | Verdict:
         """Begin a try: return its request, or a verdict where it sends nothing."""
         call.tries += 1
-        message = call.message
-        values = MessageValues(message.payload, message.timestamp, topic=message.topic)
+        message, properties = call.message, call.message.properties
+        user = () if properties is None else properties.user
+        values = MessageValues(message.payload, message.timestamp, topic=message.topic, user=user)
         try:
             for admit in self._admits:
                 admit(call, values)
@@ -293,16 +296,24 @@ def result_of(event: ClientEvent) -> Result:
             return None
         values = result_values(message, response)
         name = topic.fill(values) if destination is None else destination
-        return Publication(
-            name, _payload(event, response) if payload is None else payload.fill_bytes(values), event.retain
-        )
+        body = _payload(event, response) if payload is None else payload.fill_bytes(values)
+        return Publication(name, body, event.retain, _properties(message, response))
 
-    def plain(_: Message, destination: str | None, response: HttpResponse) -> Publication | None:
+    def plain(message: Message, destination: str | None, response: HttpResponse) -> Publication | None:
         if destination is None:
             return None
-        return Publication(destination, _payload(event, response), event.retain)
+        return Publication(destination, _payload(event, response), event.retain, _properties(message, response))
 
     return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
+
+
+def _properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:
+    """Return the trace context that a result or failure goes on with: the response's, else that of the message."""
+    headers = [] if response is None else [pair for pair in response.headers if pair[0].lower() in TRACE_NAMES]
+    if not headers and message.properties is None:  # nearly always
+        return None
+    trace = trace_of(headers) or trace_of(message.user)
+    return MessageProperties(trace) if trace else None
 
 
 def _payload(event: ClientEvent, response: HttpResponse) -> bytes:
@@ -366,7 +377,7 @@ def failure_publication(
         return None
     kept = message.payload if event.failure_payload else None
     payload = failure_payload(run, route, event.name, message.topic, message.timestamp, error, response, kept)
-    return Publication(topic, payload)
+    return Publication(topic, payload, properties=_properties(message, response))
 
 
 def header(response: HttpResponse, name: str) -> str | None:

@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.addresses import basic_credentials
+from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
@@ -55,6 +56,7 @@ class RequestBuilder:
         self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
         given = frozenset(name.lower() for name, _ in event.headers)
         self._takes_idempotency_key = "idempotency-key" not in given
+        self._given = given | {"tracestate"} if "traceparent" in given else given
         own = [(name, _filled(value)) for name, value in event.headers if name.lower() not in _FRAMING]
         leading = _leading(origin.authority, given)
         trailing = _trailing(route.config, given, has_body=event.body is not None)
@@ -68,7 +70,8 @@ class RequestBuilder:
     def build(self, values: MessageValues, idempotency_key: str | None = None) -> BuiltRequest:
         """Build the request of a message, with every header but those that stages add.
 
-        An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`.
+        An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`, a traceparent of theirs over the
+        message's.
 
         Raises:
             CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
@@ -88,6 +91,8 @@ class RequestBuilder:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
+        if values.user:
+            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._given))
         destination = self._destination
         if isinstance(destination, PlaceholderText):
             destination = destination.fill(values)

@@ -17,12 +17,13 @@ from amqtt_rest_bridge.calls.oauth2 import authorized, has_own
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
+from amqtt_rest_bridge.failures import message_values
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Route
-from amqtt_rest_bridge.placeholders import Condition, MessageValues, to_json
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, MessageProperties, Route
+from amqtt_rest_bridge.placeholders import Condition, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 ANY_KEY = "<a UUID, the same for every try>"
@@ -44,7 +45,7 @@ examples:
   rest-bridge try conf/routes --topic templates/search --payload webhook
   rest-bridge try conf/routes --topic sensors/7 --payload '{"temperature": 21.5}' --send
   rest-bridge try conf/routes --request 'POST /webhook?source=shop' --header 'X-Kind: order' --payload '{"id": 7}'
-  rest-bridge try conf/routes --topic images/new --payload-file photo.jpg
+  rest-bridge try conf/routes --topic images/new --payload-file photo.jpg --property 'site: north'
 """
 
 
@@ -55,6 +56,10 @@ def run(
         str | None, typer.Option(metavar="'POST /PATH'", help="instead: a request of server mode")
     ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="header of the request")] = None,
+    user_property: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="'NAME: VALUE'", help="user property of the message (MQTT 5)"),
+    ] = None,
     payload: Annotated[
         str | None, typer.Option(metavar="P", help="payload of the message or body of the request (default: empty)")
     ] = None,
@@ -77,13 +82,14 @@ def run(
         return 1
     if topic is None:
         return _show_request(loaded.routes, request_of(request or "", header or (), body))
-    return _show_message(loaded.routes, topic, body, send=send)
-
-
-def _show_message(routes: tuple[Route, ...], topic: str, body: bytes, *, send: bool) -> int:
     if reason := check_topic_name(topic):
         raise ConfigurationError(f"--topic {topic!r} {reason}")
-    message = Message(topic, body, time.time())
+    user = tuple(_pair("--property", one) for one in user_property or ())
+    return _show_message(loaded.routes, Message(topic, body, time.time(), MessageProperties(user)), send=send)
+
+
+def _show_message(routes: tuple[Route, ...], message: Message, *, send: bool) -> int:
+    topic = message.topic
     triggered = [
         (route, event)
         for route in routes
@@ -104,13 +110,16 @@ def request_of(line: str, headers: Iterable[str], body: bytes) -> Request:
     method, _, path = line.partition(" ")
     if not path.startswith("/") or not method.isupper():
         raise ConfigurationError(f"--request {line!r} is not a method and a path, as in 'POST /hook?x=1'")
-    fields: dict[str, str] = {}
-    for header in headers:
-        name, colon, value = header.partition(":")
-        if not colon:
-            raise ConfigurationError(f"--header {header!r} has no colon, as in 'X-Key: value'")
-        fields[name.strip().lower()] = value.strip()
+    fields = {name.lower(): value for name, value in (_pair("--header", one) for one in headers)}
     return Request(str(uuid.uuid4()), method, path, path.partition("?")[2], fields, body)
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    """Return name and value of a header or user property."""
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise ConfigurationError(f"{option} {text!r} has no colon, as in 'X-Key: value'")
+    return name.strip(), value.strip()
 
 
 def _show_request(routes: tuple[Route, ...], request: Request) -> int:
@@ -191,7 +200,7 @@ def why_skipped(condition: Condition | None, message: Message) -> str:
     """Return why WHEN is false for a message, with the values of its placeholders."""
     if condition is None:
         return "it has no WHEN"
-    values, given = MessageValues(message.payload, message.timestamp, topic=message.topic), []
+    values, given = message_values(message), []
     for one in dict.fromkeys(condition.placeholders):
         try:
             given.append(f"{{{one.name}}} is {on_one_line(to_json(values.get_or_default(one)))}")

@@ -30,6 +30,7 @@ NOW: Final = 1_769_860_800.0
 
 Scalar = str | int | float | bool
 Headers = dict[str, Scalar]
+UserProperties = dict[str, Scalar]
 _Kind = Literal["environment", "secrets"]
 # Of a form that most settings take: a number is a host and a topic too; the other is Base64, and long enough for a key.
 _SUBSTITUTES: Final[Mapping[_Kind, str]] = {"environment": "1", "secrets": "c3RhbmQtaW4tc3RhbmQtaW4tc3RhbmQt"}
@@ -46,6 +47,7 @@ class SourceMessage(_Member, frozen=True):
     event: str | None = None
     payload: Any = ""
     payload_base64: bytes | None = None
+    properties: UserProperties = {}
 
 
 class _Content(_Member, frozen=True):
@@ -79,13 +81,14 @@ class ExpectedRequest(_Content, frozen=True):
 
 
 class ExpectedMessage(_Member, frozen=True):
-    """A message that is published; `failure` is the code of a failure payload."""
+    """A message that is published; `failure` is the code of a failure payload, `properties` are user properties."""
 
     topic: str | None = None
     payload: Any = UNSET
     payload_base64: bytes | None = None
     retain: bool | None = None
     failure: str | None = None
+    properties: UserProperties = {}
 
 
 class ExpectedAnswer(_Content, frozen=True):

@@ -41,6 +41,7 @@ from amqtt_rest_bridge.model import (
     HttpRequest,
     HttpResponse,
     Message,
+    MessageProperties,
     Publication,
     Route,
 )
@@ -182,7 +183,8 @@ def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> I
     server = _Server(case.responses if case.response is None else [case.response])
     trials: list[Verdict] = []
     for route, event, topic in _triggered(given, routes):
-        message = Message(topic, octets(given.payload, given.payload_base64), case.now)
+        properties = MessageProperties(tuple((name, str(text)) for name, text in given.properties.items()))
+        message = Message(topic, octets(given.payload, given.payload_base64), case.now, properties)
         key = _KEY if route.is_lossless else None
         trials.append(try_call(route, event, message, server.send, key=key))
     if not trials:
@@ -270,6 +272,9 @@ def _publication_differs(where: str, expected: ExpectedMessage, actual: Publicat
     if expected.failure is not None:
         code = _failure_code(actual.payload)
         yield from _text_differs(f"{where}.failure", expected.failure, code or _shown(actual.payload))
+    user = () if actual.properties is None else actual.properties.user
+    for name, text in expected.properties.items():
+        yield from _text_differs(f"{where}.properties.{name}", text, dict(user).get(name, "(missing)"))
     yield from _octets_differ(f"{where}.payload", expected.payload, expected.payload_base64, actual.payload)
 
 

@@ -81,10 +81,11 @@ class CallResult(Struct, frozen=True, array_like=True):
 
 
 class TopicMessage(Struct, frozen=True, array_like=True):
-    """A payload that was published on `topic`; in `Latest` the topic filter of a read event."""
+    """A payload that was published on `topic`, in `Latest` the topic filter of a read event; its Correlation Data."""
 
     topic: str
     payload: bytes
+    correlation: bytes | None = None
 
 
 class RequestCount(Struct, frozen=True, array_like=True):

@@ -66,6 +66,11 @@ PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
         "the Nth level of the topic, counted from 1", r"[1-9][0-9]{0,4}", alone=False,
     ),
     PlaceholderKind(
+        ("{property.x}",), ("property",), "property", _CLIENT,
+        "the user property x of the message (MQTT 5, so with workers only); the last one when it is repeated", r".+",
+        alone=False,
+    ),
+    PlaceholderKind(
         ("{body}",), ("body",), RAW, _SERVER,
         "the body of the request (empty when it has none); as the whole PAYLOAD, byte for byte",
     ),

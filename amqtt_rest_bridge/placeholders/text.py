@@ -176,7 +176,12 @@ class PlaceholderText:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the placeholders in it as they are written, without braces, in their order."""
-        return tuple(piece.name for piece in self.pieces if isinstance(piece, Placeholder))
+        return tuple(placeholder.name for placeholder in self.placeholders)
+
+    @property
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        """Return the placeholders in it, in their order."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Placeholder))
 
     def fill(self, values: Values) -> str:
         """Insert the values, escaped for the place.

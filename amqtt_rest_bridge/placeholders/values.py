@@ -183,9 +183,10 @@ class Values(Struct, eq=False):
 
 
 class MessageValues(Values, kw_only=True):
-    """The values of a message, for client mode."""
+    """The values of a message, for client mode; `user` are its user properties."""
 
     topic: str
+    user: Sequence[tuple[str, str]] = ()
     csv: list[str] | None = None
 
     def _own(self, placeholder: Placeholder) -> JsonValue:
@@ -193,6 +194,8 @@ class MessageValues(Values, kw_only=True):
             return self.topic
         if placeholder.root == "csv":
             return self._csv_field(placeholder)
+        if placeholder.root == "property":
+            return self._property(placeholder)
         if placeholder.root != "level":
             raise self.unresolved(placeholder, "there is no response", catalogue.MISSING_RESPONSE.hint)
         levels = self.topic.split("/")
@@ -201,6 +204,13 @@ class MessageValues(Values, kw_only=True):
             reason = f"the topic has only {len(levels)} levels"
             raise self.unresolved(placeholder, reason, catalogue.MISSING_LEVEL.hint)
         return levels[number - 1]
+
+    def _property(self, placeholder: Placeholder) -> str:
+        for name, value in reversed(self.user):
+            if name == placeholder.argument:
+                return value
+        reason = f"the message has no user property {placeholder.argument}"
+        raise self.unresolved(placeholder, reason, catalogue.MISSING_PROPERTY.hint)
 
     def _csv_field(self, placeholder: Placeholder) -> str:
         if self.csv is None:

@@ -23,7 +23,7 @@ from typing import Final, Generic, TypeVar
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
-from amqtt_rest_bridge.model import NumberedRoute
+from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
@@ -302,9 +302,9 @@ class BridgePool:
         key = (call.listening.route,) if call.listening.is_paced else (*call.listening.name, call.message.topic)
         return (self._bridges[hash(key) % len(self._bridges)],)
 
-    def forward(self, topic: str, payload: bytes) -> bool:
+    def forward(self, message: Message) -> bool:
         """Send a message that may be a reply to all bridges; return False when one of them had no room for it."""
-        taken = [bridge.feed.reply(topic, payload) for bridge in self._bridges if bridge.ready]
+        taken = [bridge.feed.reply(message) for bridge in self._bridges if bridge.ready]
         return all(taken)
 
     def show(self, topic_filter: str, payload: bytes) -> None:
@@ -355,7 +355,7 @@ class BridgePool:
 
     def _describe(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         self._listen = dict(sockets)
-        self._exclusive = exclusive_ports(numbered.route for numbered in routes)
+        self._exclusive = set() if self._settings.is_mqtt_5 else exclusive_ports(one.route for one in routes)
         self._routes = pickle.dumps((self._settings, tuple(routes)))
 
     def _ports_of(self, index: int) -> dict[int, socket.socket]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, Replies, TopicMessage
+from amqtt_rest_bridge.model import Message
 
 _MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
 _LATEST_SECONDS: Final = 0.002  # from one frame of newest messages to the next
@@ -49,12 +50,14 @@ class CallerFeed:
         self._newest_underway = _Underway(link)
         self._newest_sent = 0.0  # when, by the loop's clock
 
-    def reply(self, topic: str, payload: bytes) -> bool:
+    def reply(self, message: Message) -> bool:
         """Send a message that requests may wait for; False, and nothing is sent, when too much is on its way."""
         if self._gathered + self._replies_underway.size > MOST_REPLY_BYTES:
             return False
-        self._gathered += len(payload)
-        self._link.gather(self._replies, [TopicMessage(topic, payload)], len(payload))
+        size = len(message.payload)
+        correlation = None if message.properties is None else message.properties.correlation
+        self._gathered += size
+        self._link.gather(self._replies, [TopicMessage(message.topic, message.payload, correlation)], size)
         return True
 
     def newest(self, topic_filter: str, payload: bytes) -> None:

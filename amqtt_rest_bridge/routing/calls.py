@@ -158,7 +158,7 @@ class Dispatches(Protocol):
     def dispatch(self, calls: Sequence[Call]) -> None:
         """Send the calls of a message to bridge processes."""
 
-    def forward(self, topic: str, payload: bytes) -> bool:
+    def forward(self, message: Message) -> bool:
         """Send a message to requests that may wait for it; return False when it is dropped for want of room."""
 
     def show(self, topic_filter: str, payload: bytes) -> None:

@@ -233,7 +233,7 @@ class Dispatcher:
         finally:
             if calls:
                 self._bridges.dispatch(calls)
-        if is_awaited and not self._bridges.forward(message.topic, message.payload):
+        if is_awaited and not self._bridges.forward(message):
             self._server.reply_dropped(message)
         if len(message.payload) > self._largest:
             self._server.too_large(message, self._largest)

@@ -15,14 +15,14 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from amqtt_rest_bridge.link.frames import credits_for
-from amqtt_rest_bridge.model import Message, Publication, Route
+from amqtt_rest_bridge.model import Message, MessageProperties, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import (
     Confirm,
@@ -32,7 +32,7 @@ from amqtt_rest_bridge.routing.calls import (
 )
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import check_topic_name, loggable
-from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of
+from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of
 from amqtt_rest_bridge.worker.membership import Membership, online_topic
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.worker.slots import client_id
@@ -153,7 +153,7 @@ class BrokerPublisher:
         try:
             connection.publish(
                 publication.topic, publication.payload, published,
-                retain=publication.retain, properties={Property.USER_PROPERTY: ((HOPS, str(item.hops)),)},
+                retain=publication.retain, properties=_properties(publication.properties, item.hops),
             )  # fmt: skip
         except BrokerError as error:
             del self._under_way[number]
@@ -235,8 +235,21 @@ class CleanSession:
             if received.payload:
                 self._dispatcher.remember(received.topic, received.payload)
         else:
-            message = Message(received.topic, received.payload, time.time())
+            message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
             self._dispatcher.offer(message, hops=hops_of(received.properties), taken=self._client_events)
+
+
+def _properties(properties: MessageProperties | None, hops: int) -> Properties:
+    """Return a publication's properties as they are written."""
+    pairs = ((HOPS, str(hops)),)
+    if properties is None:
+        return {Property.USER_PROPERTY: pairs}
+    written: dict[Property, Any] = {Property.USER_PROPERTY: (*pairs, *properties.user)}
+    if properties.response_topic is not None:
+        written[Property.RESPONSE_TOPIC] = properties.response_topic
+    if properties.correlation is not None:
+        written[Property.CORRELATION_DATA] = properties.correlation
+    return written
 
 
 def _end(item: _Item, *, published: bool) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from zlib import crc32
 
-from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.model import Message, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
@@ -27,6 +27,11 @@ log = logging.getLogger(__name__)
 
 HOPS: Final = "rest-bridge-hops"
 """The user property that counts the routes which a message has passed through."""
+MOST_PROPERTIES: Final = 32
+"""User properties of a message that are carried ..."""
+MOST_BYTES: Final = 8192
+"""... and their size, names and values together."""
+_LONGEST_CORRELATION: Final = 64
 _KEY: Final = "idempotency-key"
 _LONGEST_KEY: Final = 255
 _KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
@@ -169,7 +174,7 @@ class Intake:
         self._held_bytes += len(received.payload)
         delivery.hold()
         if not received.retain and taken != self._all:
-            message = Message(received.topic, received.payload, time.time())
+            message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
             waiting = None if choice.at_once else delivery
             try:
                 self._offer(message, hops=hops_of(received.properties), taken=taken, delivery=waiting)
@@ -277,6 +282,27 @@ class Acknowledgement:
             return str(uuid.uuid4())
         name = "\0".join([self._intake.client.client_id, str(received.packet_id), *event, received.topic, ""])
         return str(uuid.uuid5(_KEYS, (name.encode() + received.payload).decode("latin-1")))
+
+
+def properties_of(properties: Properties) -> MessageProperties | None:
+    """Return what is carried of the properties of a message, None where that is nothing.
+
+    Decision: of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
+    """
+    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
+    if pairs is None and correlation is None:
+        return None
+    kept: list[tuple[str, str]] = []
+    room = MOST_BYTES
+    for name, value in pairs or ():
+        room -= len(name.encode()) + len(value.encode())
+        if room < 0 or len(kept) == MOST_PROPERTIES:
+            break
+        if name != HOPS:
+            kept.append((name, value))
+    if correlation is not None:  # one that is longer than any of ours is never equal to one
+        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
+    return MessageProperties(tuple(kept)) if kept else None
 
 
 def hops_of(properties: Properties) -> int:

@@ -62,8 +62,10 @@ class Beside(BrokerAccess):
         return LATEST
 
     @contextlib.contextmanager
-    def expect(self, topic: str, wake: Wake) -> Iterator[AwaitedReply]:
-        reply = AwaitedReply(wake)
+    def expect(
+        self, topic: str, wake: Wake, correlation: bytes | None = None, *, takes_unmarked: bool = True
+    ) -> Iterator[AwaitedReply]:
+        reply = AwaitedReply(wake, correlation, takes_unmarked=takes_unmarked)
         self._timers.after(1.0, lambda: reply.arrive(b"reply"))
         yield reply
 

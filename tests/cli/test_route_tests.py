@@ -28,6 +28,10 @@ ROUTE = """
             WITH RESPONSE '{"got": {body.json.n}}' WITH RETAIN "true"
         ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "ask"
             WITH REPLY_TOPIC "reply/{request_id}"
+        ADD EVENT P WITH SOURCE_TOPIC "property" WITH METHOD "GET" WITH ENDPOINT "/{property.site}"
+            WITH DESTINATION_TOPIC "site/{property.site}"
+        ADD EVENT Q WITH METHOD "POST" WITH ENDPOINT "/ask-one" WITH DESTINATION_TOPIC "ask"
+            WITH REPLY_TOPIC "reply"
 """
 TESTS = """
 environment: {SITE: plant}
@@ -57,6 +61,16 @@ tests:
     request: {path: /ask, body: "?"}
     reply: {answer: 42}
     answers: {status: 200, body: {answer: 42}}
+  - name: a reply on a topic that requests share
+    request: {path: /ask-one, body: "?", headers: {baggage: k=v}}
+    reply: {answer: 42}
+    answers: {status: 200, body: {answer: 42}}
+    publishes: [{topic: ask, properties: {baggage: k=v}}]
+  - name: user properties
+    message: {topic: property, properties: {site: north, baggage: k=v}}
+    response: {status: 200}
+    sends: [{url: "http://api.example.com/north", headers: {baggage: k=v}}]
+    publishes: [{topic: site/north, properties: {baggage: k=v}}]
   - name: no reply
     request: {path: /ask, body: "?"}
     answers: {status: 504}
@@ -72,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_tests_that_hold_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["test", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith("6 passed, 0 failed\n")
+    assert capsys.readouterr().out.endswith("8 passed, 0 failed\n")
 
 
 def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,9 +98,9 @@ def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: 
     (line,) = (line for line in output.splitlines() if '"level": 3' in line)
     assert line.split(" ! ")[1].strip() == '"level": 2,'
     assert "k3y-k3y" not in output
-    assert "5 passed, 1 failed" in output
+    assert "7 passed, 1 failed" in output
     suite = ET.parse(folder / "report.xml").getroot()
-    assert suite.attrib == {"name": "rest-bridge test", "tests": "6", "failures": "1"}
+    assert suite.attrib == {"name": "rest-bridge test", "tests": "8", "failures": "1"}
     failures = [case.attrib["name"] for case in suite if case.find("failure") is not None]
     assert failures == ["a call"]
 
@@ -167,7 +181,7 @@ def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
 ) -> None:
     (folder / "other.lot").write_text(OTHER)
     assert main(["test", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith("6 passed, 0 failed\n")
+    assert capsys.readouterr().out.endswith("8 passed, 0 failed\n")
     path = folder / "other.test.yaml"
     path.write_text("tests: [{message: {topic: here/a}}, {request: {path: /other}}, {message: {topic: in/a}}]")
     assert main(["test", str(path), "--junit", str(folder / "report.xml")]) == 1

@@ -82,6 +82,14 @@ def test_request_is_shown_exactly_with_credentials_masked(folder: Path, capsys: 
     ]
 
 
+def test_user_properties_are_those_of_the_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--topic", "weather/a/ask", "--payload", "x", "--property")
+    assert attempt(folder, *arguments, "site: north", path="{property.site}") == 0
+    assert "POST http://127.0.0.1:1/v1/north/a?key=***" in capsys.readouterr().out
+    assert attempt(folder, *arguments, "site") == 2
+    assert "--property 'site' has no colon" in capsys.readouterr().err
+
+
 def test_call_that_cannot_be_made_says_why_and_gives_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert attempt(folder, "--topic", "other/x", "--payload", '{"b": 1}') == 1
     assert capsys.readouterr().out.splitlines() == [

@@ -31,6 +31,9 @@ from tests.support.placeholder_values import PAYLOAD, failure, fill, message, re
         ("{topic}", "plant/hall 7/temp"),
         ("{topic.1}", "plant"),
         ("{topic.2}", "hall 7"),
+        ("{property.site}", "north/2"),
+        ("{property.a.b c}", "last"),
+        ("{property.Site|none}", "none"),
         ("{timestamp}", "2026-01-31T12:00:00.123Z"),
         ("{timestamp.unix}", "1769860800"),
         ("{timestamp.unix_ms}", "1769860800123"),
@@ -93,6 +96,7 @@ def test_an_integer_of_five_thousand_digits_is_not_a_fault() -> None:
         ("{value.json.n.x}", "the payload has no field n.x"),
         ("{value.json.a.b.1}", "the payload has no field a.b.1"),
         ("{topic.4}", "the topic has only 3 levels"),
+        ("{property.Site}", "the message has no user property Site"),
     ],
 )
 def test_missing_value_fails_the_call(text: str, reason: str) -> None:

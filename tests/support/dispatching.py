@@ -34,8 +34,8 @@ class Bridge:
     def dispatch(self, calls: Sequence[Call]) -> None:
         self.calls += calls
 
-    def forward(self, topic: str, payload: bytes) -> bool:
-        self.seen.append((topic, payload))
+    def forward(self, message: Message) -> bool:
+        self.seen.append((message.topic, message.payload))
         return True
 
     def show(self, topic_filter: str, payload: bytes) -> None:

@@ -11,9 +11,11 @@ PAYLOAD = b"""{"text": "a \\"b\\"/c&d=e", "n": 21.50, "big": 1234567890123456789
  "list": [1, {"x": "y"}], "a": {"b": [{"c": 1}]}, "a.b": {"c": 2}, "0": "zero", "empty": "", "e": "gr\xc3\xbc\xc3\x9f",
  "half": "\\ud83c", "dots": "..", "line": "1\\n2"}"""
 
+USER = (("site", "north/2"), ("a.b c", "first"), ("a.b c", "last"))
+
 
 def message(payload: bytes = PAYLOAD, topic: str = "plant/hall 7/temp") -> MessageValues:
-    return MessageValues(payload, 1769860800.1234, topic=topic)
+    return MessageValues(payload, 1769860800.1234, topic=topic, user=USER)
 
 
 def request(body: bytes = b'{"a": 1}') -> RequestValues:

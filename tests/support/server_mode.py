@@ -31,8 +31,8 @@ NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z
 class FakeReply(AwaitedReply):
     """A place among the waiting; the test gives the reply."""
 
-    def __init__(self, topic: str, wake: Wake) -> None:
-        super().__init__(wake)
+    def __init__(self, topic: str, wake: Wake, correlation: bytes | None, *, takes_unmarked: bool) -> None:
+        super().__init__(wake, correlation, takes_unmarked=takes_unmarked)
         self.topic = topic
 
 
@@ -138,9 +138,11 @@ class FakeBroker(BrokerAccess):
         return self._seen[topic_filter]
 
     @contextmanager
-    def expect(self, topic: str, wake: Wake) -> Iterator[FakeReply]:
+    def expect(
+        self, topic: str, wake: Wake, correlation: bytes | None = None, *, takes_unmarked: bool = True
+    ) -> Iterator[FakeReply]:
         self.log.append(f"expect {topic}")
-        reply = FakeReply(topic, wake)
+        reply = FakeReply(topic, wake, correlation, takes_unmarked=takes_unmarked)
         self._expected.append(reply)
         try:
             yield reply

@@ -80,14 +80,26 @@ class SendsPublications(Protocol):
 
 
 class AwaitedReply:
-    """One request that waits for its reply; under the lock of `BrokerAccess`, but for reading."""
+    """One request that waits for its reply; under the lock of `BrokerAccess`, but for reading.
 
-    __slots__ = ("_wake", "dismissed", "payload")
+    `correlation` is the Correlation Data that it was published with, None without. A reply has the same, or with
+    `takes_unmarked` none: a wrong one is another request's.
+    """
 
-    def __init__(self, wake: Wake) -> None:
+    __slots__ = ("_takes_unmarked", "_wake", "correlation", "dismissed", "payload")
+
+    def __init__(self, wake: Wake, correlation: bytes | None = None, *, takes_unmarked: bool = True) -> None:
         self.payload: bytes | None = None
         self.dismissed = False
+        self.correlation = correlation
+        self._takes_unmarked = takes_unmarked
         self._wake = wake
+
+    def is_for(self, correlation: bytes | None) -> bool:
+        """Return whether a message with this Correlation Data, None for none, may be the reply."""
+        if self.correlation is None or correlation is None:
+            return self._takes_unmarked
+        return correlation == self.correlation
 
     def arrive(self, payload: bytes) -> None:
         """Store a message; only the first counts."""
@@ -159,13 +171,15 @@ class BrokerAccess:
     """Publish, and wait for messages: the latest payloads of read events, and replies.
 
     `answers` counts what requests were answered with. `records` is where they are recorded for the admin port, None
-    without one; the same while the bridge runs. With `confirms` the broker acknowledges publications.
+    without one; the same while the bridge runs. With `is_mqtt_5` the broker acknowledges publications, and
+    messages have properties.
     """
+
+    is_mqtt_5 = False
 
     def __init__(self, link: SendsPublications) -> None:
         self.answers = Answers()
         self.records: BridgeRecords | None = None
-        self.confirms = False
         self.closing = False
         self._link = link
         self._latest: dict[str, TopicPayload | None] = {}  # by watched filter
@@ -183,7 +197,7 @@ class BrokerAccess:
         """
         if self.closing:
             raise ShuttingDownError("the bridge is shutting down")
-        return not self.confirms and self._link.publish(publication)
+        return not self.is_mqtt_5 and self._link.publish(publication)
 
     def enqueue(self, publication: Publication, wake: Wake) -> Entry:
         """Send a publication as soon as there is room, in order of arrival.
@@ -194,7 +208,7 @@ class BrokerAccess:
         """
         if self.closing:
             raise ShuttingDownError("the bridge is shutting down")
-        return self._link.enqueue(publication, wake, confirmed=self.confirms)
+        return self._link.enqueue(publication, wake, confirmed=self.is_mqtt_5)
 
     def withdraw(self, queued: Entry) -> bool:
         """Take back a publication that waits for room; return False when it was sent, or taken back before."""
@@ -210,20 +224,26 @@ class BrokerAccess:
         if topic_filter in self._latest or not self._watches:
             self._latest[topic_filter] = TopicPayload(payload)
 
-    def seen(self, topic: str, payload: bytes) -> None:
+    def seen(self, topic: str, payload: bytes, correlation: bytes | None = None) -> None:
         """Pass a message that may be a reply to the requests that wait for it."""
         with self._lock:
             for reply in self.awaited.get(topic, ()):
-                reply.arrive(payload)
+                if reply.is_for(correlation):
+                    reply.arrive(payload)
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         """Return the latest payload seen on a watched filter, None before there is one."""
         return self._latest.get(topic_filter)
 
     @contextmanager
-    def expect(self, topic: str, wake: Wake) -> Iterator[AwaitedReply]:
-        """Wait for the first message on `topic` from entering on, until leaving; it or a dismissal calls `wake`."""
-        reply = AwaitedReply(wake)
+    def expect(
+        self, topic: str, wake: Wake, correlation: bytes | None = None, *, takes_unmarked: bool = True
+    ) -> Iterator[AwaitedReply]:
+        """Wait for the first reply on `topic` from entering on, until leaving; it or a dismissal calls `wake`.
+
+        For the rest see `AwaitedReply`.
+        """
+        reply = AwaitedReply(wake, correlation, takes_unmarked=takes_unmarked)
         with self._lock:
             self.awaited.setdefault(topic, []).append(reply)
         try:

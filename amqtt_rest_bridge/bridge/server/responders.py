@@ -6,12 +6,15 @@ a reply topic without `{request_id}` take turns, over the threads of all ports, 
 """
 
 import json
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
+
+from msgspec import structs
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ShuttingDownError, TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.callers import verifier_of
@@ -25,11 +28,12 @@ from amqtt_rest_bridge.bridge.server.request import (
     overloaded,
     too_large,
 )
+from amqtt_rest_bridge.calls.trace_context import trace_in
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.http_server import refusals as http
-from amqtt_rest_bridge.model import Publication, Route, ServerEvent
+from amqtt_rest_bridge.model import MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
@@ -200,9 +204,12 @@ class _Publishing:
         """Return what the request publishes, and the values it was made with where any were needed."""
         event = self._event
         body = self._read_body(request)
+        trace = trace_in(request.headers) if self.broker.is_mqtt_5 else ()
+        properties = MessageProperties(trace) if trace else None
         if self._plain:
             request.topic = self._topic.source
-            return Publication(self._topic.source, body or request.parameters_object(), event.retain), None
+            payload = body or request.parameters_object()
+            return Publication(self._topic.source, payload, event.retain, properties), None
         values = request.values(body)
         try:
             topic = self._topic.fill(values)
@@ -212,7 +219,7 @@ class _Publishing:
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
         request.topic = topic
-        return Publication(topic, payload, event.retain), values
+        return Publication(topic, payload, event.retain, properties), values
 
     def send(self, request: EventRequest, publication: Publication) -> Generator[float, None, None]:
         """Publish, waiting up to `HOLD_SECONDS` for room; raises `RefusedError` when nothing was published.
@@ -235,7 +242,11 @@ class _Publishing:
 
 
 class _Replying:
-    """Publishes the request, waits for the first message on its reply topic and answers with that."""
+    """Publishes the request, waits for the first message on its reply topic and answers with that.
+
+    With MQTT 5 the request has a Response Topic and Correlation Data, and a reply with other Correlation Data is not
+    its own. One without any is, where the topic is.
+    """
 
     def __init__(self, publishing: _Publishing, topic: PlaceholderText, seconds: float, turns: ReplyTurns) -> None:
         self._publishing = publishing
@@ -252,7 +263,12 @@ class _Replying:
             raise cannot_fill(failure) from failure
         if request.method == "HEAD":
             return Response("200 OK", _JSON)
-        return self._exchange(request, publication, topic)
+        if not self._publishing.broker.is_mqtt_5:
+            return self._exchange(request, publication, topic)
+        # Not the request id, which the caller and the subscribers of other topics may see.
+        trace, correlation = publication.properties or MessageProperties(), secrets.token_bytes(16)
+        publication = structs.replace(publication, properties=MessageProperties(trace.user, correlation, topic))
+        return self._ask(request, publication, topic, correlation)
 
     def _exchange(self, request: EventRequest, publication: Publication, topic: str) -> Steps:
         if self._topic_is_own:
@@ -268,8 +284,11 @@ class _Replying:
                 raise error(CALLER_LEFT, message)
             return (yield from self._ask(request, publication, topic))
 
-    def _ask(self, request: EventRequest, publication: Publication, topic: str) -> Steps:
-        with self._publishing.broker.expect(topic, request.wake) as reply:
+    def _ask(
+        self, request: EventRequest, publication: Publication, topic: str, correlation: bytes | None = None
+    ) -> Steps:
+        takes_unmarked = self._topic_is_own or correlation is None
+        with self._publishing.broker.expect(topic, request.wake, correlation, takes_unmarked=takes_unmarked) as reply:
             yield from self._publishing.send(request, publication)
             yield from request.until(lambda: reply.payload is not None or reply.dismissed, self._seconds)
         if reply.payload is not None:

@@ -1,0 +1,31 @@
+"""What a worker carries of a message's properties."""
+
+import pytest
+
+from amqtt_rest_bridge.model import MessageProperties, Pairs
+from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.worker.intake import HOPS, MOST_BYTES, MOST_PROPERTIES, properties_of
+
+
+@pytest.mark.parametrize(
+    ("user", "kept"),
+    [
+        pytest.param((("a", "1"), ("a", "2")), 2, id="a name twice"),
+        pytest.param((("a", ""),) * (MOST_PROPERTIES + 1), MOST_PROPERTIES, id="too many"),
+        pytest.param((("a", "b" * (MOST_BYTES - 1)), ("", ""), ("c", ""), ("", "")), 2, id="too long together"),
+        pytest.param((("a", "ü" * (MOST_BYTES // 2)), ("c", "d")), 0, id="one that is too long as UTF-8"),
+    ],
+)
+def test_the_first_properties_are_carried(user: Pairs, kept: int) -> None:
+    found = {Property.USER_PROPERTY: list(user), Property.CORRELATION_DATA: b"data"}
+    assert properties_of(found) == MessageProperties(user[:kept], b"data")
+
+
+def test_a_message_without_properties_or_with_the_bridges_own_carries_none() -> None:
+    assert properties_of({Property.SUBSCRIPTION_IDENTIFIER: [1]}) is None
+    assert properties_of({Property.USER_PROPERTY: [(HOPS, "1")]}) is None
+
+
+def test_correlation_data_that_is_longer_than_any_of_ours_stays_different_from_ours() -> None:
+    assert properties_of({Property.CORRELATION_DATA: bytes(65_535)}) == MessageProperties((), bytes(64))
+    assert properties_of({Property.CORRELATION_DATA: b""}) == MessageProperties((), b"")
