@@ -9,18 +9,16 @@ import pickle
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
+from amqtt_rest_bridge.bridge.client.route_runner import ClientMode
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
-from amqtt_rest_bridge.bridge.timers import Pace, Timers
-from amqtt_rest_bridge.calls.open_calls import OpenCalls
+from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import (
     FromAdmin,
@@ -31,12 +29,10 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantLive,
     WantRecords,
 )
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, Runnable
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders
 from amqtt_rest_bridge.link.frames import (
-    Calls,
     Confirmed,
     CreditReturn,
-    DispatchedCall,
     Failed,
     Latest,
     Listen,
@@ -108,44 +104,27 @@ class Engine:
         self._makers = makers
         self._on_routes = on_routes
         self._timers = Timers()
-        self._threads = threads or ThreadBudget()
+        self._client = ClientMode(link, self._timers, makers.sender, threads or ThreadBudget())
         self._broker = BrokerAccess(link)
-        self._runners: dict[int, RouteRunner] = {}  # by event number
-        self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
-        self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
-        self._calls, self._calls_lock = OpenCalls(), threading.Lock()
-        self._parsing = threading.Lock()
-        self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
-        self._workers = 1  # ... which so many share
         self._ports = Ports(partial(makers.server, self._broker), self._timers, link.send)
         self._watch = PortWatch(link.send)
         self._admin_socket: socket.socket | None = None
         self._admin: AdminServer | None = None  # where the admin port is this process's
         self._ending = False
-        self._idle: list[Runnable] = []  # with calls that no thread runs yet
         self._timers.after(_REPORT_SECONDS, self._report)
         self._timers.after(_EXPIRE_SECONDS, self._expire)
 
     def run(self) -> None:
         """Serve until the broker closes the link; blocks."""
         try:
-            LinkReaders(self._link, self._handle_all).run()
+            LinkReaders(self._link, self._client.take, self._handle).run()
         except BridgeError as error:
             self._link.send(Failed(str(error)))
         finally:
             self._close()
 
-    def _handle_all(self, frames: Sequence[ToBridge]) -> Sequence[Runnable]:
-        """Handle frames on the reader whose turn it is; return what a thread has to begin."""
-        self._idle = []
-        for frame in frames:
-            if isinstance(frame, Calls):
-                self._run_calls(frame.calls)
-            else:
-                self._handle(frame)
-        return self._idle
-
     def _handle(self, frame: ToBridge) -> None:
+        """Handle a frame on the reader whose turn it is; calls go to client mode without the engine."""
         match frame:
             case CreditReturn(credits):
                 self._link.credit(credits)
@@ -170,9 +149,7 @@ class Engine:
                 for port in ports:
                     self._ports.add(port, self._link.take_socket())
             case ShareRates(workers):
-                self._workers = workers
-                for pace in self._paces.values():
-                    pace.share(workers)
+                self._client.share_rates(workers)
             case Stop(grace):
                 self._ending = True  # and the ports' loops with it
                 self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._broker.dismiss)
@@ -191,38 +168,13 @@ class Engine:
         elif self._admin is not None:
             self._admin.take(frame)
 
-    def _run_calls(self, calls: list[DispatchedCall]) -> None:
-        by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
-        for call in calls:
-            if self._calls.due:  # calls that have waited, whose payloads come again
-                with self._calls_lock:
-                    waiting = self._calls.arrived(call.id, call.message)
-                if waiting is not None:
-                    waiting.start(waiting)
-                    continue
-            by_runner.setdefault(self._runners[call.event], []).append(call)
-        for runner, own in by_runner.items():
-            pool = runner.take(own)
-            if pool is not None and pool not in self._idle:
-                self._idle.append(pool)
-
     def _use_routes(self, pickled: bytes, ports: list[int]) -> None:
         settings: BridgeSettings
         routes: tuple[NumberedRoute, ...]
         settings, routes = pickle.loads(pickled)  # noqa: S301  # from our own broker process
         self._record(routes, settings)
         self._broker.is_mqtt_5 = settings.is_mqtt_5
-        runners: dict[int, RouteRunner] = {}
-        for numbered in filter(lambda one: one.numbers, routes):
-            runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings)
-            runners |= dict.fromkeys(numbered.numbers, runner)
-        names = {runner.name for runner in runners.values()}
-        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
-        gone = set(self._runners.values()) - set(runners.values())
-        self._runners, self._by_route = runners, {runner.name: runner for runner in runners.values()}
-        for runner in gone:
-            runner.retire()
-        self._retired.extend(gone)
+        self._client.use_routes(routes, settings, self._broker.records)
         self._broker.watch(read_filters(numbered.route for numbered in routes))
         self._ports.serve(routes_by_port((numbered.route for numbered in routes), ports), settings)
         self._on_routes()
@@ -241,54 +193,26 @@ class Engine:
         if self._admin is not None:
             self._admin.use_routes([numbered.route for numbered in routes])
 
-    def _make_runner(self, numbered: NumberedRoute, settings: BridgeSettings) -> RouteRunner:
-        name, pace = numbered.route.name, self._pace_of(numbered.route)
-        sender = self._makers.sender(numbered.route.config, settings)
-        context = RouteContext(
-            self._link, self._timers, self._threads, self._calls, self._calls_lock, pace,
-            lambda: self._by_route.get(name), self._parsing,
-        )  # fmt: skip
-        return RouteRunner(numbered, settings, sender, context, self._broker.records)
-
-    def _pace_of(self, route: Route) -> Pace | None:
-        """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
-        seconds = route.route_config.rate_limit
-        pace = self._paces.get(route.name)
-        if pace is None and seconds is not None:
-            pace = self._paces[route.name] = Pace(self._timers)
-            pace.share(self._workers)
-        if pace is not None:
-            pace.change(seconds or 0.0)
-        return None if seconds is None else pace
-
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)
         report = self._broker.answers.take()
         if report.routes or report.unmatched_totals:
             self._link.send_in_order(report)
-        for _ in range(len(self._retired)):  # while the reader may put more in
-            runner = self._retired.popleft()
-            if runner.idle:
-                runner.close()
-            else:
-                self._retired.append(runner)
+        self._client.close_retired()
 
     def _expire(self) -> None:
         self._timers.after(_EXPIRE_SECONDS, self._expire)
-        for runner in list(self._by_route.values()):
-            runner.expire()
+        self._client.expire()
 
     def _stop(self, grace: float) -> None:
         """Wait for what runs, then send `Stopped`."""
         deadline = time.monotonic() + grace
-        runners = [*set(self._runners.values()), *self._retired]
-        for runner in runners:
-            runner.stop()
+        self._client.stop()
         self._ports.stop(deadline)
         self._broker.closing = True
         if self._admin is not None:
             self._admin.stop(0.0)
-        while time.monotonic() < deadline and (any(runner.busy for runner in runners) or self._link.is_behind):
+        while time.monotonic() < deadline and (self._client.is_busy or self._link.is_behind):
             threading.Event().wait(_STOP_LOOK_SECONDS)
         self._link.send_in_order(self._broker.answers.take())
         self._link.send_in_order(Stopped())
@@ -301,7 +225,5 @@ class Engine:
         self._ports.close()
         if self._admin is not None:
             self._admin.stop(0.0)
-        for runner in {*self._runners.values(), *self._retired}:
-            runner.stop()
-            runner.close()
+        self._client.close()
         self._link.close()

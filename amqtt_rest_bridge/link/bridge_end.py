@@ -20,6 +20,8 @@ from amqtt_rest_bridge.link.frames import (
     CHUNK,
     INITIAL_CREDITS,
     CallResult,
+    Calls,
+    DispatchedCall,
     FrameDecoder,
     Publish,
     Results,
@@ -343,14 +345,20 @@ class LinkReaders:
 
     Args:
         link: What they read, until it closes.
-        handle: Handles frames, on one thread at a time, and returns what has to begin.
+        take: Takes calls, on one thread at a time, and returns what has to begin.
+        handle: Handles any other frame, on one thread at a time.
         turn: Decides which thread reads; default: the best one that the system has.
     """
 
     def __init__(
-        self, link: BridgeEnd, handle: Callable[[Sequence[ToBridge]], Sequence[Runnable]], turn: Turn | None = None
+        self,
+        link: BridgeEnd,
+        take: Callable[[list[DispatchedCall]], Sequence[Runnable]],
+        handle: Callable[[ToBridge], None],
+        turn: Turn | None = None,
     ) -> None:
         self._link = link
+        self._take = take
         self._handle = handle
         self._turn = turn or (SocketTurn(link.fileno()) if sys.platform == "linux" else LockTurn())
         self._away = False  # whether one of the two runs a call: then the other one reads
@@ -359,7 +367,7 @@ class LinkReaders:
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Read until the end, or until `handle` raises; blocks. Work that a thread is at is not waited for."""
+        """Read until the end, or until `take` or `handle` raises; blocks, but not for work that a thread is at."""
         for number in (1, 2):
             threading.Thread(target=self._take_turns, name=f"link-{number}", daemon=True).start()
         self._ended.wait()
@@ -382,7 +390,14 @@ class LinkReaders:
         """Read until there is a lone piece of work for this thread; None at the end."""
         try:
             while not self._over and (frames := self._link.receive(None)) is not None:
-                workers = self._handle(frames)
+                workers: list[Runnable] = []
+                for frame in frames:
+                    if not isinstance(frame, Calls):
+                        self._handle(frame)
+                        continue
+                    for worker in self._take(frame.calls):
+                        if worker not in workers:
+                            workers.append(worker)
                 if len(workers) == 1 and not self._away:
                     self._away = True
                     return workers[0]

@@ -3,13 +3,13 @@
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, LockTurn, Runnable, SocketTurn, Turn
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
-from amqtt_rest_bridge.link.frames import Ping, ToBridge
+from amqtt_rest_bridge.link.frames import Calls, DispatchedCall, ToBridge
 
 SECONDS = 10.0
 
@@ -37,7 +37,7 @@ class Script:
         self.errors: list[Exception] = []
         ours, theirs = socket.socketpair()
         self._broker, self._bridge = BrokerEnd(ours), BridgeEnd(theirs)
-        self._readers = LinkReaders(self._bridge, self._handle, make_turn(theirs.fileno()))
+        self._readers = LinkReaders(self._bridge, self._take, self._no_other, make_turn(theirs.fileno()))
         self._running = threading.Thread(target=self._run)
         self._running.start()
 
@@ -47,8 +47,11 @@ class Script:
         except ValueError as error:
             self.errors.append(error)
 
-    def _handle(self, frames: Sequence[ToBridge]) -> list[Runnable]:
-        assert frames == [Ping()]
+    def _no_other(self, frame: ToBridge) -> None:
+        raise AssertionError(frame)
+
+    def _take(self, calls: list[DispatchedCall]) -> list[Runnable]:
+        assert calls == []
         given = self._given.get(timeout=SECONDS)
         if isinstance(given, Exception):
             raise given
@@ -56,7 +59,7 @@ class Script:
 
     def feed(self, given: list[Runnable] | Exception) -> None:
         self._given.put(given)
-        self._broker.send_now(Ping())
+        self._broker.send_now(Calls([]))
 
     def end(self, how: Exception | None = None) -> None:
         if how is not None:

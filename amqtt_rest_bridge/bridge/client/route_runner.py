@@ -1,6 +1,7 @@
-"""One route's client mode in the bridge process, from a call that arrives to its result.
+"""Client mode in the bridge process, from a call that arrives to its result.
 
-`RouteRunner` drives the calls of `calls.call` with threads: `take` queues a call, `_run` begins a try and sends its
+`ClientMode` has the routes, and finds the one that a call belongs to. A `RouteRunner` drives the calls of one route,
+see `calls.call`, with threads: `take` queues a call, `_run` begins a try and sends its
 request, `_judge` gets the verdict on the reply, and `_follow` does what that says. `take` runs on the link's readers,
 `_run` on the route's workers or, for a lone call, on the reader that took it; a retry comes back by the timer thread.
 
@@ -13,6 +14,7 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.times import LineLimit
@@ -44,7 +46,7 @@ _LOG_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """What a route's runner uses of its engine.
+    """What the runners of routes share.
 
     `pace` spaces the requests of a route with a RATE_LIMIT; `successor` returns the runner of its present definition.
     `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's,
@@ -68,7 +70,7 @@ class RouteRunner:
         numbered: The route and its events' numbers.
         settings: Of the plugin.
         sender: Sends requests; closed with the runner.
-        context: The parts of the engine that runners share.
+        context: What runners share.
         records: Of the admin port; None where there is none.
 
     Raises:
@@ -333,12 +335,12 @@ class RouteRunner:
     # What the engine asks for.
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether every call has ended."""
         return not self._open
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether a worker runs a call."""
         return any(pool.running for pool in self._pools)
 
@@ -364,3 +366,131 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
+
+
+class ClientMode:
+    """The routes of client mode, and the calls that they run; a reload replaces runners, not their calls.
+
+    Args:
+        link: Where results go.
+        timers: For retries and turns.
+        sender: Returns the sender for the requests of a route.
+        threads: Admits the threads of all routes.
+    """
+
+    def __init__(
+        self,
+        link: BridgeEnd,
+        timers: Timers,
+        sender: Callable[[RestApiConfig, BridgeSettings], Sender],
+        threads: ThreadBudget,
+    ) -> None:
+        self._link = link
+        self._timers = timers
+        self._sender = sender
+        self._threads = threads
+        self._runners: dict[int, RouteRunner] = {}  # by event number
+        self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
+        self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
+        self._calls, self._lock = OpenCalls(), threading.Lock()
+        self._parsing = threading.Lock()
+        self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
+        self._workers = 1  # ... which so many share
+
+    def take(self, calls: list[DispatchedCall]) -> list[WorkerPool[OpenCall]]:
+        """Queue calls that have arrived; return the pools that have some, and of which no thread runs."""
+        by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
+        for call in calls:
+            if self._calls.due:  # calls that have waited, whose payloads come again
+                with self._lock:
+                    waiting = self._calls.arrived(call.id, call.message)
+                if waiting is not None:
+                    waiting.start(waiting)
+                    continue
+            by_runner.setdefault(self._runners[call.event], []).append(call)
+        idle: list[WorkerPool[OpenCall]] = []
+        for runner, own in by_runner.items():
+            pool = runner.take(own)
+            if pool is not None:
+                idle.append(pool)
+        return idle
+
+    def use_routes(
+        self, routes: Sequence[NumberedRoute], settings: BridgeSettings, records: BridgeRecords | None
+    ) -> None:
+        """Run the events of these routes from now on.
+
+        Raises:
+            ConfigurationError: BASE_ADDRESS or USERNAME of a route cannot be used.
+        """
+        runners: dict[int, RouteRunner] = {}
+        for numbered in filter(lambda one: one.numbers, routes):
+            runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings, records)
+            runners |= dict.fromkeys(numbered.numbers, runner)
+        names = {runner.name for runner in runners.values()}
+        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
+        gone = set(self._runners.values()) - set(runners.values())
+        self._runners, self._by_route = runners, {runner.name: runner for runner in runners.values()}
+        for runner in gone:
+            runner.retire()
+        self._retired.extend(gone)
+
+    def share_rates(self, workers: int) -> None:
+        """Divide each RATE_LIMIT among so many workers of a group."""
+        self._workers = workers
+        for pace in self._paces.values():
+            pace.share(workers)
+
+    def close_retired(self) -> None:
+        """Close the runners of earlier definitions whose calls have ended."""
+        for _ in range(len(self._retired)):  # while the reader may put more in
+            runner = self._retired.popleft()
+            if runner.is_idle:
+                runner.close()
+            else:
+                self._retired.append(runner)
+
+    def expire(self) -> None:
+        """Close connections that have been idle for too long."""
+        for runner in list(self._by_route.values()):
+            runner.expire()
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a worker runs a call."""
+        return any(runner.is_busy for runner in self._all())
+
+    def stop(self) -> None:
+        """Start no more requests; see `RouteRunner.stop`."""
+        for runner in self._all():
+            runner.stop()
+
+    def close(self) -> None:
+        """End all; does not wait."""
+        for runner in self._all():
+            runner.stop()
+            runner.close()
+
+    def _all(self) -> set[RouteRunner]:
+        return {*self._runners.values(), *self._retired}
+
+    def _make_runner(
+        self, numbered: NumberedRoute, settings: BridgeSettings, records: BridgeRecords | None
+    ) -> RouteRunner:
+        name, pace = numbered.route.name, self._pace_of(numbered.route)
+        context = RouteContext(
+            self._link, self._timers, self._threads, self._calls, self._lock, pace,
+            lambda: self._by_route.get(name), self._parsing,
+        )  # fmt: skip
+        return RouteRunner(numbered, settings, self._sender(numbered.route.config, settings), context, records)
+
+    def _pace_of(self, route: Route) -> Pace | None:
+        """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
+        seconds = route.route_config.rate_limit
+        pace = self._paces.get(route.name)
+        if pace is None and seconds is not None:
+            pace = self._paces[route.name] = Pace(self._timers)
+            pace.share(self._workers)
+        if pace is not None:
+            pace.change(seconds or 0.0)
+        return None if seconds is None else pace
