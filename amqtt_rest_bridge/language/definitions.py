@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
-from amqtt_rest_bridge.language.blocks import Definition, is_name, read_blocks, report_open_strings
+from amqtt_rest_bridge.language.block_reader import is_name, read_blocks
+from amqtt_rest_bridge.language.blocks import Definition
 from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, parse
 from amqtt_rest_bridge.language.hints import COMMENT_HINT
+from amqtt_rest_bridge.language.recovery import report_open_strings
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
@@ -44,7 +46,8 @@ def parse_text(text: str) -> ParsedText:
         else:
             before = report.errors
             definition = Definition(_read_name(node, report), node.offset)
-            report_open_strings(node.open_strings, report)
+            if node.open_strings:
+                report_open_strings(node.open_strings, report)
             read_blocks(node.body, definition, report)
             definition.is_faulty = report.errors > before
             definitions.append(definition)

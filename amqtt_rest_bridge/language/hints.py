@@ -4,15 +4,13 @@ Only faults come here. Pure.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.forms import DURATION_FORM
 from amqtt_rest_bridge.language.grammar import BlockNode, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, recognise
+from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, Suspect, recognise
 from amqtt_rest_bridge.spelling import closest, question
 
 
@@ -192,13 +190,6 @@ def _explain_bare(name: str, piece: Piece, junk: Junk) -> tuple[str, str]:
     return f"the value of {name} holds quotes but has none around it", hint
 
 
-_SUSPECT = re.compile(r"(?P<dollar>\$?)(?P<open>\{\{?)(?P<name>[^{}\"\x00-\x1f]{1,256})(?P<close>\}\}?)")
-_NAMES = "payload|message|value|topic|source_topic"
-_FOREIGN = re.compile(  # $payload, %payload%, @payload, <payload>, [payload], %s
-    rf"(?<![\w$%@\\])(?:\$(?P<shell>{_NAMES})(?![\w:({{])|%(?P<windows>{_NAMES})%|@(?P<at>{_NAMES})(?!\w)"
-    rf"|<(?P<tag>{_NAMES})>|\[(?P<index>{_NAMES})\]|%(?P<printf>s)(?!\w))"
-)
-_WORD = re.compile(r"\s*(?:\$\.)?[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-Za-z0-9_.-]*)*\s*")
 _BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
 _CLIENT_SYNONYMS = {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"}
 _SYNONYMS = {
@@ -207,44 +198,6 @@ _SYNONYMS = {
     Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
 }
 _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """Something that looks like a misspelt placeholder: `written` at `offset`, `name` in its braces; no default.
-
-    `whole`: it is the whole of a string within the text, as in `{"city": "{city}"}`.
-    """
-
-    offset: int
-    written: str
-    name: str
-    whole: bool = False
-
-
-def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
-    """Find what looks like a placeholder but is not one in this mode, or is one in the syntax of another language.
-
-    Those are `${name}`, `{{name}}` and `{name[0]}`, and the most needed ones as `$payload`, `%payload%`, `@payload`,
-    `<payload>` and `[payload]`.
-    """
-    for match in _FOREIGN.finditer(text):
-        name = "payload" if match["printf"] else str(match[match.lastgroup or 0])
-        if not match["tag"] or f"</{name}>" not in text:  # XML
-            yield Suspect(match.start(), match[0], name)
-    for match in _SUSPECT.finditer(text):
-        name = match["name"].partition("|")[0]
-        doubled = match["open"] == "{{" and match["close"] == "}}"
-        known = recognise(name, mode) is not None
-        foreign = doubled or bool(match["dollar"]) or "[" in name
-        if foreign if known else _WORD.fullmatch(name):
-            written = f"{{{{{name}}}}}" if doubled else f"{{{name}}}"
-            start = match.start("open") + (match["open"] == "{{" and not doubled)
-            if match["dollar"] and (doubled or match["open"] == "{"):
-                written, start = f"${written}", match.start()
-            behind = text[match.end() : match.end() + 1]
-            whole = text[match.start() - 1 : match.start()] == '"' and behind in ('"', "\\")
-            yield Suspect(start, written, name, whole)
 
 
 def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:

@@ -3,31 +3,22 @@
 Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the broker's loop once the broker serves.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.blocks import Block, Definition
+from amqtt_rest_bridge.language.configs import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
-from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment, Value
+from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment
+from amqtt_rest_bridge.language.events import read_event
 from amqtt_rest_bridge.language.loops import PlacedEvent, loop_warnings
-from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
-from amqtt_rest_bridge.language.routes import read_config, read_event, read_route_config, warn_of_cleartext
+from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
-from amqtt_rest_bridge.masking import Masker, is_credential, is_credential_parameter
-from amqtt_rest_bridge.model import ClientEvent, Route, RouteConfig, ServerEvent, SignatureScheme
-from amqtt_rest_bridge.placeholders import Mode, Place, parse
-from amqtt_rest_bridge.secret_search import MASK
-
-_MASKED_NAMES = ("USERNAME", "SERVER_USERNAME")
-_MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
-_FREE_TEXTS = frozenset(
-    {Kind.STRING, Kind.TEMPLATE, Kind.TOPIC, Kind.TOPIC_TEMPLATE, Kind.FILTER, Kind.ADDRESS, Kind.CONDITION}
-)
-_QUERY_VALUE = re.compile(r"(?<=[?&;])([^=&;]+)=([^&]+)")
-_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t"})
+from amqtt_rest_bridge.language.writer import write_definition
+from amqtt_rest_bridge.masking import Masker
+from amqtt_rest_bridge.model import ClientEvent, Route, RouteConfig, ServerEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +44,11 @@ def load(sources: Iterable[Source], environment: Environment, parsed: ParsedText
         loader.read(source)
     loader.finish()
     return LoadResult(tuple(loader.routes), in_order(loader.faults))
+
+
+def title_of(definition: Definition) -> str:
+    """Return what a message calls a definition."""
+    return f"route {definition.name}" if definition.name is not None else "this route"
 
 
 class _Loader:
@@ -102,7 +98,7 @@ class _Loader:
         if definition.config is None:
             if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
-                report.error(definition.offset, f"{definition.title} has no REST_API_CONFIG", hint)
+                report.error(definition.offset, f"{title_of(definition)} has no REST_API_CONFIG", hint)
             return None
         settings = BlockSettings(definition.config, report, self._environment)
         config, name = read_config(settings), definition.name or ""
@@ -110,14 +106,15 @@ class _Loader:
         for of, event in read:
             if isinstance(event, ClientEvent):
                 places = {topic: report.position(of.offset(topic)) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
-                self._events.append(PlacedEvent(event, f"{definition.title}, event {event.name}", report.path, places))
+                title = f"{title_of(definition)}, event {event.name}"
+                self._events.append(PlacedEvent(event, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
                 self._check_endpoint(event, of, config.server_port)
         if not config.enable_client and not config.enable_server:
             hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
-            report.warning(definition.offset, f"{definition.title} does nothing: both modes are off", hint)
+            report.warning(definition.offset, f"{title_of(definition)} does nothing: both modes are off", hint)
         elif not events and BlockKind.EVENT not in definition.broken:
-            message = f"{definition.title} does nothing: it has no event"
+            message = f"{title_of(definition)} does nothing: it has no event"
             report.warning(definition.offset, message, "write ADD EVENT <name>")
         warn_of_cleartext(settings, events)
         secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
@@ -145,79 +142,3 @@ class _Loader:
         here = (report.path, report.position(at.offset))
         path, first = self._first.setdefault((noun, key), here)
         return None if (path, first) == here else f"the first is in {path}:{first.line}:{first.column}"
-
-
-def write_definition(
-    name: str,
-    config: BlockSettings,
-    route_config: BlockSettings | None,
-    events: Iterable[BlockSettings],
-    masker: Masker,
-) -> str:
-    """Return the definition of a route in one layout: what is in use, whatever its file says by now.
-
-    It reads back as the same route, but for what is masked: secrets are `***`. What GET, `{env.X}` and `{secret.X}`
-    read is named, as it was written.
-    """
-    lines = [f"DEFINE ROUTE {name} WITH TYPE REST_API", "    ADD REST_API_CONFIG", *_settings(config, masker)]
-    if route_config is not None and route_config.texts:
-        lines += ["    ADD ROUTE_CONFIG", *_settings(route_config, masker)]
-    for event in events:
-        lines += [f"    ADD EVENT {event.block.name}", *_settings(event, masker)]
-        lines += ["        WITH HEADERS"] if event.headers else []
-        for header, value in event.headers:
-            shown = _credential(value) if is_credential(header.text) else _value(value, masker)
-            lines.append(f"            ADD {_quoted(header.text)} {shown}")
-    return "\n".join(lines)
-
-
-def _settings(settings: BlockSettings, masker: Masker) -> Iterator[str]:
-    for name, value in settings.texts.items():
-        parameter = PARAMETERS[settings.block.kind][name]
-        if parameter.secret or name in _MASKED_NAMES:
-            is_webhook = settings.values.get("SIGNATURE_SCHEME") == SignatureScheme.STANDARD_WEBHOOKS
-            mask = _MASKED_KEY if is_webhook and name == "SIGNATURE_SECRET" else MASK
-            yield f'        WITH {name} "{mask}"'
-        else:
-            hides = parameter.kind in _FREE_TEXTS
-            yield f"        WITH {name} {_value(value, masker if hides else None, is_address=name in forms.ADDRESSES)}"
-
-
-def _credential(value: Value) -> str:
-    """Write the value of a header that carries a credential: its scheme, as in Bearer, and placeholders of messages."""
-    text = "".join([part if isinstance(part, str) else MASK for part in value.parts])
-    scheme, space, rest = text.partition(" ")
-    return _quoted(f"{scheme} {_without_literals(rest)}" if space and "{" not in scheme else _without_literals(text))
-
-
-def _without_literals(text: str) -> str:
-    pieces = parse(text, Place.TEXT, Mode.CLIENT).pieces
-    return "".join([MASK if isinstance(piece, str) else piece.written for piece in pieces])
-
-
-def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> str:
-    """Write a value: its strings in quotes, what GET reads by its name, joined by +; an address without credentials."""
-
-    def without_credential(found: re.Match[str]) -> str:
-        """Mask a query parameter that carries a credential, but for placeholders."""
-        return f"{found[1]}={_without_literals(found[2])}" if is_credential_parameter(found[1]) else found[0]
-
-    pieces: list[str] = []
-    text = ""
-    for part in value.parts:
-        if isinstance(part, str):
-            shown = part if masker is None else masker.text(part)
-            text += _QUERY_VALUE.sub(without_credential, shown) if is_address else shown
-        elif part.escaped:
-            text += part.label
-        else:
-            source, _, name = part.label.strip("{}").partition(".")
-            pieces += [_quoted(text)] if text else []
-            pieces.append(f'GET {source.upper()} "{name}"')
-            text = ""
-    return " + ".join(pieces + ([_quoted(text)] if text or not pieces else []))
-
-
-def _quoted(text: str) -> str:
-    quote = "'" if '"' in text and "'" not in text else '"'
-    return quote + text.translate(_ESCAPES).replace(quote, f"\\{quote}") + quote

@@ -13,7 +13,7 @@ from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, unescape
-from amqtt_rest_bridge.language.hints import Suspect, explain_suspect, suspects
+from amqtt_rest_bridge.language.hints import explain_suspect
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.placeholders import (
     Combination,
@@ -32,10 +32,12 @@ from amqtt_rest_bridge.placeholders import (
     Place,
     Placeholder,
     PlaceholderText,
+    Suspect,
     Test,
     dot_segments,
     parse,
     recognise,
+    suspects,
 )
 from amqtt_rest_bridge.spelling import question
 from amqtt_rest_bridge.topics import check_topic_name

@@ -18,7 +18,15 @@ from amqtt_rest_bridge.placeholders.conditions import (
     Test,
     predicate,
 )
-from amqtt_rest_bridge.placeholders.syntax import PLACEHOLDERS, Mode, Placeholder, PlaceholderKind, recognise
+from amqtt_rest_bridge.placeholders.syntax import (
+    PLACEHOLDERS,
+    Mode,
+    Placeholder,
+    PlaceholderKind,
+    Suspect,
+    recognise,
+    suspects,
+)
 from amqtt_rest_bridge.placeholders.text import (
     Fixed,
     LoneBackslashError,
@@ -63,6 +71,7 @@ __all__ = [
     "RequestValues",
     "ResponseBody",
     "ResultValues",
+    "Suspect",
     "Test",
     "Values",
     "constants",
@@ -71,5 +80,6 @@ __all__ = [
     "place_of",
     "predicate",
     "recognise",
+    "suspects",
     "to_json",
 ]

@@ -1,6 +1,7 @@
-"""Which placeholders there are, and what a name between braces means. Data and pure functions only."""
+"""Which placeholders there are, what a name between braces means, and what looks like one but is not. Pure."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -176,3 +177,53 @@ def _argument(kind: PlaceholderKind, name: str) -> str | None:
         if head == f"{own}." and kind.argument is not None and re.fullmatch(kind.argument, tail):
             return tail
     return None
+
+
+# What looks like a placeholder.
+
+
+_SUSPECT = re.compile(r"(?P<dollar>\$?)(?P<open>\{\{?)(?P<name>[^{}\"\x00-\x1f]{1,256})(?P<close>\}\}?)")
+_NAMES = "payload|message|value|topic|source_topic"
+_FOREIGN = re.compile(  # $payload, %payload%, @payload, <payload>, [payload], %s
+    rf"(?<![\w$%@\\])(?:\$(?P<shell>{_NAMES})(?![\w:({{])|%(?P<windows>{_NAMES})%|@(?P<at>{_NAMES})(?!\w)"
+    rf"|<(?P<tag>{_NAMES})>|\[(?P<index>{_NAMES})\]|%(?P<printf>s)(?!\w))"
+)
+_WORD = re.compile(r"\s*(?:\$\.)?[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-Za-z0-9_.-]*)*\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Something that looks like a misspelt placeholder: `written` at `offset`, `name` in its braces; no default.
+
+    `whole`: it is the whole of a string within the text, as in `{"city": "{city}"}`.
+    """
+
+    offset: int
+    written: str
+    name: str
+    whole: bool = False
+
+
+def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
+    """Find what looks like a placeholder but is not one in this mode, or is one in the syntax of another language.
+
+    Those are `${name}`, `{{name}}` and `{name[0]}`, and the most needed ones as `$payload`, `%payload%`, `@payload`,
+    `<payload>` and `[payload]`.
+    """
+    for match in _FOREIGN.finditer(text):
+        name = "payload" if match["printf"] else str(match[match.lastgroup or 0])
+        if not match["tag"] or f"</{name}>" not in text:  # XML
+            yield Suspect(match.start(), match[0], name)
+    for match in _SUSPECT.finditer(text):
+        name = match["name"].partition("|")[0]
+        doubled = match["open"] == "{{" and match["close"] == "}}"
+        known = recognise(name, mode) is not None
+        foreign = doubled or bool(match["dollar"]) or "[" in name
+        if foreign if known else _WORD.fullmatch(name):
+            written = f"{{{{{name}}}}}" if doubled else f"{{{name}}}"
+            start = match.start("open") + (match["open"] == "{{" and not doubled)
+            if match["dollar"] and (doubled or match["open"] == "{"):
+                written, start = f"${written}", match.start()
+            behind = text[match.end() : match.end() + 1]
+            whole = text[match.start() - 1 : match.start()] == '"' and behind in ('"', "\\")
+            yield Suspect(start, written, name, whole)

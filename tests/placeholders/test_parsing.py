@@ -4,7 +4,6 @@ import pickle
 import pytest
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.language.hints import Suspect, suspects
 from amqtt_rest_bridge.placeholders import (
     PLACEHOLDERS,
     Fixed,
@@ -13,11 +12,13 @@ from amqtt_rest_bridge.placeholders import (
     Place,
     Placeholder,
     PlaceholderText,
+    Suspect,
     Values,
     constants,
     parse,
     place_of,
     recognise,
+    suspects,
 )
 from tests.support.placeholder_values import message
 

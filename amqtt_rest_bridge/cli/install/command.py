@@ -164,7 +164,8 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
             effects.add(definition)
             for credential, offset in published_credentials(definition, Environment(os.environ, secrets_dir)):
                 place = report.position(offset)
-                published.append(f"{credential} of {definition.title} ({source.path}:{place.line}:{place.column})")
+                where = f"{source.path}:{place.line}:{place.column}"
+                published.append(f"{credential} of {loader.title_of(definition)} ({where})")
     written = {source.path for name in routes for source in found[name]}
     faults = [each for each in loaded.faults if each.path in paths and each.message not in all_needs.missing]
     return _Checked(

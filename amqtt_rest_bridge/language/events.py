@@ -1,15 +1,14 @@
-"""The blocks of a route to the model, and the checks of settings that depend on each other.
+"""EVENT to the model, and the checks of settings that depend on each other.
 
 Client events send requests; server events publish, read or wait for a reply.
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Any
 
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
+from amqtt_rest_bridge.language.evaluation import BlockSettings
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import warn_of_own_loop
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
@@ -17,182 +16,24 @@ from amqtt_rest_bridge.language.texts import (
     placeholder_text_of,
     read_condition,
     read_placeholder_text,
-    warn_of_dot_segments,
     warn_of_foreign,
 )
-from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import (
     ClientEvent,
     Method,
-    OverloadPolicy,
     ResponseFormat,
     RestApiConfig,
-    RouteConfig,
     ServerEvent,
     Signature,
     SignatureScheme,
 )
-from amqtt_rest_bridge.placeholders import Condition, Fixed, Mode, Place, Placeholder, PlaceholderText, place_of
+from amqtt_rest_bridge.placeholders import Condition, Mode, Place, Placeholder, PlaceholderText, place_of
 from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
-_LOOPBACK = re.compile(r"http://(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|\Z)")
-_USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
-_OAUTH2 = ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET", "OAUTH2_SCOPE", "OAUTH2_AUDIENCE")
-_BASIC = (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD"))
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 _ANSWER = ("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
 _NO_CONTENT = (204, 205)  # statuses without a body, RFC 9110 section 15.3
-
-
-# REST_API_CONFIG and ROUTE_CONFIG.
-
-
-def read_config(settings: BlockSettings) -> RestApiConfig:
-    """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
-    client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
-    _check_address(settings, needed=client and settings.has("ENABLE_CLIENT"))
-    settings.check_media_type("DEFAULT_CONTENT_TYPE")
-    settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
-    _check_credentials(settings, client=client, server=server)
-    _check_oauth2(settings, client=client)
-    if settings.values.get("IGNORE_CERT_ERRORS"):
-        message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
-        settings.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
-    settings.refuse_lone("CLIENT_KEY_FILE", "CLIENT_CERT_FILE")
-    settings.refuse_lone("SERVER_TOKEN_HEADER", "SERVER_TOKEN")
-    if not server:
-        for name in filter(settings.values.get, ("ENABLE_CORS", "SERVER_USERNAME", "SERVER_TOKEN")):
-            settings.warning(name, f"{name} has no effect: ENABLE_SERVER is not true")
-    elif "CORS_ORIGINS" in settings.values and not settings.values.get("ENABLE_CORS"):
-        settings.warning("CORS_ORIGINS", "CORS_ORIGINS has no effect: ENABLE_CORS is not true")
-    return RestApiConfig(**settings.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
-
-
-def read_route_config(settings: BlockSettings) -> RouteConfig:
-    """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
-    policy = settings.values.get("OVERLOAD_POLICY", OverloadPolicy.BALANCED)
-    if policy is not OverloadPolicy.BALANCED and settings.has("OVERLOAD_TIMEOUT"):
-        message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
-        settings.warning("OVERLOAD_TIMEOUT", message, "only balanced waits for room")
-    return RouteConfig(**settings.members_of(RouteConfig))
-
-
-def _is_on(settings: BlockSettings, name: str) -> bool:
-    """Return whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
-    if name not in settings.failed:
-        return bool(settings.values.get(name, False))
-    setting = settings.block.settings.get(name)
-    return setting is None or setting.pieces[0].text.strip("'\"").lower() not in ("no", "off", "0", "")
-
-
-def _check_address(settings: BlockSettings, *, needed: bool) -> None:
-    name = "BASE_ADDRESS"
-    if name not in settings and needed:
-        hint = 'as in WITH BASE_ADDRESS "https://api.example.com"'
-        settings.report.error(settings.block.offset, "BASE_ADDRESS is missing: ENABLE_CLIENT is true", hint)
-    elif name in settings.values:
-        try:
-            use_ssl = bool(settings.values.get("USE_SSL", False))
-            address = settings.values[name] = forms.read_address(settings.values[name].strip(), use_ssl=use_ssl)
-            warn_of_dot_segments(name, address, settings.offset(name), settings.report)
-        except FormError as refused:
-            _refuse_url(settings, name, refused)
-
-
-def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
-    shown = _USER_INFO.sub("***@", settings.texts[name].shown)
-    settings.error(name, f'{name} "{shown}" {refused.message}', refused.hint)
-
-
-def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
-    for name in (name for pair in _BASIC for name in pair if name in settings.texts):
-        if forms.has_control(settings.texts[name].text):
-            settings.error(name, f"{name} holds a control character, which a header cannot carry")
-    for user, password in _BASIC:
-        if ":" in settings.values.get(user, ""):  # RFC 7617 section 2
-            settings.error(user, f"{user} holds a colon, which ends the user name in Basic credentials")
-        settings.refuse_lone(user, password, "Basic credentials are made of both")
-        settings.refuse_lone(password, user, "Basic credentials are made of both")
-    if settings.has("AUTHORIZATION") and settings.has("USERNAME") and client:
-        message = "AUTHORIZATION and USERNAME are both set"
-        settings.error("AUTHORIZATION", message, "a request has one Authorization header")
-    asks = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
-    if client and server and settings.has("USERNAME") and not asks:
-        hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
-        message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
-        settings.warning("USERNAME", message, hint)
-    _check_empty(settings, ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _BASIC[0])))
-
-
-def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
-    """Refuse credentials that are empty by mistake.
-
-    Decision: a PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
-    """
-    for name in (*_BASIC[0], *_BASIC[1], "AUTHORIZATION"):
-        if name in settings.failed or name not in settings.texts or settings.texts[name].text:
-            continue
-        label = next((part.label for part in settings.texts[name].parts if isinstance(part, Fixed)), None)
-        if label is not None:
-            settings.error(name, f"{name} is empty: {label} holds nothing", "put a value into it")
-        elif name in asked:
-            settings.error(name, f"{name} is empty", "it would admit callers without a password")
-
-
-def _check_oauth2(settings: BlockSettings, *, client: bool) -> None:
-    first = next(filter(settings.has, _OAUTH2), None)
-    if first is None:
-        return
-    for name in _OAUTH2[:3]:
-        settings.refuse_lone(first, name, "the grant needs address, id and secret")
-    for name in filter(settings.has, ("AUTHORIZATION", "USERNAME") if client else ()):
-        settings.error(first, f"{first} and {name} are both set", "a request has one Authorization header")
-    url: str = settings.values.get("OAUTH2_TOKEN_URL", "")
-    try:
-        if "OAUTH2_TOKEN_URL" in settings.values:
-            forms.check_url(url)
-    except FormError as refused:
-        _refuse_url(settings, "OAUTH2_TOKEN_URL", refused)
-        return
-    if url.startswith("http://") and not _LOOPBACK.match(url):
-        message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
-        settings.warning("OAUTH2_TOKEN_URL", message, "write https://")
-
-
-def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) -> None:
-    """Warn of credentials that are sent over plain http to another machine."""
-    address: str = settings.values.get("BASE_ADDRESS", "")  # with the scheme that USE_SSL sets
-    is_faulty = "BASE_ADDRESS" in settings.failed or not _is_on(settings, "ENABLE_CLIENT")
-    if is_faulty or not address.startswith("http://") or _LOOPBACK.match(address):
-        return
-    reason, hint = "anyone on the way can read it", "write https:// in BASE_ADDRESS"
-    if "://" not in settings.texts["BASE_ADDRESS"].text:
-        reason = "BASE_ADDRESS has no scheme and USE_SSL is not true"
-        hint = "write https:// before the address or set USE_SSL"
-    for name, value in _credentials(settings, events):
-        settings.report.warning(value.offset, f"{name} is sent over plain http: {reason}", hint)
-
-
-def _credentials(settings: BlockSettings, events: Iterable[BlockSettings]) -> Iterator[tuple[str, Value]]:
-    """Yield what requests of a route carry as credentials: by its name, or because a secret is in it."""
-    for name in ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET"):
-        if name in settings.texts:
-            yield "the access token" if name == "OAUTH2_CLIENT_SECRET" else name, settings.texts[name]
-    for event in events:
-        for header, value in event.headers:
-            if is_credential(header.text) or value.secrets:
-                yield f"the header {header.shown}", value
-        endpoint, body = event.texts.get("ENDPOINT"), event.texts.get("BODY")
-        if endpoint is not None:
-            query = re.split("[?&]", endpoint.text)[1:]
-            if endpoint.secrets or any(is_credential(item.partition("=")[0]) for item in query):
-                yield "a credential in ENDPOINT", endpoint
-        if body is not None and body.secrets:
-            yield "a secret in BODY", body
-
-
-# EVENT.
 
 
 def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
