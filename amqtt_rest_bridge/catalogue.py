@@ -310,6 +310,8 @@ CONTROL_CHARACTER: Final = INVALID_REQUEST.hinting("Leave it out")
 BAD_QUERY: Final = INVALID_REQUEST.hinting("Percent-encode the UTF-8 bytes of names and values")
 CALLER_LEFT: Final = INVALID_REQUEST.hinting("Keep the connection open in both directions until the answer has come")
 NOT_A_FILTER: Final = INVALID_REQUEST.hinting("Write a topic filter of MQTT")
+NOT_A_QUERY: Final = INVALID_REQUEST.hinting("See /api/runs in the reference of the admin port")
+NOT_A_RETRY: Final = INVALID_REQUEST.hinting('Send JSON: {"route": "...", "code": "..."} or {"ids": ["..."]}')
 
 UNAUTHORIZED: Final = AnswerRow(
     "unauthorized",
@@ -339,6 +341,18 @@ ORIGIN_NOT_ALLOWED: Final = AnswerRow(
     "403 Forbidden",
 )
 ADMIN_ORIGIN: Final = ORIGIN_NOT_ALLOWED.hinting("Open the status page itself")
+NO_ADMIN_TOKEN: Final = AnswerRow(
+    "no_admin_token",
+    "admin port only: a retry, and the setting `admin_token` is not set",
+    "Set admin_token, and send it",
+    "403 Forbidden",
+)
+CANNOT_RETRY: Final = AnswerRow(
+    "cannot_retry",
+    "admin port only: the message of the run cannot be sent again, or is being sent",
+    "Look at the run; where its route or event is gone, define it again",
+    "409 Conflict",
+)
 
 NOT_FOUND: Final = AnswerRow(
     "not_found",
@@ -348,6 +362,7 @@ NOT_FOUND: Final = AnswerRow(
 )
 NO_PAGE: Final = NOT_FOUND.hinting("The status page is at /")
 NO_ROUTE: Final = NOT_FOUND.hinting("GET /api/routes lists them")
+NO_RUN: Final = NOT_FOUND.hinting("GET /api/runs lists those that are known: of each route the last 100 failures")
 
 NO_MESSAGE: Final = AnswerRow(
     "no_message",
@@ -362,6 +377,7 @@ METHOD_NOT_ALLOWED: Final = AnswerRow(
     "405 Method Not Allowed",
 )
 ADMIN_METHOD: Final = METHOD_NOT_ALLOWED.hinting("Use GET")
+RETRY_METHOD: Final = METHOD_NOT_ALLOWED.hinting("Use POST")
 
 REQUEST_TIMEOUT: Final = AnswerRow(
     "request_timeout", "the request did not come as a whole within 30 s", "Send it faster", "408 Request Timeout"
@@ -442,10 +458,10 @@ ANSWERS: Final[Mapping[str, AnswerRow]] = MappingProxyType(
     {
         row.code: row
         for row in (
-            INVALID_REQUEST, UNAUTHORIZED, INVALID_SIGNATURE, ORIGIN_NOT_ALLOWED, NOT_FOUND, NO_MESSAGE,
-            METHOD_NOT_ALLOWED, REQUEST_TIMEOUT, PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, MISDIRECTED_REQUEST,
-            HEADERS_TOO_LARGE, INTERNAL_ERROR, NOT_IMPLEMENTED, NO_ROOM, BROKER_UNAVAILABLE, SHUTTING_DOWN,
-            UNAVAILABLE, REPLY_TIMEOUT,
+            INVALID_REQUEST, UNAUTHORIZED, INVALID_SIGNATURE, ORIGIN_NOT_ALLOWED, NO_ADMIN_TOKEN, NOT_FOUND, NO_MESSAGE,
+            METHOD_NOT_ALLOWED, CANNOT_RETRY, REQUEST_TIMEOUT, PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
+            MISDIRECTED_REQUEST, HEADERS_TOO_LARGE, INTERNAL_ERROR, NOT_IMPLEMENTED, NO_ROOM, BROKER_UNAVAILABLE,
+            SHUTTING_DOWN, UNAVAILABLE, REPLY_TIMEOUT,
         )
     }
 )  # fmt: skip

@@ -265,6 +265,23 @@ class Publication(Struct, frozen=True, array_like=True):
     properties: MessageProperties | None = None
 
 
+class Capture(StrEnum):
+    """Which calls are kept with message, request and response: the setting `capture`."""
+
+    FAILURES = "failures"
+    ALL = "all"
+    NONE = "none"
+
+
+class Try(Struct, frozen=True, array_like=True):
+    """One try of a call: when it ended (Unix time), what came of it, the milliseconds of its requests; on the link."""
+
+    time: float
+    status: int | None
+    code: str | None
+    ms: float
+
+
 Run = int | str
 """What a run id is made of: the number of a call in its broker process, or the Idempotency-Key of a lossless call."""
 
@@ -285,6 +302,12 @@ class RunIds:
         if isinstance(run, int):
             return f"{self.prefix}{run:012x}"
         return run if self.unique_keys else str(uuid.uuid5(_RUNS, "\0".join((route, event, run))))
+
+    def is_of(self, name: str, run: Run, route: str, event: str) -> bool:
+        """Return whether `name` is the id of a call; cheaper than to make the ids of many."""
+        if isinstance(run, int):
+            return name.startswith(self.prefix) and name[len(self.prefix) :] == f"{run:012x}"
+        return name == self.of(run, route, event)
 
 
 @dataclass(frozen=True, slots=True)

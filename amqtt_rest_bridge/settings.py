@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.model import OverloadPolicy, Route, RunIds
+from amqtt_rest_bridge.model import Capture, OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
@@ -147,6 +147,16 @@ class Settings:
         None, "what callers of the admin port have to send; 16 or more visible ASCII characters",
         "9f86d081884c7d659a2feaa0", is_secret=True,
     )
+    capture: str = _setting(
+        "failures",
+        "what is kept of calls for pages and retries, where there is `admin_port` or `failures`: `failures` (of each "
+        "route the last 100, with message, request and response), `all` (the last 20 successes too), `none`",
+        "all",
+    )
+    failures: str | None = _setting(
+        None, "SQLite file in which the kept failures survive a restart; it holds the payloads of messages",
+        "failures.db",
+    )
 
     def __post_init__(self) -> None:
         """Read sizes that are texts; those that are none stay texts."""
@@ -157,8 +167,8 @@ class Settings:
 
     @property
     def recorded(self) -> bool:
-        """Return whether calls and requests are recorded, for an admin port."""
-        return self.admin_port is not None
+        """Return whether calls and requests are recorded, for an admin port or a file."""
+        return self.admin_port is not None or self.failures is not None
 
     @property
     def route_paths(self) -> list[str]:
@@ -180,6 +190,9 @@ class Settings:
         if self.admin_token is not None and not _TOKEN.fullmatch(self.admin_token):
             message = "the setting admin_token must be 16 or more visible ASCII characters without spaces"
             yield ("admin_token",), message
+        if self.capture not in list(Capture):
+            choices = ", ".join(Capture)
+            yield ("capture",), f'the setting capture is "{self.capture}"; allowed is one of: {choices}'
         if self.admin_token is None and not is_loopback(self.admin_host):
             message = (
                 f"the setting admin_host is {self.admin_host}, which other machines can reach: "
@@ -265,7 +278,7 @@ class WorkerSettings(Settings):
 class BridgeSettings:
     """The part of a configuration that a bridge process needs; sizes are bytes.
 
-    `recorded` is whether calls and requests are recorded, for an admin port. `is_mqtt_5`: requests of
+    `recorded` is whether calls and requests are recorded. `is_mqtt_5`: requests of
     server mode are answered once the broker has acknowledged what they publish, and replies name their request by
     Correlation Data. `runs` makes the ids of calls.
     """
@@ -277,6 +290,7 @@ class BridgeSettings:
     server_keyfile: str | None = None
     access_log: str | None = None
     recorded: bool = False
+    capture: str = Settings.capture
     admin_token: str | None = field(default=None, repr=False)
     is_mqtt_5: bool = False
     runs: RunIds = field(default_factory=RunIds)

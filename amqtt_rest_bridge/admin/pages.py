@@ -16,7 +16,8 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from amqtt_rest_bridge.admin.numbers import SAMPLES, Numbers, NumbersCache, Sample, Samples
-from amqtt_rest_bridge.admin.shown_records import Follower, Followers, RouteRecords, event
+from amqtt_rest_bridge.admin.shown_records import Follower, Followers, Runs, event, problem_members
+from amqtt_rest_bridge.admin.shown_runs import whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
 from amqtt_rest_bridge.masking import masker_of
@@ -25,13 +26,13 @@ from amqtt_rest_bridge.model import HEALTHS, Route
 CHANGE_SECONDS: Final = 2.0
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 SAFE: Final[Headers] = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Referrer-Policy", "no-referrer"),
+    ("Referrer-Policy", "same-origin"),
 )
 """The headers of every answer of the admin port."""
 _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
@@ -58,6 +59,7 @@ class StatusPages:
         self._overview = environment.get_template("overview.html")
         self._route = environment.get_template("route.html")
         self._graph = environment.get_template("graph.html")
+        self._run = environment.get_template("run.html")
 
     def overview(self, numbers: Numbers) -> Response:
         """Return the page of all routes, those that need attention first."""
@@ -67,6 +69,7 @@ class StatusPages:
                 rows=shown,
                 summary=summary(shown),
                 reasons=numbers.broker.reasons,
+                problems=problem_rows(numbers),
                 unmatched=unmatched_rows(numbers),
             )
         )
@@ -77,7 +80,7 @@ class StatusPages:
         left_out = max(0, len(routes) - MOST_ROUTES)
         return _page(self._graph.render(drawing=drawing(routes), left_out=left_out))
 
-    def route(self, name: str, numbers: Numbers, records: RouteRecords) -> Response:
+    def route(self, name: str, numbers: Numbers, runs: Runs) -> Response:
         """Return the page of one route."""
         route = self.routes[name]
         return _page(
@@ -86,10 +89,15 @@ class StatusPages:
                 place=f"{route.path}:{route.position.line}",
                 definition=route.definition,
                 drawing=drawing([route]),
-                calls=records.recent(),
-                failures=records.last_failures(),
+                calls=runs.recent(),
+                failures=runs.last_failures(),
             )
         )
+
+    def run(self, runs: Runs, *, may_retry: bool) -> Response:
+        """Return the page of one run."""
+        run = whole_run(runs, self.routes)
+        return _page(self._run.render(run=run, may_retry=may_retry and run["route"] in self.routes))
 
     def asset(self, path: str) -> Response | None:
         """Return a style sheet or script, None when there is none of this path."""
@@ -134,7 +142,11 @@ class _Changes:
         numbers = self._numbers.fresh(self._asked, statuses=True) if self._asked else None
         if numbers is not None:
             self._asked = 0.0
-            others: dict[str, list[Any]] = {"reasons": numbers.broker.reasons, "unmatched": unmatched_rows(numbers)}
+            others: dict[str, list[Any]] = {
+                "reasons": numbers.broker.reasons,
+                "problems": problem_rows(numbers),
+                "unmatched": unmatched_rows(numbers),
+            }
             changed = self._changed(rows(numbers, self._samples), others)
             if changed is not None:
                 self._sent = now
@@ -201,6 +213,23 @@ def row(route: RouteNumbers, all_samples: Samples) -> Row:
 def rows(numbers: Numbers, samples: Samples) -> list[Row]:
     """Return the cells of all routes, by name."""
     return [row(route, samples) for route in numbers.routes.values()]
+
+
+def problem_rows(numbers: Numbers) -> list[Row]:
+    """Return the cells of what is wrong now, most messages first."""
+    return [
+        {
+            "count": str(one["count"]),
+            "code": one["code"] if one["status"] is None else f"{one['status']} {one['code']}",
+            "target": one["target"],
+            "routes": ", ".join(one["routes"]),
+            "message": one["message"] or "",
+            "hint": one["hint"] or "",
+            "last": one["last"][:19].replace("T", " "),
+            "run": one["run"] or "",
+        }
+        for one in problem_members(numbers)
+    ]
 
 
 def unmatched_rows(numbers: Numbers) -> list[Row]:

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import msgspec
 
@@ -20,15 +20,28 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache, Samples
 from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
-from amqtt_rest_bridge.admin.shown_records import Followers, RecordQuestions, RouteRecords, shown
+from amqtt_rest_bridge.admin.questions import BadQuestionError, query_of, retry_of
+from amqtt_rest_bridge.admin.shown_records import Followers, RunQuestions, Runs, problem_members, shown
+from amqtt_rest_bridge.admin.shown_runs import whole_run
 from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, MISDIRECTED_REQUEST
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_WAITING, WrongCredentials
-from amqtt_rest_bridge.link.admin_frames import FromAdmin, LastRecords, LiveRecords, NumbersPart
+from amqtt_rest_bridge.link.admin_frames import (
+    NOT_KEPT,
+    ForAdmin,
+    FoundRuns,
+    FromAdmin,
+    LiveRecords,
+    NumbersPart,
+    Retried,
+    RunQuery,
+    WantRetry,
+)
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.records.runs import run_members
 from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter
@@ -38,9 +51,11 @@ _JSON: Final = ("Content-Type", "application/json")
 _NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
 _NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
 _NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
+_NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it is no longer known")
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_WAITING, connections=64 + 2 * MOST_WAITING)
-_BODY_BYTES: Final = 1024  # no request has one that counts
+_BODY_BYTES: Final = 65_536  # of 1,000 ids
+_PAGE_RUNS: Final = 200
 
 Wake = Callable[[], None]
 
@@ -73,7 +88,8 @@ class AdminServer:
         self._guard = Guard(settings.admin_token)
         self._wrong_credentials = wrong_credentials
         self._numbers = NumbersCache(send)
-        self._records = RecordQuestions(records, send)
+        self._runs = RunQuestions(records, send)
+        self._may_retry = settings.admin_token is not None
         self._followers = Followers(send)
         self._samples = Samples()
         self._pages = StatusPages(self._numbers, self._samples, self._followers)
@@ -85,15 +101,15 @@ class AdminServer:
         """Show these routes from now on."""
         self._pages.routes = {route.name: route for route in routes}
 
-    def take(self, frame: NumbersPart | LiveRecords | LastRecords) -> None:
+    def take(self, frame: ForAdmin) -> None:
         """Take an answer of the broker, or of another bridge process."""
         match frame:
             case NumbersPart():
                 self._numbers.take(frame)
             case LiveRecords():
                 self._followers.take(frame)
-            case LastRecords():
-                self._records.take(frame)
+            case FoundRuns() | Retried():
+                self._runs.take(frame)
 
     def stop(self, grace: float) -> None:
         """Close the port; blocks."""
@@ -116,9 +132,11 @@ class AdminServer:
         path = request.target.partition("?")[0]
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
             return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
-        refusal = request.refusal or self._guard.check(request.headers) or _check_method(request)
+        wants_retry = path.startswith(("/api/", "/runs/")) and path.endswith("/retry")
+        refusal = request.refusal or self._guard.check(request.headers)
+        refusal = refusal or (self._check_retry(request) if wants_retry else _check_method(request))
         if refusal is None:
-            return self._find(path, request, wake)
+            return self._retry(path, request, wake) if wants_retry else self._find(path, request, wake)
         if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
             return self._wrong_credentials.refuse(
                 request.remote, self._port, lambda other: refused(other or refusal, SAFE)
@@ -143,6 +161,8 @@ class AdminServer:
                 return self._pages.graph()
             case ["routes", name]:
                 return self._page_of(unquote(name), wake)
+            case ["runs", run]:
+                return self._with_run(run, wake, lambda runs: self._pages.run(runs, may_retry=self._may_retry))
         return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
@@ -154,9 +174,23 @@ class AdminServer:
             statuses=True,
         )
             case ["routes", name, "calls"]:
-                return self._with_records(
-            unquote(name), wake, lambda records: json_answer({"calls": [shown(one) for one in records.recent()]})
+                return self._with_route(
+            unquote(name), wake, lambda runs: json_answer({"calls": [shown(one) for one in runs.recent()]})
         )
+            case ["runs"]:
+                try:
+                    query = query_of(_query(request), time.time())
+                except BadQuestionError as error:
+                    return refused(refuse(catalogue.NOT_A_QUERY, str(error)), SAFE)
+                return self._with_runs(
+            query, wake, lambda runs: json_answer({"runs": [run_members(one) for one in runs.newest()]})
+        )
+            case ["runs", run]:
+                return self._with_run(
+            run, wake, lambda runs: json_answer(whole_run(runs, self._pages.routes))
+        )
+            case ["problems"]:
+                return self._with_numbers(wake, lambda numbers: json_answer({"problems": problem_members(numbers)}))
             case ["unmatched"]:
                 return self._with_numbers(wake, _unmatched)
             case ["live"]:
@@ -188,31 +222,75 @@ class AdminServer:
 
         return _Waiting(look, without or _no_answer, since + WAIT_SECONDS)
 
-    def _with_records(
-        self, name: str, wake: Wake, finish: Callable[[RouteRecords], Response | None]
+    def _with_runs(
+        self, query: RunQuery, wake: Wake, finish: Callable[[Runs], Response | None]
     ) -> Response | Pending:
-        if name not in self._pages.routes:
-            return refused(_NO_ROUTE, SAFE)
-        records = self._records.begin(name, wake)
+        number, runs = self._runs.begin(query, wake)
         return _Waiting(
-            lambda: finish(records) if records.is_complete else None,
+            lambda: finish(runs) if runs.is_complete else None,
             _no_answer,
             time.monotonic() + WAIT_SECONDS,
-            lambda: self._records.end(name, records),
+            lambda: self._runs.end(number),
+        )
+
+    def _with_route(self, name: str, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
+        if name not in self._pages.routes:
+            return refused(_NO_ROUTE, SAFE)
+        return self._with_runs(RunQuery(route=name, limit=_PAGE_RUNS, tries=True), wake, finish)
+
+    def _with_run(self, name: str, wake: Wake, finish: Callable[[Runs], Response]) -> Response | Pending:
+        query = RunQuery(id=name, limit=1)
+        return self._with_runs(query, wake, lambda runs: finish(runs) if runs.newest() else refused(_NO_RUN, SAFE))
+
+    # Retries.
+
+    def _check_retry(self, request: Request) -> Refusal | None:
+        """Return why a retry is not admitted: it changes something, so that it needs more than a question."""
+        if request.method != "POST":
+            return refuse(catalogue.RETRY_METHOD, "A retry changes something", (("Allow", "POST"),))
+        if not self._may_retry:
+            return refuse(catalogue.NO_ADMIN_TOKEN, "Without admin_token the admin port only answers questions")
+        if not _is_same_origin(request.headers):
+            return refuse(ADMIN_ORIGIN, "Pages of other sites may not retry")
+        return None
+
+    def _retry(self, path: str, request: Request, wake: Wake) -> Response | Pending:
+        match path.split("/")[1:-1]:
+            case ["api", "failures"]:
+                try:
+                    wanted = retry_of(request.body)
+                except BadQuestionError as error:
+                    return refused(refuse(catalogue.NOT_A_RETRY, str(error)), SAFE)
+                return self._with_retries(wanted, wake, _retried)
+            case ["api", "runs", run]:
+                return self._with_retries(WantRetry(0, [run]), wake, _retried_one)
+            case ["runs", run]:
+                return self._with_retries(WantRetry(0, [run]), wake, lambda _: _see_other(f"/runs/{quote(run)}"))
+        return refused(_NOT_FOUND, SAFE)
+
+    def _with_retries(
+        self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]
+    ) -> Response | Pending:
+        number, answer = self._runs.retry(wanted, wake)
+        return _Waiting(
+            lambda: finish(answer[0]) if answer else None,
+            _no_answer,
+            time.monotonic() + WAIT_SECONDS,
+            lambda: self._runs.end(number),
         )
 
     def _page_of(self, name: str, wake: Wake) -> Response | Pending:
         since = time.monotonic()
         self._numbers.ask(wake, statuses=True)
 
-        def finish(records: RouteRecords) -> Response | None:
+        def finish(runs: Runs) -> Response | None:
             numbers = self._numbers.fresh(since, statuses=True)
-            if numbers is None:  # those of many routes come in parts, after the records
+            if numbers is None:  # those of many routes come in parts, after the runs
                 self._numbers.remind()
                 return None
-            return self._pages.route(name, numbers, records) if name in numbers.routes else _no_answer()
+            return self._pages.route(name, numbers, runs) if name in numbers.routes else _no_answer()
 
-        return self._with_records(name, wake, finish)
+        return self._with_route(name, wake, finish)
 
     def _follow(self, request: Request, wake: Wake) -> Response:
         query = _query(request)
@@ -261,6 +339,39 @@ def _check_method(request: Request) -> Refusal | None:
     if request.method in ("GET", "HEAD"):
         return None
     return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
+
+
+def _is_same_origin(headers: Mapping[str, str]) -> bool:
+    """Return whether a request is not one that a page of another site made; commands send neither header."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site not in (None, "none", "same-origin"):
+        return False
+    if origin is None or (origin == "null" and site is not None):
+        return True
+    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+
+def _retried(answer: Retried) -> Response:
+    return json_answer(
+        {
+            "started": [{"id": run, "retry_of": of} for run, of in answer.started],
+            "refused": [{"id": run, "code": code, "message": message} for run, code, message in answer.refused],
+        },
+        "202 Accepted",
+    )
+
+
+def _retried_one(answer: Retried) -> Response:
+    if answer.started:
+        run, of = answer.started[0]
+        return json_answer({"id": run, "retry_of": of}, "202 Accepted")
+    _, code, message = answer.refused[0]
+    row = catalogue.NO_RUN if code == NOT_KEPT else catalogue.CANNOT_RETRY
+    return refused(refuse(row, message[0].upper() + message[1:]), SAFE)
+
+
+def _see_other(location: str) -> Response:
+    return Response("303 See Other", (*SAFE, ("Location", location)))
 
 
 def _metrics(numbers: Numbers) -> Response:

@@ -5,6 +5,8 @@ events (WHATWG HTML section 9.2), one for each message and request, to each foll
 bounded queue: what has no room is counted, and the count is sent in its place.
 """
 
+import itertools
+import random
 import threading
 import time
 from collections import deque
@@ -13,105 +15,170 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.link.admin_frames import (
     FAILURES,
     MOST_LIVE,
     RECENT,
-    LastRecords,
+    FoundRuns,
     LiveRecords,
+    Problem,
     Record,
+    Retried,
+    RunDetail,
+    RunQuery,
     WantLive,
-    WantRecords,
+    WantRetry,
+    WantRuns,
 )
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.records.problems import LISTED_SECONDS
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
 _PIECE_BYTES: Final = 65_536
+_MEMBERS: Final = [
+    name for name in Record.__struct_fields__ if name not in ("time", "attempts", "retry_of", "retried_as")
+]
+"""What there is to see of a record in the live stream and among the last calls; the others are those of a run."""
 _BEAT_SECONDS: Final = 15.0  # between comments that keep the connection open through proxies
 _BEAT: Final = b": still here\n\n"
 
 
 @dataclass(slots=True, eq=False)
-class RouteRecords:
-    """What is gathered of a route; `missing` is how many processes have still to answer, None before the broker."""
+class Runs:
+    """What is found of a question; `awaited` is how many processes have to answer, None before the broker has."""
 
+    query: RunQuery
     wake: Callable[[], None]
-    records: list[Record] = field(default_factory=list)
-    failures: list[Record] = field(default_factory=list)
+    found: list[Record]
     kept: list[Record] = field(default_factory=list)
-    missing: int | None = None
+    detail: RunDetail | None = None
+    awaited: int | None = None
+    answers: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Return whether every process has answered."""
-        return self.missing == 0
+        return self.answers == self.awaited
+
+    def newest(self) -> list[Record]:
+        """Return the runs, the newest first; of those that the broker keeps, which process ran them does not matter."""
+        kept = {record.id: record for record in self.kept}
+        known = set()
+        runs = []
+        for record in self.found:
+            own = kept.get(record.id)
+            if own is not None and record.kind != "retry":
+                known.add(record.id)
+                url = own.url or record.url  # without what the message brought, too
+                record = replace(record, url=url, retry_of=own.retry_of, retried_as=own.retried_as)  # noqa: PLW2901
+            runs.append(record)
+        runs += [record for name, record in kept.items() if name not in known]
+        return sorted(runs, key=lambda record: record.time, reverse=True)[: self.query.limit]
 
     def recent(self) -> list[Record]:
-        """Return the last records, the newest first."""
-        return sorted(self.records, key=lambda record: record.time, reverse=True)[:RECENT]
+        """Return the last runs of a route."""
+        return [record for record in self.newest() if record.kind != "retry"][:RECENT]
 
     def last_failures(self) -> list[Record]:
-        """Return the last failures, the newest first; those the broker kept where no process has them any more."""
-        found = {record.id for record in self.failures if record.kind != "retry"}
-        lost = [record for record in self.kept if record.id not in found]
-        return sorted([*self.failures, *lost], key=lambda record: record.time, reverse=True)[:FAILURES]
+        """Return the last failures of a route, failed tries among them."""
+        return [record for record in self.newest() if record.code is not None][:FAILURES]
 
 
-class RecordQuestions:
-    """Ask every process.
+class RunQuestions:
+    """Ask every process for runs, and the broker to send messages again.
 
     Args:
         records: Of this process.
         send: Asks the broker, which asks the other processes.
     """
 
-    def __init__(self, records: BridgeRecords, send: Callable[[WantRecords], None]) -> None:
+    def __init__(self, records: BridgeRecords, send: Callable[[WantRuns | WantRetry], None]) -> None:
         self._records = records
         self._send = send
         self._lock = threading.Lock()
-        self._open: dict[str, list[RouteRecords]] = {}
+        self._numbers = itertools.count(random.getrandbits(40))  # not those of a process that served the port before
+        self._open: dict[int, Runs] = {}
+        self._retries: dict[int, tuple[Callable[[], None], list[Retried]]] = {}
 
-    def begin(self, route: str, wake: Callable[[], None]) -> RouteRecords:
-        """Ask for the records of a route; `wake` is called when the last process has answered."""
-        gathered = RouteRecords(wake)
-        own = self._records.last(route)
-        gathered.records += own.records
-        gathered.failures += own.failures
+    def begin(self, query: RunQuery, wake: Callable[[], None]) -> tuple[int, Runs]:
+        """Ask for runs; `wake` is called when the last process has answered."""
+        runs = Runs(query, wake, self._records.find(query))
         with self._lock:
-            self._open.setdefault(route, []).append(gathered)
-            self._send(WantRecords(route))
-        return gathered
+            number = next(self._numbers)
+            self._open[number] = runs
+        self._send(WantRuns(number, query))
+        return number, runs
 
-    def end(self, route: str, gathered: RouteRecords) -> None:
+    def retry(self, wanted: WantRetry, wake: Callable[[], None]) -> tuple[int, list[Retried]]:
+        """Ask for retries; the list holds the broker's answer once `wake` is called."""
+        answer: list[Retried] = []
+        with self._lock:
+            number = next(self._numbers)
+            self._retries[number] = wake, answer
+        self._send(replace(wanted, number=number))
+        return number, answer
+
+    def end(self, number: int) -> None:
         """Wait no longer."""
         with self._lock:
-            open_ones = [one for one in self._open.pop(route, []) if one is not gathered]
-            if open_ones:
-                self._open[route] = open_ones
+            self._open.pop(number, None)
+            self._retries.pop(number, None)
 
-    def take(self, found: LastRecords) -> None:
-        """Take an answer; those of one route that are asked for at the same time share them."""
+    def take(self, frame: FoundRuns | Retried) -> None:
+        """Take an answer."""
         with self._lock:
-            waiting = list(self._open.get(found.route, ()))
-            for gathered in waiting:
-                gathered.records += found.records
-                gathered.failures += found.failures
-                gathered.kept += found.kept
-                gathered.missing = found.awaited if gathered.missing is None else gathered.missing - 1
-        for gathered in waiting:
-            if gathered.is_complete:
-                gathered.wake()
+            if isinstance(frame, Retried):
+                wake, answer = self._retries.get(frame.number, (lambda: None, []))
+                answer.append(frame)
+            else:
+                wake = self._take_runs(frame)
+        wake()
+
+    def _take_runs(self, found: FoundRuns) -> Callable[[], None]:
+        runs = self._open.get(found.number)
+        if runs is None:
+            return lambda: None
+        if found.awaited is None:
+            runs.found += found.runs
+            runs.answers += 1
+        else:
+            runs.kept, runs.detail, runs.awaited = found.runs, found.detail, found.awaited
+        return runs.wake if runs.is_complete else lambda: None
 
 
 def shown(record: Record) -> dict[str, Any]:
     """Return a record as the members of its JSON object."""
     return {
         "time": rfc3339(record.time),
-        **{name: getattr(record, name) for name in Record.__struct_fields__ if name != "time"},
+        **{name: getattr(record, name) for name in _MEMBERS},
     }
+
+
+def problem_members(numbers: Numbers) -> list[dict[str, Any]]:
+    """Return what is wrong now as the members of JSON objects, most messages first.
+
+    Requests that led to no endpoint are among it where there is one that was probably meant.
+    """
+    broker = numbers.broker
+    unmatched = [
+        Problem(
+            (NOT_FOUND if one.status == 404 else METHOD_NOT_ALLOWED).code, f"{one.method} :{one.port}{one.path}",
+            one.status, [one.nearest.route], one.count, one.first, one.last, "no endpoint has this method and path",
+            f"the nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}", None,
+        )
+        for one in broker.unmatched_paths
+        if one.nearest is not None and one.status in (404, 405) and time.time() - one.last < LISTED_SECONDS
+    ]  # fmt: skip
+    return [
+        msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
+        for one in sorted([*broker.problems, *unmatched], key=lambda one: one.count, reverse=True)
+    ]
 
 
 def event(name: str | None, value: object) -> bytes:

@@ -21,13 +21,15 @@ from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import (
+    ForAdmin,
+    FoundRuns,
     FromAdmin,
-    LastRecords,
     LiveRecords,
     NumbersPart,
+    Retried,
     ServeAdmin,
     WantLive,
-    WantRecords,
+    WantRuns,
 )
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders
 from amqtt_rest_bridge.link.frames import (
@@ -45,7 +47,7 @@ from amqtt_rest_bridge.link.frames import (
     ToBridge,
     UseRoutes,
 )
-from amqtt_rest_bridge.model import NumberedRoute, RestApiConfig, Route
+from amqtt_rest_bridge.model import Capture, NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.route_set import read_filters, routes_by_port
 from amqtt_rest_bridge.settings import BridgeSettings
@@ -158,11 +160,11 @@ class Engine:
                 self._watch.ping({} if self._ending else self._ports.servers)
             case ServeAdmin():
                 self._admin_socket = self._link.take_socket()
-            case WantRecords() | WantLive() | NumbersPart() | LastRecords() | LiveRecords():
+            case WantRuns() | WantLive() | NumbersPart() | FoundRuns() | LiveRecords() | Retried():
                 self._handle_admin(frame)
 
-    def _handle_admin(self, frame: WantRecords | WantLive | NumbersPart | LastRecords | LiveRecords) -> None:
-        if isinstance(frame, WantRecords | WantLive):
+    def _handle_admin(self, frame: WantRuns | WantLive | ForAdmin) -> None:
+        if isinstance(frame, WantRuns | WantLive):
             if self._broker.records is not None:
                 self._broker.records.handle(frame)
         elif self._admin is not None:
@@ -184,7 +186,8 @@ class Engine:
         if settings.recorded and self._broker.records is None:
             self._broker.answers.recorded = True
             after, send, sock = self._timers.after, self._link.send, self._admin_socket
-            records = BridgeRecords(settings.runs, after, send, None if sock is None else self._handle_admin)
+            show = None if sock is None else self._handle_admin
+            records = BridgeRecords(settings.runs, Capture(settings.capture), after, send, show)
             self._broker.records = records
             if sock is not None:
                 self._admin = self._makers.admin(sock, settings, records, after, send)

@@ -6,6 +6,7 @@ calls `begin`, sends the request that it returns, and hands what came of it to `
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
@@ -31,6 +32,7 @@ from amqtt_rest_bridge.model import (
     Route,
     Run,
     RunIds,
+    Try,
 )
 from amqtt_rest_bridge.placeholders import MessageValues
 
@@ -51,7 +53,8 @@ class Verdict(Struct, frozen=True):
     """What follows a try: the end of its call, or with `AGAIN` another try in so many `seconds`.
 
     `status` is the HTTP status, None without a response. `failure` is None unless the try failed; like `publication`
-    it holds no secrets of the route.
+    it holds no secrets of the route. `request` and `response` are those of a call that has ended, for records alone,
+    which mask them.
     """
 
     step: Step
@@ -59,6 +62,8 @@ class Verdict(Struct, frozen=True):
     failure: CallError | None = None
     publication: Publication | None = None
     seconds: float = 0.0
+    request: HttpRequest | None = None
+    response: HttpResponse | None = None
 
 
 _SKIPPED: Final = Verdict(Step.SKIPPED)
@@ -102,6 +107,7 @@ class OpenCall(Struct, eq=False):
     start: Callable[["OpenCall"], None] = _stay
     state: CallState = CallState.READY
     tries: int = 0
+    attempts: deque[Try] | None = None  # those that failed and are recorded
     took: float = 0.0  # seconds, for the requests of all tries
     line: tuple[str, str, str] | None = None  # route, event, topic
     url: str | None = None  # of the last try
@@ -225,7 +231,7 @@ class PreparedEvent:
                 refused = failure_of(built.request, response)
                 if refused is None:
                     publication = self._result(call.message, built.destination, response)
-                    verdict = Verdict(Step.DONE, response.status, None, publication)
+                    verdict = Verdict(Step.DONE, response.status, None, publication, 0.0, built.request, response)
                     return self._noted(call, verdict) if self._endings else verdict
                 failure = refused
             except CallError as error:
@@ -238,15 +244,25 @@ class PreparedEvent:
             again = after(call, failure, response)
             if again is not None:
                 return self._noted(call, again)
-        return self.fail(call, failure, None if response is None else _without_secrets(masker, response))
+        shown = None if response is None else _without_secrets(masker, response)
+        return self.fail(call, failure, shown, None if built is None else built.request)
 
-    def fail(self, call: OpenCall, failure: CallError, response: HttpResponse | None = None) -> Verdict:
-        """Return the verdict that ends a call with a failure, whatever a stage would say; both hold no secrets."""
+    def fail(
+        self,
+        call: OpenCall,
+        failure: CallError,
+        response: HttpResponse | None = None,
+        request: HttpRequest | None = None,
+    ) -> Verdict:
+        """Return the verdict that ends a call with a failure, whatever a stage would say.
+
+        Neither failure nor response hold secrets; `request` is what was sent.
+        """
         call.built = None
         route, event = self.of
         publication = failure_publication(self.run_id(call), route.name, event, call.message, failure, response)
         status = None if response is None else response.status
-        return self._noted(call, Verdict(Step.FAILED, status, failure, publication))
+        return self._noted(call, Verdict(Step.FAILED, status, failure, publication, 0.0, request, response))
 
     def fail_unexpectedly(self, call: OpenCall) -> Verdict:
         """Return the verdict that ends a call which met a fault of the bridge itself."""

@@ -1,4 +1,4 @@
-"""The part of the link's protocol that the admin port needs. Values alone, no payloads, no secrets.
+"""The part of the link's protocol that the admin port needs. Values alone, and no secrets of routes.
 
 The first bridge process serves the admin port. It asks the broker (`Want...`), which answers from what it has counted
 and passes on what the other bridge processes answer. Nothing travels unless it is asked for.
@@ -9,12 +9,16 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from amqtt_rest_bridge.model import Try
+
 BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """The upper bounds of the histogram of what servers take, in seconds; one more counts what took longer."""
 RECENT: Final = 50
 """Records that each process keeps of a route, and that are shown of it."""
 FAILURES: Final = 20
-"""Failures that each process keeps of a route, and that are shown of it."""
+"""Failures that each bridge process keeps of a route, and that its page shows."""
+MOST_RUNS: Final = 1000
+"""Runs that one answer holds at most."""
 MOST_LIVE: Final = 1000
 """Records that are followed: those between two looks at them, and those that wait for one follower."""
 LIVE_SECONDS: Final = 0.1
@@ -29,6 +33,9 @@ class Record(Struct, frozen=True):
     not) or "message" (matched no route). `id` is that of the call, the same for all its tries, or the X-Request-ID of a
     request. `time` is Unix time. `ms` are the milliseconds that the requests of a call took, or a request of server
     mode until its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
+
+    `attempts` are the last tries of a call that has had more than one. `retry_of` is the run whose message this one
+    sends again, `retried_as` the newest one that sends the message of this one again.
     """
 
     time: float
@@ -46,6 +53,78 @@ class Record(Struct, frozen=True):
     tries: int | None = None
     ms: float | None = None
     waited_ms: float | None = None
+    attempts: list[Try] = []
+    retry_of: str | None = None
+    retried_as: str | None = None
+
+
+class ShownBody(Struct, frozen=True, array_like=True):
+    """A body without secrets, cut at `SHOWN_BYTES`; `size` is that of the whole."""
+
+    data: bytes
+    size: int
+
+
+SHOWN_BYTES: Final = 16 << 10
+"""Bytes of a payload or body that are shown."""
+
+
+class Evidence(Struct, frozen=True, array_like=True):
+    """What a bridge process knows of a call that the broker process keeps; no secrets of the route or of the request.
+
+    `payload` is the message's as it may be shown, None where the process had let it go; `carries` is whether that
+    message brought credentials. `headers` and `body` are the request's as it was sent, `response` is None where none
+    came. `url` is None where nothing was sent.
+    """
+
+    hint: str | None
+    url: str | None
+    tries: int
+    attempts: list[Try]
+    payload: ShownBody | None
+    carries: bool = False
+    headers: list[tuple[str, str]] = []
+    body: ShownBody | None = None
+    response: "ShownResponse | None" = None
+
+
+class ShownResponse(Struct, frozen=True, array_like=True):
+    """A response without secrets."""
+
+    status: int
+    reason: str
+    headers: list[tuple[str, str]]
+    body: ShownBody
+
+
+class RunQuery(Struct, frozen=True, array_like=True):
+    """Which runs are wanted, the newest `limit` of them; None: any. `since` is Unix time, `topic` a topic filter.
+
+    With `tries` also failed tries of calls that have not ended, as records of the kind "retry".
+    """
+
+    id: str | None = None
+    route: str | None = None
+    outcome: str | None = None
+    code: str | None = None
+    topic: str | None = None
+    since: float = 0.0
+    limit: int = RECENT
+    tries: bool = False
+
+
+class RunDetail(Struct, frozen=True, array_like=True):
+    """What the broker process keeps of one run: its message, and what a bridge process knew of it.
+
+    `payload` is the message's as it came, cut at `SHOWN_BYTES`, for the reader to mask; None where `evidence` has it
+    masked, or nothing can. `size` is that of the whole, None where no payload is kept, so that there is no retry.
+    """
+
+    topic: str
+    timestamp: float
+    payload: bytes | None
+    size: int | None
+    evidence: Evidence | None
 
 
 class EventCounts(Struct, array_like=True):
@@ -117,11 +196,34 @@ class UnmatchedPath(Struct, frozen=True):
     nearest: NearestEndpoint | None
 
 
+class Problem(Struct, frozen=True):
+    """Messages and requests that went wrong alike; `message`, `hint` and `run` are those of the last one.
+
+    `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
+    at most `MOST_NAMED`; times are Unix time.
+    """
+
+    code: str
+    target: str
+    status: int | None
+    routes: list[str]
+    count: int
+    first: float
+    last: float
+    message: str | None
+    hint: str | None
+    run: str | None
+
+
+MOST_NAMED: Final = 20
+"""Routes that a problem names."""
+
+
 class BrokerNumbers(Struct, frozen=True, array_like=True):
     """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
 
     `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
-    `spool_refusing` is whether messages of lossless routes are refused for a full disk.
+    `spool_refusing` is whether messages of lossless routes are refused for a full disk. `problems` are those of now.
     """
 
     restarts: int
@@ -130,6 +232,7 @@ class BrokerNumbers(Struct, frozen=True, array_like=True):
     unmatched: dict[int, int] = {}
     unmatched_paths: list[UnmatchedPath] = []
     spool_refusing: bool = False
+    problems: list[Problem] = []
 
 
 # Broker to bridge process.
@@ -147,7 +250,37 @@ class NumbersPart(Struct, frozen=True, array_like=True, tag=12):
     broker: BrokerNumbers | None
 
 
+class Retried(Struct, frozen=True, array_like=True, tag=17):
+    """The answer to the `WantRetry` of this number.
+
+    `started` are ids of new runs with those of the runs whose messages they send again; `refused` are ids of runs whose
+    messages are not sent again, each with the code and the sentence that says why.
+    """
+
+    number: int
+    started: list[tuple[str, str]]
+    refused: list[tuple[str, str, str]]
+
+
 # Bridge process to broker.
+
+
+NOT_KEPT: Final = "not_kept"
+"""Code of a run whose message is not kept; `ROUTE_GONE` and `RETRY_RUNS` are the others of `Retried.refused`."""
+ROUTE_GONE: Final = "route_gone"
+RETRY_RUNS: Final = "retry_runs"
+
+
+class WantRetry(Struct, frozen=True, array_like=True, tag=34):
+    """Send the messages of these kept failures again, or without `ids` of those that route and code are of.
+
+    At most `MOST_RUNS`, the oldest first.
+    """
+
+    number: int
+    ids: list[str] | None
+    route: str | None = None
+    code: str | None = None
 
 
 class WantNumbers(Struct, frozen=True, array_like=True, tag=33):
@@ -163,24 +296,24 @@ class WantNumbers(Struct, frozen=True, array_like=True, tag=33):
 # Either direction: the broker passes on what the admin port's process asks the others, and what they answer.
 
 
-class WantRecords(Struct, frozen=True, array_like=True, tag=11):
-    """Answer with the last records of a route (`LastRecords`)."""
+class WantRuns(Struct, frozen=True, array_like=True, tag=11):
+    """Answer with the newest runs that `query` asks for (`FoundRuns`); `number` is the question's."""
 
-    route: str
+    number: int
+    query: RunQuery
 
 
-class LastRecords(Struct, frozen=True, array_like=True, tag=14):
-    """The last records of a route that the sender knows, and its last failures.
+class FoundRuns(Struct, frozen=True, array_like=True, tag=14):
+    """The runs that the sender knows, the newest first.
 
-    From the broker first its own, with the number of bridge processes in `awaited` whose frames it passes on after it,
-    and in `kept` the failures of calls whatever process ran them, which may have died since.
+    From the broker its own, whatever process ran them, which may have died since; with the number of bridge processes
+    in `awaited` whose frames it passes on, and for a question by id what it keeps of the run.
     """
 
-    route: str
-    records: list[Record]
-    failures: list[Record]
-    awaited: int = 0
-    kept: list[Record] = []
+    number: int
+    runs: list[Record]
+    awaited: int | None = None
+    detail: RunDetail | None = None
 
 
 class WantLive(Struct, frozen=True, array_like=True, tag=10):
@@ -196,5 +329,6 @@ class LiveRecords(Struct, frozen=True, array_like=True, tag=13):
     dropped: int
 
 
-ToAdmin = ServeAdmin | NumbersPart | WantRecords | LastRecords | WantLive | LiveRecords
-FromAdmin = WantNumbers | WantRecords | LastRecords | WantLive | LiveRecords
+ForAdmin = NumbersPart | FoundRuns | LiveRecords | Retried
+ToAdmin = ServeAdmin | WantRuns | WantLive | ForAdmin
+FromAdmin = WantNumbers | WantRuns | WantRetry | FoundRuns | WantLive | LiveRecords

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from amqtt_rest_bridge.link.admin_frames import SHOWN_BYTES
 from amqtt_rest_bridge.link.frames import (
     CHUNK,
     INITIAL_CREDITS,
@@ -134,6 +135,8 @@ class BridgeEnd:
         if result.publication is not None:
             payload = result.publication.payload
             entry.cost, entry.size = credits_for(payload), len(payload)
+        if result.evidence is not None:
+            entry.size += SHOWN_BYTES
         with self._lock:
             while self._result_bytes > _MOST_RESULT_BYTES and entry.size and self._holds:
                 self._has_room.wait()

@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from amqtt_rest_bridge.link.admin_frames import FromAdmin, ToAdmin
+from amqtt_rest_bridge.link.admin_frames import Evidence, FromAdmin, ToAdmin
 from amqtt_rest_bridge.model import Message, Publication
 
 INITIAL_CREDITS: Final = 512
@@ -68,7 +68,8 @@ class CallResult(Struct, frozen=True, array_like=True):
 
     `status` is the HTTP status, None without a response. `took` are the seconds that its requests took, `waited` the
     others since the broker received the message: for a worker, a turn, a token, the next try. `publication` is the
-    result or the failure payload, None when the event names no topic for it.
+    result or the failure payload, None when the event names no topic for it. `evidence` is what the broker process
+    keeps of the call, beside its message; None where it keeps nothing.
     """
 
     call: int
@@ -78,6 +79,7 @@ class CallResult(Struct, frozen=True, array_like=True):
     waited: float
     took: float
     publication: Publication | None
+    evidence: Evidence | None = None
 
 
 class TopicMessage(Struct, frozen=True, array_like=True):
@@ -89,12 +91,18 @@ class TopicMessage(Struct, frozen=True, array_like=True):
 
 
 class RequestCount(Struct, frozen=True, array_like=True):
-    """Requests that a server event has answered with this status since the last report."""
+    """Requests that a server event has answered with this status since the last report.
+
+    `code` is that of an error, else None; `message` goes with it, and `run` is the id of the last one.
+    """
 
     route: str
     event: str
     status: str
     count: int
+    code: str | None = None
+    message: str | None = None
+    run: str | None = None
 
 
 class RequestTimes(Struct, frozen=True, array_like=True):

@@ -4,7 +4,8 @@ The numbers of a thousand routes are gathered in parts, so that they delay no cl
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,24 +13,31 @@ from amqtt_rest_bridge.link.admin_frames import (
     LIVE_SECONDS,
     BrokerNumbers,
     EventCounts,
+    FoundRuns,
     FromAdmin,
-    LastRecords,
     LiveRecords,
     NumbersPart,
+    Record,
     RouteNumbers,
     WantLive,
     WantNumbers,
-    WantRecords,
+    WantRetry,
+    WantRuns,
 )
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.model import OverloadPolicy
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
+from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.runs import is_wanted
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.status import RouteStatistics, StatusReporter, spool_refuses
 
+_RUNS_AT_ONCE: Final = 500
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
+_MOST_PROBLEMS: Final = 100
 _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read before more records are sent to it
 
 
@@ -56,6 +64,7 @@ class AdminAnswers:
         statistics: Those of the present routes, by name.
         server: Knows the ports that are not served.
         store: Keeps the calls of lossless routes; None where there are none.
+        retries: Sends messages of failures again.
         loop: The broker's, which may not run yet.
         troubles: Returns why the MQTT side is not ready; nothing when it is.
     """
@@ -67,6 +76,7 @@ class AdminAnswers:
         statistics: Mapping[str, RouteStatistics],
         server: ServerReports,
         store: Store | None,
+        retries: Retries,
         loop: asyncio.AbstractEventLoop,
         troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
@@ -75,6 +85,7 @@ class AdminAnswers:
         self._statistics = statistics
         self._server = server
         self._store = store
+        self._retries = retries
         self._loop = loop
         self._troubles = troubles
         self._timer: asyncio.TimerHandle | None = None
@@ -89,13 +100,15 @@ class AdminAnswers:
                 if (first.link, frame.number) != self._answering:  # else it is asked again
                     gathered = _Gathered(frame, first.link, self._records.counts(), restarts)
                     self._gather(list(self._statistics), gathered, processes)
-            case WantRecords(route):
+            case WantRuns():
                 asked = [bridge for bridge in others if bridge.ready]
-                first.link.send(self._records.last(route, len(asked)))
                 for bridge in asked:
-                    bridge.link.send(WantRecords(route))
-            case LastRecords():
+                    bridge.link.send(frame)
+                self._find(frame, self._records.kept.newest(frame.query.route), [], len(asked), first.link)
+            case FoundRuns():
                 first.link.send(frame)
+            case WantRetry():
+                self._retries.take(frame, first.link.send)
             case LiveRecords():
                 self._pass_on(frame, first)
             case WantLive(on):
@@ -111,6 +124,25 @@ class AdminAnswers:
             self._follow(False, processes)
         elif self._records.following:
             bridge.link.send(WantLive(on=True))
+
+    def _find(
+        self, wanted: WantRuns, kept: Iterator[KeptRun], found: list[Record], awaited: int, link: BrokerEnd
+    ) -> None:
+        """Look through some more of the kept runs, and answer once there are enough or no more."""
+        query, detail = wanted.query, None
+        if query.id is not None:
+            own = self._records.kept.get(query.id)
+            kept, detail = iter(() if own is None else (own,)), None if own is None else own.detail()
+        for looked, run in enumerate(kept, 1):
+            record = run.record
+            if is_wanted(query, record.time, record.kind, record.code, record.topic):
+                found.append(record)
+                if len(found) == query.limit:
+                    break
+            if looked == _RUNS_AT_ONCE:
+                self._loop.call_soon(self._find, wanted, kept, found, awaited, link)
+                return
+        link.send(FoundRuns(wanted.number, found, awaited, detail))
 
     def _gather(self, routes: list[str], gathered: "_Gathered", processes: Processes) -> None:
         """Send the next part of an answer."""
@@ -161,7 +193,11 @@ class AdminAnswers:
         errors = 0 if failure is None else max(1, failure.errors)
         reasons += [*self._server.troubles(), *self._troubles()]
         unmatched = self._server.unmatched
-        return BrokerNumbers(restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None)
+        successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
+        problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
+        return BrokerNumbers(
+            restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems
+        )
 
     def _follow(self, on: bool, processes: Processes) -> None:
         if on == self._records.following:

@@ -12,19 +12,23 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.model import NumberedRoute, Route, RunIds
+from amqtt_rest_bridge.model import Capture, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_routes
+from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
+from amqtt_rest_bridge.records.kept_file import FailureFile
+from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import RoutesPublisher, Store
@@ -126,6 +130,7 @@ class Parts:
     schedule: Schedule
     server: ServerReports
     times: Times
+    file: FailureFile | None
 
 
 def assemble(
@@ -152,6 +157,9 @@ def assemble(
         leads: Returns whether this process runs the events that have an interval; for the lowest of several workers.
         troubles: Returns why the MQTT side is not ready; nothing when it is.
         times: What the service waits for.
+
+    Raises:
+        ConfigurationError: The file of failures cannot be used.
     """
     processes = max(1, settings.processes)
     spawn = code.spawn if settings.processes else thread_spawner(code.run)
@@ -159,10 +167,17 @@ def assemble(
     runs = RunIds(unique_keys=store is not None)
     quiet_log = QuietLog(runs)
     reporter = StatusReporter(statistics, publisher.put_status, topic)
-    records = None if settings.admin_port is None else BrokerRecords(runs)
+    file = None if settings.failures is None else FailureFile(Path(settings.failures))
+    records = None
+    if settings.recorded:
+        kept = KeptRuns() if file is None else KeptRuns(file.put, file.loaded)
+        records = BrokerRecords(runs, Capture(settings.capture), kept)
     outcomes = Outcomes(publisher, statistics, runs, reporter.health_changed, quiet_log, records)
     server = ServerReports(outcomes)
-    admin = None if records is None else AdminAnswers(records, reporter, statistics, server, store, loop, troubles)
+    admin = None
+    if records is not None:
+        retries = Retries(records, lambda *retry: dispatcher.run(*retry), runs, loop)  # noqa: PLW0108  # made below
+        admin = AdminAnswers(records, reporter, statistics, server, store, retries, loop, _with_file(troubles, file))
     for_bridges = replace(bridge_settings(settings), runs=runs)
     pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds, times)
     return_large_blocks()
@@ -171,7 +186,20 @@ def assemble(
         pool, outcomes, server, settings.workers * processes, store=store, queue=queue, max_message_bytes=largest
     )
     supervisor, schedule = Supervisor(reporter.report_broken, times.tasks), Schedule(dispatcher.run, leads)
-    return Parts(publisher, quiet_log, reporter, statistics, supervisor, pool, dispatcher, schedule, server, times)
+    seen = publisher, quiet_log, reporter, statistics
+    return Parts(*seen, supervisor, pool, dispatcher, schedule, server, times, file)
+
+
+def _with_file(troubles: Callable[[], Iterable[str]], file: FailureFile | None) -> Callable[[], Iterable[str]]:
+    """Return what returns the troubles of the MQTT side, and of the file of failures."""
+    if file is None:
+        return troubles
+
+    def all_troubles() -> Iterable[str]:
+        own = () if file.trouble is None else (f"failures cannot be written: {file.trouble}",)
+        return (*troubles(), *own)
+
+    return all_troubles
 
 
 class RouteService:
@@ -316,6 +344,8 @@ class RouteService:
         await self._parts.supervisor.stop()
         self._parts.pool.disconnect()
         await asyncio.to_thread(self._parts.pool.close)
+        if self._parts.file is not None:
+            await asyncio.to_thread(self._parts.file.close)
         self._sockets.close()
         self._admin.close()
 

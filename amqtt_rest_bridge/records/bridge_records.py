@@ -9,29 +9,40 @@ Decision: a route keeps its last 50 calls and requests, and its last 20 failures
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from heapq import nlargest
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
+from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict, masker_for
+from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.link.admin_frames import (
     FAILURES,
     LIVE_SECONDS,
     MOST_LIVE,
     RECENT,
+    SHOWN_BYTES,
+    Evidence,
+    FoundRuns,
     FromAdmin,
-    LastRecords,
     LiveRecords,
     Record,
+    RunQuery,
+    ShownBody,
+    ShownResponse,
     WantLive,
-    WantRecords,
+    WantRuns,
 )
-from amqtt_rest_bridge.masking import NO_SECRETS, masker_of
-from amqtt_rest_bridge.model import ClientEvent, Route, Run, RunIds, ServerEvent
+from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masker_of
+from amqtt_rest_bridge.model import Capture, ClientEvent, Route, Run, RunIds, ServerEvent, Try
+from amqtt_rest_bridge.records.runs import is_wanted
+from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
 
+_MOST_ATTEMPTS: Final = 20  # tries of a call; one of a lossless route has no end
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
 
 _KINDS: Final = {Step.SKIPPED: "skipped", Step.AGAIN: "retry"}
@@ -60,6 +71,7 @@ class _Raw(Struct, gc=False):
     tries: int | None
     seconds: float
     waited: float | None = None
+    attempts: Sequence[Try] = ()
 
 
 class BridgeRecords:
@@ -67,6 +79,7 @@ class BridgeRecords:
 
     Args:
         runs: Makes the ids of calls.
+        captures: Which calls the broker process keeps.
         after: Calls a function once, so many seconds from now.
         send: Sends a frame to the broker.
         show: Takes live records; None sends them to the broker.
@@ -75,11 +88,13 @@ class BridgeRecords:
     def __init__(
         self,
         runs: RunIds,
+        captures: Capture,
         after: Callable[[float, Callable[[], None]], None],
         send: Callable[[FromAdmin], None],
         show: Callable[[LiveRecords], None] | None = None,
     ) -> None:
         self._runs = runs
+        self._captures = captures
         self._after = after
         self._send = send
         self._show = show or send
@@ -101,12 +116,49 @@ class BridgeRecords:
             url = masker_of(of[0]).address(url)[:_LONGEST]
         failure = None if error is None else (error.code.value, error.message, error.hint)
         kind = _KINDS.get(verdict.step, "call")
+        attempts: Sequence[Try] = ()
+        if call.attempts is not None or verdict.step is Step.AGAIN:
+            attempts = self._attempted(call, verdict, now)
         self._add(
             _Raw(
                 now, kind, of, call.run, topic[:_LONGEST], of[1].method, url, verdict.status,
-                failure, call.tries, call.took, call.waited(now),
+                failure, call.tries, call.took, call.waited(now), attempts,
             )
         )  # fmt: skip
+
+    def evidence(self, call: OpenCall, verdict: Verdict) -> Evidence | None:
+        """Return what the broker process keeps of a call that has ended, without secrets; None for other calls."""
+        is_kept = verdict.failure is not None if self._captures is Capture.FAILURES else self._captures is Capture.ALL
+        if not is_kept or verdict.step is Step.SKIPPED:
+            return None
+        (route, _), request, response = call.event.of, verdict.request, verdict.response
+        masker = masker_for(masker_of(route), request, response)
+        carried = frozenset() if request is None else credentials_of(request.headers, request.url)
+        carries = any(masker_of(route).text(one) == one for one in carried)
+        url, headers, body, received = None, [], None, None
+        if request is not None:
+            url = masker.address(request.url)[:_LONGEST]
+            headers = _shown_headers(masker, request.headers)
+            if route.config.oauth2_token_url is not None and not has_own(request):
+                headers.append(("Authorization", f"Bearer {MASK}"))
+            body = None if request.body is None else _shown_body(masker, request.body)
+        if response is not None:
+            shown = _shown_headers(masker, response.headers)
+            received = ShownResponse(
+                response.status, masker.text(response.reason)[:_LONGEST], shown, _shown_body(masker, response.body)
+            )
+        payload = _shown_body(masker, call.message.payload) if call.has_payload else None
+        hint = None if verdict.failure is None else verdict.failure.hint
+        attempts = list(call.attempts or ())
+        return Evidence(hint, url, call.tries, attempts, payload, carries, headers, body, received)
+
+    def _attempted(self, call: OpenCall, verdict: Verdict, now: float) -> tuple[Try, ...]:
+        """Note a try of a call that has more than one; return the last ones."""
+        if call.attempts is None:
+            call.attempts = deque(maxlen=_MOST_ATTEMPTS)
+        code = None if verdict.failure is None else verdict.failure.code.value
+        call.attempts.append(Try(now, verdict.status, code, round(1000 * call.stopwatch.seconds, 1)))
+        return tuple(call.attempts)
 
     def request(
         self,
@@ -127,15 +179,27 @@ class BridgeRecords:
         seconds = 0.0 if began is None or began > now else now - began
         self._add(_Raw(now, "request", of, request.id, topic, request.method, target, status, failure, None, seconds))
 
-    def last(self, route: str) -> LastRecords:
-        """Return the last records and failures of a route, the oldest first."""
-        recent = [self._shown(raw) for raw in tuple(self._recent.get(route, ()))]
-        return LastRecords(route, recent, [self._shown(raw) for raw in tuple(self._failures.get(route, ()))])
+    def find(self, query: RunQuery) -> list[Record]:
+        """Return the newest runs that are asked for, and with `tries` the last failed tries, the newest first."""
+        routes = tuple(self._recent) if query.route is None else (query.route,)
+        found: dict[int, _Raw] = {}
+        for route in routes:
+            for raw in (*tuple(self._recent.get(route, ())), *tuple(self._failures.get(route, ()))):
+                code = None if raw.failure is None else raw.failure[0]
+                if is_wanted(query, raw.time, raw.kind, code, raw.topic) and self._is_of(raw, query.id):
+                    found[id(raw)] = raw
+        return [self._shown(raw) for raw in nlargest(query.limit, found.values(), key=attrgetter("time"))]
 
-    def handle(self, frame: WantRecords | WantLive) -> None:
+    def _is_of(self, raw: _Raw, name: str | None) -> bool:
+        route, event = raw.of
+        if name is None or raw.kind == "request" or route is None or event is None:
+            return name is None or raw.run == name
+        return self._runs.is_of(name, raw.run, route.name, event.name)
+
+    def handle(self, frame: WantRuns | WantLive) -> None:
         """Do what the broker asks for."""
-        if isinstance(frame, WantRecords):
-            self._send(self.last(frame.route))
+        if isinstance(frame, WantRuns):
+            self._send(FoundRuns(frame.number, self.find(frame.query)))
             return
         if frame.on is not (self._live is not None):
             self._live, self._followed = (deque(maxlen=MOST_LIVE) if frame.on else None), 0
@@ -195,8 +259,25 @@ class BridgeRecords:
             raw.tries,
             round(1000 * raw.seconds, 1),
             None if raw.waited is None else round(1000 * raw.waited, 1),
+            list(raw.attempts),
         )
 
+
+def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return headers as they are shown; beyond `SHOWN_BYTES` together the others are left out."""
+    shown: list[tuple[str, str]] = []
+    left = SHOWN_BYTES
+    for name, value in headers:
+        left -= len(name) + len(value)
+        if left < 0:
+            break
+        shown.append((masker.text(name), masker.header(name, value)))
+    return shown
+
+
+def _shown_body(masker: Masker, body: bytes) -> ShownBody:
+    """Return a body as it is shown: masked before it is cut, lest a part of a secret is left."""
+    return ShownBody(masker.body(body, shown=True)[:SHOWN_BYTES], len(body))
 
 
 def _path(target: str) -> str:

@@ -1,29 +1,30 @@
-"""What the broker process counts of every event, and records of what no bridge process sees, for the admin port.
+"""What the broker process counts of every event, and the runs that it keeps. The broker's loop alone.
 
-That is: messages that were refused, lost with a bridge process, or matched no route. There are such records only
-where there is an admin port. The broker's loop alone.
+It keeps failures, whatever process ran them, and messages that were refused or lost with a bridge process; messages
+that matched no route are records for those that follow. There are records only where there is an admin port, or a file
+for failures.
 """
 
 import time
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.catalogue import FAILURES
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.link import admin_frames
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
     MOST_LIVE,
-    RECENT,
     Durations,
     EventCounts,
-    LastRecords,
+    Evidence,
     LiveRecords,
     Record,
 )
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
-from amqtt_rest_bridge.model import ClientEvent, Message, Run, RunIds
+from amqtt_rest_bridge.model import Capture, ClientEvent, Message, Route, Run, RunIds
+from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
+from amqtt_rest_bridge.records.problems import Problems
+from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.topics import loggable
 
 SUCCEEDED: Final = "succeeded"
@@ -33,28 +34,35 @@ EventName = tuple[str, str]
 
 
 class BrokerRecords:
-    """Count, and keep the last records of each route; `runs` makes the ids of calls."""
+    """Count, and keep runs of each route.
 
-    def __init__(self, runs: RunIds) -> None:
+    Args:
+        runs: Makes the ids of calls.
+        capture: What is kept with its message.
+        kept: Keeps them.
+    """
+
+    def __init__(self, runs: RunIds, capture: Capture = Capture.FAILURES, kept: KeptRuns | None = None) -> None:
         self._runs = runs
+        self._has_payloads = capture is not Capture.NONE
+        self.kept = KeptRuns() if kept is None else kept
+        self.problems = Problems()
+        self.retries: dict[int, str] = {}
+        """Ids of the runs whose messages are being sent again, by the identity of the new message."""
         self.following = False
         """Whether every message is recorded for those that follow; see `take_live`."""
         self._counts: dict[EventName, EventCounts] = {}
-        self._records: dict[str, deque[Record]] = {}
-        self._kept: dict[str, deque[Record]] = {}  # failures of calls, which a bridge process has recorded too
         self._live: list[Record] = []
         self._dropped = 0
 
-    def keep(self, names: Collection[EventName]) -> None:
-        """Forget every event but these, those of the present routes."""
-        routes = {route for route, _ in names}
+    def keep(self, routes: Sequence[Route]) -> None:
+        """Count the events of these routes from now on, and no others; kept runs of others stay."""
         self._counts = {
             name: self._counts.get(name)
             or EventCounts({}, Durations([0] * (len(BUCKETS) + 1)), Durations([0]), statuses={})
-            for name in names
+            for name in event_names(routes)
         }
-        self._records = {route: kept for route, kept in self._records.items() if route in routes}
-        self._kept = {route: kept for route, kept in self._kept.items() if route in routes}
+        self.problems.use(routes)
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
@@ -64,20 +72,26 @@ class BrokerRecords:
         return by_route
 
     def ended(self, name: EventName, event: ClientEvent, run: Run, message: Message, result: CallResult) -> None:
-        """Count a call that has ended, and keep a failure: the bridge process that has recorded it may die."""
+        """Count a call that has ended, and keep what is to be kept: the bridge process that recorded it may die."""
         self._count(name, result.code or SUCCEEDED, result.waited, result.took)
-        if result.code is None or result.code == SKIPPED or name not in self._counts:
+        evidence, code = result.evidence, result.code
+        is_failure = code is not None and code != SKIPPED
+        if not is_failure and evidence is None and not self.retries:
             return
-        route = name[0]
+        retry_of = self.retries.get(id(message))
+        if name not in self._counts or not (is_failure or evidence is not None or retry_of is not None):
+            return
+        hint = FAILURES[code].hint if is_failure and code is not None else None
         record = Record(
-            time.time(), "call", self._runs.of(run, *name), *name, loggable(message.topic), event.method.value,
-            status=result.status or None, code=result.code, message=result.message,
-            hint=FAILURES[result.code].hint,
+            time.time(), "skipped" if code == SKIPPED else "call", self._runs.of(run, *name), *name,
+            loggable(message.topic), event.method.value, None if evidence is None else evidence.url, result.status,
+            code if is_failure else None, result.message or None, hint if evidence is None else evidence.hint,
+            None if evidence is None else evidence.tries, round(1000 * result.took, 1), round(1000 * result.waited, 1),
+            [] if evidence is None else evidence.attempts, retry_of,
         )  # fmt: skip
-        kept = self._kept.get(route)
-        if kept is None:
-            kept = self._kept[route] = deque(maxlen=admin_frames.FAILURES)
-        kept.append(record)
+        if is_failure:
+            self.problems.call(record)
+        self._keep(record, message, evidence)
 
     def lost(self, name: EventName, event: ClientEvent, run: Run, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
@@ -103,16 +117,13 @@ class BrokerRecords:
             counts = self._counts.get((request.route, request.event))
             if counts is not None:
                 counts.statuses[request.status] = counts.statuses.get(request.status, 0) + request.count
+            if request.code is not None:
+                self.problems.requests(request, time.time())
         for own in times:
             counts = self._counts.get((own.route, own.event))
             if counts is not None:
                 counts.took.buckets = [sum(pair) for pair in zip(counts.took.buckets, own.buckets, strict=True)]
                 counts.took.seconds += own.seconds
-
-    def last(self, route: str, awaited: int) -> LastRecords:
-        """Return the last records of a route; all of them are failures."""
-        records = list(self._records.get(route, ()))
-        return LastRecords(route, records, records, awaited, list(self._kept.get(route, ())))
 
     def take_live(self) -> LiveRecords | None:
         """Return what was recorded since the last time, None without any."""
@@ -142,16 +153,18 @@ class BrokerRecords:
         failure: CallError,
         waited_ms: float | None = None,
     ) -> None:
-        route = name[0]
         record = Record(
             time.time(), kind, self._runs.of(run, *name), *name, loggable(message.topic), event.method.value,
             code=failure.code.value, message=failure.message, hint=failure.hint, waited_ms=waited_ms,
+            retry_of=self.retries.get(id(message)),
         )  # fmt: skip
-        records = self._records.get(route)
-        if records is None:
-            records = self._records[route] = deque(maxlen=RECENT)
-        records.append(record)
+        self.problems.call(record)
+        self._keep(record, message, None)
         self._follow(record)
+
+    def _keep(self, record: Record, message: Message, evidence: Evidence | None) -> None:
+        payload = message.payload if self._has_payloads else None
+        self.kept.add(KeptRun(record, message.topic, message.timestamp, payload, evidence, message.properties))
 
     def _follow(self, record: Record) -> None:
         if not self.following:

@@ -21,7 +21,6 @@ from amqtt_rest_bridge.failures import (
 )
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, NumberedRoute, OverloadPolicy
-from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import (
     MAX_HOPS,
@@ -170,7 +169,7 @@ class Dispatcher:
         watched = self._server.watching.entries()
         self.table = build_table(routes, watched, self._outcomes.statistics, self._workers, self._queue)
         if self._records is not None:
-            self._records.keep(event_names(numbered.route for numbered in routes))
+            self._records.keep([numbered.route for numbered in routes])
         gone: list[Call] = []
         for call in list(self._room.empty()):  # by the present definition of their events
             present = self.table.by_name.get(call.listening.name)
@@ -247,11 +246,18 @@ class Dispatcher:
             return False
         return self._server.watching.is_due(entry)
 
-    def run(self, name: EventName, message: Message, delivery: Delivery) -> None:
-        """Dispatch a message that the schedule of an event made, to it alone; `delivery` is held for its call."""
+    def run(self, name: EventName, message: Message, delivery: Delivery) -> Call | None:
+        """Dispatch a message that a schedule or a retry made to one event alone; return None where that is gone.
+
+        `delivery` is held for its call.
+        """
         listening = self.table.by_name.get(name)
-        if listening is not None and self._admit(call := self.call_of(listening, message, 0, delivery)):
+        if listening is None:
+            return None
+        call = self.call_of(listening, message, 0, delivery)
+        if self._admit(call):
             self._bridges.dispatch((call,))
+        return call
 
     def remember(self, topic: str, payload: bytes, *, only_new: bool = False) -> None:
         """Accept a retained message that reaches no subscriber now: read events answer with it.

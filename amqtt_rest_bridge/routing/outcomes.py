@@ -192,6 +192,8 @@ class Outcomes:
         statistics = self.statistics.get(route)
         if statistics is None:
             return
+        if self.records is not None and not of_server:
+            self.records.problems.failed_try(route, code, message, time.time())
         note = statistics.server_error if of_server else statistics.try_failed
         if note(code, message, time.time()):
             self.on_health(statistics)

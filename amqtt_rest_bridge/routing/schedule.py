@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # that are started together do not ask a server at the same moment, and a day's interval does not delay it by a day.
 _LONGEST_FIRST_DELAY: Final = 60.0
 
-Run = Callable[[EventName, Message, Delivery], None]
+Run = Callable[[EventName, Message, Delivery], object]
 """Run an event with a message; the last release of the delivery ends the run."""
 
 

@@ -86,6 +86,11 @@ class RouteStatistics:
         if change > 0 and for_try:
             self.retried += 1
 
+    @property
+    def last_success(self) -> float | None:
+        """Return when a message or request ended well last (Unix time), None before the first."""
+        return self._last_success
+
     def success(self, waited: float, took: float, now: float) -> bool:
         """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
         self.admission.outstanding -= 1

@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import amqtt_rest_bridge
-from amqtt_rest_bridge.catalogue import FAILURES
+from amqtt_rest_bridge.catalogue import STATUSES
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.support.admin_client import TOKEN, Admin, admin_of, client_route, server_route
@@ -188,7 +188,7 @@ def test_failures_from_before_a_bridge_process_was_replaced_are_on_the_page_of_t
         page = admin.get("/routes/Orders")
         assert (page.status, page.text.count("<details>")) == (200, 3)
         assert "http_status" in page.text
-        assert page.text.count(html.escape(FAILURES["http_status"].hint)) == 3, "what to do next is lost"
+        assert page.text.count(html.escape(STATUSES[400].hint)) == 3, "what to do next is lost"
         assert "None." not in page.text
 
 

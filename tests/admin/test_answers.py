@@ -29,7 +29,7 @@ class Process:
 def test_followers_that_come_before_a_replaced_process_is_ready_stay_and_those_of_its_predecessor_go() -> None:
     records, loop = BrokerRecords(RunIds()), asyncio.new_event_loop()
     unused = cast(Any, None)
-    answers = AdminAnswers(records, unused, {}, unused, None, loop)
+    answers = AdminAnswers(records, unused, {}, unused, None, unused, loop)
     before, other, after = Process(ready=True), Process(ready=True), Process(ready=False)
     processes = cast(Any, [before, other])
     answers.take(WantLive(on=True), processes, 0)

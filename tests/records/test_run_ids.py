@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.shown_records import RouteRecords
-from amqtt_rest_bridge.link.admin_frames import Record
+from amqtt_rest_bridge.admin.shown_records import Runs
+from amqtt_rest_bridge.link.admin_frames import Record, RunQuery
 from amqtt_rest_bridge.model import RunIds
 from tests.support.admin_client import Events, admin_of, client_route, server_route
 from tests.support.embedded_broker import hosting
@@ -135,5 +135,5 @@ def test_failures_that_only_the_broker_has_are_found_by_their_ids() -> None:
         Record(0.1 * number, "call", str(number), "R", "E", "in", code="http_status", message="400")
         for number in range(3)
     ]
-    records = RouteRecords(lambda: None, failures=alike[:1], kept=alike)
+    records = Runs(RunQuery(), lambda: None, alike[:1], kept=alike)
     assert [record.id for record in records.last_failures()] == ["2", "1", "0"]

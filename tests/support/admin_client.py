@@ -13,10 +13,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.embedded_broker import Client, Host
+from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
 PATIENCE = 20.0
 TOKEN = "a-token-of-24-characters"
+_BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +164,43 @@ def server_route(name: str = "Intake") -> str:
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0"
     ADD EVENT Received WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "received"
 """
+
+
+def admin_with_token(host: Host) -> Admin:
+    """Return the admin port of a broker, asked with its token."""
+    port = host.plugin.admin_port
+    assert port is not None
+    return Admin(port, _BEARER)
+
+
+def post(admin: Admin, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    """Post to the admin port with the token; return the status with the JSON of the answer, or with its Location."""
+    connection = http.client.HTTPConnection("127.0.0.1", admin.port, timeout=20)
+    try:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", path, body, {**_BEARER, **given})
+        response = connection.getresponse()
+        content = response.read()
+        return response.status, json.loads(content) if content else response.headers["Location"]
+    finally:
+        connection.close()
+
+
+def runs(admin: Admin, query: str = "") -> list[dict[str, Any]]:
+    """Return the runs that a query asks for."""
+    answer = admin.get(f"/api/runs{query}")
+    assert answer.status == 200, answer.body
+    found = answer.json["runs"]
+    assert isinstance(found, list)
+    return found
+
+
+def outcome(admin: Admin, run: str) -> str | None:
+    """Return the outcome of a run, None while it is not known."""
+    answer = admin.get(f"/api/runs/{run}")
+    return None if answer.status != 200 else str(answer.json["outcome"])
+
+
+def refusing_with_reason(seen: Seen) -> tuple[int, bytes]:
+    """Answer 422 with a reason to what is bad."""
+    return (422, b'{"reason": "no such customer"}') if b"bad" in seen.body else (200, b"{}")

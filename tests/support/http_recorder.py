@@ -34,6 +34,10 @@ class Recorder(Target):
         """Wait for the next request."""
         return self.arrived.get(timeout=seconds)
 
+    def take_all(self) -> list[Seen]:
+        """Take all requests that have come."""
+        return [self.request() for _ in range(self.arrived.qsize())]
+
     def _converse(self, peer: Peer) -> None:
         while (seen := peer.request()) is not None:
             self.arrived.put(seen)

@@ -78,6 +78,8 @@ function element(tag, text, className) {
 function showCall(call) {
   if (call.kind !== "retry") {
     const row = element("tr", "", "new");
+    const id = element("td", "", "wide long");
+    if (call.id) id.append(runLink(call.id, call.id));
     row.append(
       element("td", call.time.slice(11, 23)),
       element("td", call.event ?? "", "wide"),
@@ -87,7 +89,7 @@ function showCall(call) {
       element("td", call.tries ?? "", "number wide"),
       element("td", call.waited_ms ?? "", "number wide"),
       element("td", call.ms ?? "", "number"),
-      element("td", call.id ?? "", "wide long"),
+      id,
     );
     prepend(document.querySelector("[data-calls]"), row, MOST_CALLS);
   }
@@ -100,7 +102,7 @@ function showCall(call) {
     failure.append(summary, element("p", call.message ?? ""));
     if (call.hint) failure.append(element("p", call.hint, "hint"));
     const run = element("p", "Run ");
-    run.append(element("code", call.id ?? ""));
+    if (call.id) run.append(runLink(call.id, call.id));
     failure.append(run);
     prepend(document.querySelector("[data-failures]"), failure, MOST_FAILURES);
     document.querySelector("[data-none]").hidden = true;
@@ -117,6 +119,29 @@ function showReasons(reasons) {
   if (!trouble) return;
   trouble.hidden = reasons.length === 0;
   trouble.querySelector("ul").replaceChildren(...reasons.map((reason) => element("li", reason)));
+}
+
+function showProblems(problems) {
+  const section = document.querySelector("[data-problems]");
+  if (!section) return;
+  section.hidden = problems.length === 0;
+  section.querySelector("ul").replaceChildren(...problems.map((one) => {
+    const item = element("li", "");
+    const first = element("p", "");
+    first.append(element("span", `${one.count} ×`, "count"), " ", element("code", one.code), ` ${one.target}`);
+    item.append(first, element("p", one.message));
+    if (one.hint) item.append(element("p", one.hint, "hint"));
+    const last = element("p", `${one.routes ? `Route ${one.routes} · ` : ""}last ${one.last} UTC`, "note");
+    if (one.run) last.append(" · ", runLink(one.run, "newest run"));
+    item.append(last);
+    return item;
+  }));
+}
+
+function runLink(run, text) {
+  const link = element("a", text);
+  link.href = `/runs/${encodeURIComponent(run)}`;
+  return link;
 }
 
 function showUnmatched(unmatched) {
@@ -137,8 +162,9 @@ function showUnmatched(unmatched) {
   }));
 }
 
-function showRoutes({ summary, reasons, unmatched, names, rows: changed }) {
+function showRoutes({ summary, reasons, problems, unmatched, names, rows: changed }) {
   showReasons(reasons);
+  showProblems(problems);
   showUnmatched(unmatched);
   const counts = document.querySelector("[data-summary]");
   if (counts && counts.textContent !== summary) counts.textContent = summary;

@@ -94,6 +94,7 @@ class RouteRunner:
         self._context = context
         self._link = context.link
         self._pace = context.pace
+        self._evidence = None if records is None else records.evidence
         means = Means(time.time, random.random, settings.runs, None if records is None else records.call)
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
@@ -250,7 +251,8 @@ class RouteRunner:
             log.debug("%s: %d on %s, run %s", call.event.label, verdict.status, topic, run)
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
-        result = CallResult(call.id, verdict.status, code, message, waited, call.took, verdict.publication)
+        evidence = None if self._evidence is None else self._evidence(call, verdict)
+        result = CallResult(call.id, verdict.status, code, message, waited, call.took, verdict.publication, evidence)
         self._link.done(result, at_once=at_once)
         if call.line is not None or call.kept:
             self._start_next(call)

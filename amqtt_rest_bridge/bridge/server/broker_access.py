@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
+from amqtt_rest_bridge.catalogue import SHUTTING_DOWN
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.bridge_end import Entry
@@ -42,6 +42,7 @@ from amqtt_rest_bridge.link.frames import (
 from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,6 @@ _JSON_STARTS: Final = frozenset(b'{["-0123456789tfn')
 _JSON_SPACE: Final = b" \t\r\n"
 
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
-_FAILURES: Final = frozenset(row.code for row in (BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT))
 _STOPPING: Final = SHUTTING_DOWN.code
 _MOST_TIMES: Final = 200  # of a route in one report
 _LONGEST_METHOD: Final = 16
@@ -300,7 +300,7 @@ class Answers:
 
     def _begin(self) -> None:
         self._counts: dict[_Kind, int] = {}  # the kind of the last answer at the end
-        self._ids: dict[ServedEvent, str] = {}  # of the last request
+        self._ids: dict[_Kind, str] = {}  # of the last request
         self._messages: dict[_Kind, str] = {}
         self._recent: dict[str, deque[_Kind]] = {}
         self._seconds: dict[str, deque[float]] = {}  # of those that were served well
@@ -318,7 +318,7 @@ class Answers:
         kind = served, status, code
         with self._lock:
             self._counts[kind] = self._counts.pop(kind, 0) + 1
-            self._ids[served] = request_id
+            self._ids[kind] = request_id
             if message is not None:
                 self._messages[kind] = message
             recent = self._recent.get(served.route)
@@ -328,7 +328,7 @@ class Answers:
             recent.append(kind)
             if code is None:
                 self._seconds[served.route].append(seconds)
-            if self.recorded and (code is None or code in _FAILURES):
+            if self.recorded and (code is None or code in NOT_SERVED_CODES):
                 times = self._times.get(served)
                 if times is None:
                     times = self._times[served] = _Times()
@@ -356,7 +356,7 @@ class Answers:
         return Served(
             routes,
             _lines(counts, ids) if self._has_lines else [],
-            [RequestCount(one.route, one.event, status[:3], count) for (one, status, _), count in counts.items()]
+            [_request_count(kind, count, ids[kind], messages.get(kind)) for kind, count in counts.items()]
             if self.recorded
             else [],
             [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
@@ -375,7 +375,7 @@ def _outcomes(kinds: Iterable[_Kind]) -> str:
     Decision: an answer of a bridge or port that closes says nothing of the route's health.
     """
     return "".join(
-        WELL if code is None or code == SKIPPED else NOT_SERVED if code in _FAILURES else CALLER_REFUSED
+        WELL if code is None or code == SKIPPED else NOT_SERVED if code in NOT_SERVED_CODES else CALLER_REFUSED
         for _, _, code in kinds
         if code != _STOPPING
     )
@@ -390,7 +390,7 @@ def _routes(counts: Mapping[_Kind, int], messages: Mapping[_Kind, str]) -> dict[
             answers = replace(answers, answered=answers.answered + count)
         elif code == SKIPPED:
             answers = replace(answers, skipped=answers.skipped + count)
-        elif code in _FAILURES:
+        elif code in NOT_SERVED_CODES:
             message = messages.get(kind, "")
             answers = replace(answers, failed=answers.failed + count, code=str(code), message=message)
         elif code != _STOPPING:
@@ -399,10 +399,18 @@ def _routes(counts: Mapping[_Kind, int], messages: Mapping[_Kind, str]) -> dict[
     return routes
 
 
-def _lines(counts: Mapping[_Kind, int], ids: Mapping[ServedEvent, str]) -> list[EventAnswers]:
+def _request_count(kind: _Kind, count: int, request_id: str, message: str | None) -> RequestCount:
+    served, status, code = kind
+    shown = None if code in (SKIPPED, _STOPPING) else code
+    return RequestCount(served.route, served.event, status[:3], count, shown, message, request_id)
+
+
+def _lines(counts: Mapping[_Kind, int], ids: Mapping[_Kind, str]) -> list[EventAnswers]:
     totals: dict[ServedEvent, int] = {}
     texts: dict[ServedEvent, str] = {}
-    for (served, status, code), count in counts.items():
+    for kind, count in counts.items():
+        served, status, code = kind
         totals[served] = totals.get(served, 0) + count
-        texts[served] = f"answered {served.request} with {status[:3]}" + ("" if code is None else f" {code}")
-    return [EventAnswers(one.route, one.event, total, f"{texts[one]}, run {ids[one]}") for one, total in totals.items()]
+        error = "" if code is None else f" {code}"
+        texts[served] = f"answered {served.request} with {status[:3]}{error}, run {ids[kind]}"
+    return [EventAnswers(one.route, one.event, total, texts[one]) for one, total in totals.items()]

@@ -1,0 +1,71 @@
+"""What a caller of the admin port asks for, read from a query string or a body. Pure; any thread."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, RECENT, RunQuery, WantRetry
+from amqtt_rest_bridge.records.runs import Outcome
+from amqtt_rest_bridge.topics import check_topic_filter
+
+_AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
+
+
+class BadQuestionError(BridgeError):
+    """A question cannot be understood; the message says why."""
+
+
+def query_of(query: Mapping[str, Sequence[str]], now: float) -> RunQuery:
+    """Read the parameters of `/api/runs`; raises `BadQuestionError`."""
+    given = {name: values[-1] for name, values in query.items()}
+    unknown = sorted(given.keys() - set(_NAMES))
+    if unknown:
+        raise BadQuestionError(f"There is no parameter {unknown[0][:40]}; there are {', '.join(_NAMES)}")
+    outcome, topic, limit = given.get("outcome"), given.get("topic"), given.get("limit", str(RECENT))
+    if outcome is not None and outcome not in list(Outcome):
+        raise BadQuestionError(f"outcome is one of {', '.join(Outcome)}")
+    if topic is not None and (fault := check_topic_filter(topic)) is not None:
+        raise BadQuestionError(f"topic {fault}")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:6]) <= MOST_RUNS):
+        raise BadQuestionError(f"limit is 1 to {MOST_RUNS}")
+    since = 0.0 if "since" not in given else _since(given["since"], now)
+    return RunQuery(None, given.get("route"), outcome, given.get("code"), topic, since, int(limit))
+
+
+def _since(text: str, now: float) -> float:
+    """Return the Unix time of `10m`, `2h`, or a time in RFC 3339."""
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return now - int(age[1]) * _SECONDS[age[2]]
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise BadQuestionError("since is an age such as 10m or 2h, or a time such as 2026-01-31T12:00:00Z") from None
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    route: str | None = None
+    code: str | None = None
+    ids: list[str] | None = None
+
+
+def retry_of(body: bytes) -> WantRetry:
+    """Read the body of `/api/failures/retry`; raises `BadQuestionError`."""
+    try:
+        wanted = msgspec.json.decode(body or b"{}", type=_Wanted)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadQuestionError(f"The body cannot be read: {error}") from None
+    if wanted.ids is None and wanted.route is None and wanted.code is None:
+        raise BadQuestionError("The body names no route, code or ids")
+    if wanted.ids is not None and (wanted.route is not None or wanted.code is not None):
+        raise BadQuestionError("The body names ids, and a route or code beside them")
+    if wanted.ids is not None and len(wanted.ids) > MOST_RUNS:
+        raise BadQuestionError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")
+    return WantRetry(0, wanted.ids, wanted.route, wanted.code)

@@ -1,0 +1,135 @@
+"""Sends the messages of kept failures again, each through its event alone. The broker's loop alone.
+
+A retry is a new call by the definition in use now, admitted like any other: it takes its place in the route's queue,
+keeps to its RATE_LIMIT, and is on disk first where the route is lossless. While it has not ended its failure is not
+retried once more.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried, WantRetry
+from amqtt_rest_bridge.model import Message, RunIds
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
+from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.routing.calls import Call, Delivery, EventName
+
+_AT_ONCE: Final = 10  # in one iteration of the loop: each may be written to disk
+_MOST_UNDER_WAY: Final = MOST_RUNS
+
+Run = Callable[[EventName, Message, Delivery], Call | None]
+"""Dispatch a message to one event; see `Dispatcher.run`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Retry:
+    """A retry under way and, as a `Delivery`, what ends it: the last release."""
+
+    message: Message
+    ended: Callable[["_Retry"], None]
+    of: str
+    holds: int = 0
+
+    def hold(self) -> None:
+        self.holds += 1
+
+    def release(self) -> None:
+        self.holds -= 1
+        if not self.holds:
+            self.ended(self)
+
+    def key(self, _: EventName) -> str:
+        """Return the Idempotency-Key of a lossless call: a new one, as a server may answer a known one from memory."""
+        return str(uuid.uuid4())
+
+
+class Retries:
+    """Retry.
+
+    Args:
+        records: Keeps the failures.
+        run: Dispatches a message to one event.
+        runs: Makes the ids of calls.
+        loop: The broker's.
+    """
+
+    def __init__(self, records: BrokerRecords, run: Run, runs: RunIds, loop: asyncio.AbstractEventLoop) -> None:
+        self._records = records
+        self._run = run
+        self._runs = runs
+        self._loop = loop
+        self._under_way: set[str] = set()  # ids of failures
+
+    def take(self, wanted: WantRetry, answer: Callable[[Retried], None]) -> None:
+        """Begin the retries that are asked for; `answer` is called once all have begun, or been refused."""
+        ids = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))
+        self._begin(deque(ids[:MOST_RUNS]), Retried(wanted.number, [], []), answer)
+
+    def _matching(self, wanted: WantRetry) -> list[str]:
+        """Return the failures that are asked for, the oldest first, without those that have been sent again."""
+        found = [
+            kept.record.id
+            for kept in self._records.kept.newest(wanted.route)
+            if kept.record.id is not None
+            and kept.is_failure
+            and kept.record.retried_as is None
+            and (wanted.code is None or kept.record.code == wanted.code)
+        ]
+        return found[:MOST_RUNS][::-1]
+
+    def _begin(self, ids: deque[str], done: Retried, answer: Callable[[Retried], None]) -> None:
+        for _ in range(min(_AT_ONCE, len(ids))):
+            name = ids.popleft()
+            kept = self._records.kept.get(name)
+            refusal = self._refusal(name, kept)
+            if refusal is None and kept is not None:
+                started = self._retry(name, kept)
+                if started is not None:
+                    done.started.append((started, name))
+                    continue
+                refusal = ROUTE_GONE, f"route {kept.record.route} has no event {kept.record.event} any more"
+            done.refused.append((name, *(refusal or _NOT_KEPT)))
+        if ids:
+            self._loop.call_soon(self._begin, ids, done, answer)
+        else:
+            answer(done)
+
+    def _refusal(self, name: str, kept: KeptRun | None) -> tuple[str, str] | None:
+        if kept is None or not kept.is_failure:
+            return _NOT_KEPT
+        if kept.payload is None:
+            return NOT_KEPT, "the message of this run is not kept: see the setting capture"
+        if name in self._under_way:
+            return RETRY_RUNS, "a retry of this failure has not ended yet"
+        if len(self._under_way) >= _MOST_UNDER_WAY:
+            return RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet"
+        return None
+
+    def _retry(self, name: str, kept: KeptRun) -> str | None:
+        """Send a message again and return the id of the new run; None where its event is gone."""
+        event = kept.record.route or "", kept.record.event or ""
+        message = Message(kept.topic, kept.payload or b"", time.time(), kept.properties)
+        retry = _Retry(message, self._ended, name)
+        self._under_way.add(name)
+        self._records.retries[id(message)] = name
+        retry.hold()
+        try:
+            call = self._run(event, message, retry)
+            started = None if call is None else self._runs.of(call.run, *event)
+            if started is not None:
+                self._records.kept.retried(name, started)
+        finally:
+            retry.release()
+        return started
+
+    def _ended(self, retry: _Retry) -> None:
+        self._under_way.discard(retry.of)
+        self._records.retries.pop(id(retry.message), None)
+
+
+_NOT_KEPT: Final = NOT_KEPT, "no failure of a message is kept with this id"

@@ -1,0 +1,132 @@
+"""The SQLite file in which kept runs survive a restart. The loop says what has changed; one thread writes.
+
+What waits to be written is what is kept in memory, each run once, however often it changed: so it is bounded as that
+is. A disk that is full, or a file that is damaged meanwhile, costs only what is on it: the log and `/readyz` say so,
+and all that has not been written is tried again.
+"""
+
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.times import LineLimit
+
+log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_AGAIN_SECONDS: Final = 5.0  # after a write that failed
+_LOG_SECONDS: Final = 60.0
+_CLOSE_SECONDS: Final = 5.0
+_TABLE: Final = "CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, run BLOB NOT NULL)"
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(KeptRun)
+
+
+class FailureFile:
+    """A file of kept runs.
+
+    Raises:
+        ConfigurationError: `path` is not such a file, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.trouble: str | None = None
+        """Why the last write failed, None when it did not."""
+        self._changed = threading.Condition()
+        self._waiting: dict[str, KeptRun | None] = {}
+        self._closing = False
+        self._lines = LineLimit(_LOG_SECONDS)
+        self._thread: threading.Thread | None = None
+        self.loaded: list[KeptRun] = sorted(self._load(), key=lambda run: run.record.time)
+        """The runs that the file held when it was opened, the oldest first."""
+
+    def put(self, name: str, run: KeptRun | None) -> None:
+        """Queue a run to be written, or (None) removed; any thread, does not block."""
+        with self._changed:
+            if self._closing:
+                return
+            self._waiting[name] = run
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Write what waits, for some seconds at most; blocks."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _load(self) -> list[KeptRun]:
+        try:
+            # It holds payloads of messages, which only its owner may read.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            with self._open() as database:
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+                if version not in (0, _VERSION):
+                    raise ConfigurationError(f"the file {self._path} (failures) is of a newer version of the bridge")
+                database.execute(_TABLE)
+                database.execute(f"PRAGMA user_version = {_VERSION}")
+                database.commit()
+                return [_decoder.decode(run) for (run,) in database.execute("SELECT run FROM runs")]
+        except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            hint = "move it away, and a new one is made" if self._path.is_file() else "name a file that can be written"
+            raise ConfigurationError(f"cannot use {self._path} (failures): {why}; {hint}") from error
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(sqlite3.connect(self._path, timeout=1.0)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            yield database
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                if not self._waiting:
+                    return
+            try:
+                self._write_waiting()
+            except (OSError, sqlite3.Error) as error:
+                self.trouble = str(error)
+                if self._lines.count():
+                    log.error("failures cannot be written to %s: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+                with self._changed:
+                    if self._closing or self._changed.wait_for(lambda: self._closing, _AGAIN_SECONDS):
+                        return
+
+    def _write_waiting(self) -> None:
+        """Write until nothing waits, over one connection."""
+        with self._open() as database:
+            while True:
+                with self._changed:
+                    waiting, self._waiting = self._waiting, {}
+                if not waiting:
+                    return
+                try:
+                    with database:
+                        for name, run in waiting.items():
+                            if run is None:
+                                database.execute("DELETE FROM runs WHERE id = ?", (name,))
+                            else:
+                                row = name, _encoder.encode(run)
+                                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", row)
+                except BaseException:
+                    with self._changed:
+                        self._waiting = waiting | self._waiting  # what came meanwhile is newer
+                    raise
+                self.trouble = None

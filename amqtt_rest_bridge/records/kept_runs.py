@@ -1,0 +1,160 @@
+"""The runs that the broker process keeps: failures with their messages, bounded in number and bytes. Its loop alone.
+
+Each route has its last 100 failures and its last 20 others. Where all together are too large the route that holds the
+most bytes loses its oldest run, so that no route takes the room of another one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from amqtt_rest_bridge.link.admin_frames import SHOWN_BYTES, Evidence, Record, RunDetail
+from amqtt_rest_bridge.model import MessageProperties
+from amqtt_rest_bridge.records.runs import Outcome, outcome_of
+
+MOST_BYTES: Final = 16 << 20
+MOST_FAILURES: Final = 100
+MOST_OTHERS: Final = 20
+_RUN_BYTES: Final = 1024  # what a run takes beside payload and bodies
+
+
+class KeptRun(Struct, frozen=True, array_like=True):
+    """A run with its message; `payload` is None where it is not kept, `evidence` where no bridge process had the call.
+
+    `timestamp` is when the broker received the message. Its `properties` are kept for a retry, and never shown.
+    """
+
+    record: Record
+    topic: str
+    timestamp: float
+    payload: bytes | None
+    evidence: Evidence | None
+    properties: MessageProperties | None = None
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        size, evidence = _RUN_BYTES + len(self.payload or b"") + len(self.topic), self.evidence
+        if self.properties is not None:
+            size += sum(len(name) + len(value) for name, value in self.properties.user)
+            size += len(self.properties.correlation or b"")
+        if evidence is None:
+            return size
+        response = evidence.response
+        for body in (evidence.payload, evidence.body, None if response is None else response.body):
+            size += 0 if body is None else len(body.data)
+        headers = [*evidence.headers, *(() if response is None else response.headers)]
+        return size + sum(len(header) + len(value) for header, value in headers)
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether its message may be sent again."""
+        return outcome_of(self.record.kind, self.record.code) in (Outcome.FAILED, Outcome.REFUSED)
+
+    def detail(self) -> RunDetail:
+        """Return what there is to show of it."""
+        evidence = self.evidence
+        is_open = evidence is None or (evidence.payload is None and not evidence.carries)
+        shown = self.payload[:SHOWN_BYTES] if self.payload is not None and is_open else None
+        size = None if self.payload is None else len(self.payload)
+        return RunDetail(self.topic, self.timestamp, shown, size, self.evidence)
+
+
+_Part = tuple[str, bool]
+"""A route's name, and whether its failures are meant."""
+
+
+class KeptRuns:
+    """Keep runs.
+
+    Args:
+        changed: Called with the id of each one that is added, replaced or (None) dropped.
+        first: Those to begin with, the oldest first.
+        most_bytes: That they may take.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[str, KeptRun | None], None] = lambda *_: None,
+        first: Iterable[KeptRun] = (),
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._changed = changed
+        self._most = most_bytes
+        self._runs: dict[str, KeptRun] = {}  # the oldest first
+        self._parts: dict[_Part, dict[str, KeptRun]] = {}
+        self._bytes: dict[str, int] = {}  # by route
+        self.bytes = 0
+        """About how many bytes they take."""
+        for run in first:
+            self._keep(run)
+
+    def add(self, run: KeptRun) -> None:
+        """Keep a run, as the newest one."""
+        run = self._keep(run)
+        if self._runs.get(run.record.id or "") is run:
+            self._changed(run.record.id or "", run)
+
+    def _keep(self, run: KeptRun) -> KeptRun:
+        name = run.record.id or ""
+        if name in self._runs:
+            self._remove(name)
+        if run.size > self._most:
+            run = replace(run, payload=None)
+        part = self._put(name, run)
+        if len(part) > (MOST_FAILURES if run.is_failure else MOST_OTHERS):
+            self._drop(next(iter(part)))
+        while self.bytes > self._most:
+            route = max(self._bytes, key=self._bytes.__getitem__)
+            self._drop(min(self._oldest(route), key=lambda one: self._runs[one].record.time))
+        return run
+
+    def retried(self, name: str, run: str) -> None:
+        """Note the newest run that sends the message of a kept one again."""
+        kept = self._runs.get(name)
+        if kept is not None:
+            kept = replace(kept, record=replace(kept.record, retried_as=run))
+            self._runs[name] = kept
+            self._part(kept)[name] = kept
+            self._changed(name, kept)
+
+    def get(self, name: str) -> KeptRun | None:
+        """Return the run with this id."""
+        return self._runs.get(name)
+
+    def newest(self, route: str | None = None) -> Iterator[KeptRun]:
+        """Return all runs, or those of a route, the newest first; as they are now, whatever changes later."""
+        if route is None:
+            return reversed(list(self._runs.values()))
+        both = [run for is_failure in (True, False) for run in self._parts.get((route, is_failure), {}).values()]
+        return iter(sorted(both, key=lambda run: run.record.time, reverse=True))
+
+    def _part(self, run: KeptRun) -> dict[str, KeptRun]:
+        return self._parts.setdefault((run.record.route or "", run.is_failure), {})
+
+    def _put(self, name: str, run: KeptRun) -> dict[str, KeptRun]:
+        route, part = run.record.route or "", self._part(run)
+        self._runs[name] = part[name] = run
+        self._bytes[route] = self._bytes.get(route, 0) + run.size
+        self.bytes += run.size
+        return part
+
+    def _oldest(self, route: str) -> list[str]:
+        return [next(iter(part)) for kind in (True, False) if (part := self._parts.get((route, kind)))]
+
+    def _drop(self, name: str) -> None:
+        self._remove(name)
+        self._changed(name, None)
+
+    def _remove(self, name: str) -> None:
+        run = self._runs.pop(name)
+        route, part = run.record.route or "", self._part(run)
+        del part[name]
+        if not part:
+            del self._parts[route, run.is_failure]
+        self._bytes[route] -= run.size
+        self.bytes -= run.size
+        if not self._bytes[route]:
+            del self._bytes[route]

@@ -1,0 +1,120 @@
+"""What goes wrong, each kind once: messages and requests that failed alike, by code, target and status. Its loop alone.
+
+The broker process counts them as they fail, so that their numbers are exact, whatever is kept of each one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
+from amqtt_rest_bridge.link.admin_frames import MOST_NAMED, Problem, Record
+from amqtt_rest_bridge.link.frames import RequestCount
+from amqtt_rest_bridge.masking import masker_of
+from amqtt_rest_bridge.model import Route
+
+LISTED_SECONDS: Final = 600.0
+"""A problem is listed for so long after its last message, and until each of its routes has had a success since."""
+_MOST: Final = 200  # kinds that are counted; those that have been quiet for the longest are forgotten
+_MOST_ROUTES: Final = 1000
+
+_Kind = tuple[str, str, int | None]
+"""Code, target, status."""
+
+
+@dataclass(slots=True, eq=False)
+class _Counted:
+    first: float
+    last: float
+    count: int = 0
+    routes: dict[str, None] = field(default_factory=dict)  # in order of arrival
+    message: str | None = None
+    hint: str | None = None
+    run: str | None = None
+
+
+class Problems:
+    """Count them."""
+
+    def __init__(self) -> None:
+        self._targets: dict[tuple[str, str], str] = {}  # by route and event
+        self._counted: dict[_Kind, _Counted] = {}
+
+    def use(self, routes: Iterable[Route]) -> None:
+        """Count those of these routes from now on; what the others had wrong is forgotten."""
+        self._targets = {}
+        names = set()
+        for route in routes:
+            names.add(route.name)
+            mask = masker_of(route).address
+            server = mask("/".join((route.config.base_address or "").split("/", 3)[:3]))
+            self._targets |= {(route.name, event.name): server for event in route.client_events}
+            for event in route.server_events:
+                endpoint = mask(f"{event.method} :{route.config.server_port}{event.endpoint}")
+                self._targets[route.name, event.name] = endpoint
+        for kind, counted in list(self._counted.items()):
+            counted.routes = {name: None for name in counted.routes if name in names}
+            if not counted.routes:
+                del self._counted[kind]
+
+    def call(self, record: Record) -> None:
+        """Count a message that has failed or was refused."""
+        if record.code is not None and record.route is not None and record.event is not None:
+            self._add(
+                (record.route, record.event), record.code, record.status, 1, record.time,
+                (record.message, record.hint, record.id),
+            )  # fmt: skip
+
+    def failed_try(self, route: str, code: str, message: str, now: float) -> None:
+        """Count a failed try of a lossless call, which does not end before it has succeeded."""
+        event = next((event for name, event in self._targets if name == route), None)
+        if event is not None:
+            hint = FAILURES[code].hint if code in FAILURES else None
+            self._add((route, event), code, None, 1, now, (message, hint, None))
+
+    def requests(self, counted: RequestCount, now: float) -> None:
+        """Count requests that were answered alike, with an error."""
+        if counted.code is None:
+            return
+        row = ANSWERS.get(counted.code)
+        about = counted.message, None if row is None else row.hint, counted.run
+        name = counted.route, counted.event
+        self._add(name, counted.code, int(counted.status), counted.count, now, about)
+
+    def listed(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
+        """Return what is wrong now, most messages first; `last_successes` by route is Unix time, None before one."""
+        found = [
+            Problem(
+                *kind, list(counted.routes)[:MOST_NAMED], counted.count, counted.first, counted.last,
+                counted.message, counted.hint, counted.run,
+            )
+            for kind, counted in self._counted.items()
+            if now - counted.last < LISTED_SECONDS
+            or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: one.count, reverse=True)
+
+    def _add(
+        self,
+        name: tuple[str, str],
+        code: str,
+        status: int | None,
+        count: int,
+        now: float,
+        about: tuple[str | None, str | None, str | None],
+    ) -> None:
+        """Count; `about` are message, hint and run."""
+        target = self._targets.get(name)
+        if target is None:  # of an event that is gone
+            return
+        kind = code, target, status
+        counted = self._counted.get(kind)
+        if counted is None:
+            if len(self._counted) >= _MOST:
+                del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
+            counted = self._counted[kind] = _Counted(now, now)
+        counted.count += count
+        counted.last = now
+        counted.message, counted.hint, counted.run = about
+        if len(counted.routes) < _MOST_ROUTES:
+            counted.routes[name[0]] = None

@@ -1,0 +1,189 @@
+"""Retries: the message of a failure goes through its event again, for those that may, as a new run."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.admin_client import (
+    TOKEN,
+    admin_of,
+    admin_with_token,
+    client_route,
+    outcome,
+    post,
+    refusing_with_reason,
+    runs,
+)
+from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.gate import Gate
+from tests.support.http_recorder import Recorder, recording
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, processes: int) -> None:
+    other = client_route(target.url, name="Other").replace("/new/", "/other/")
+    target.answer = refusing_with_reason
+    with hosting(client_route(target.url) + other, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"bad")
+        client.messages(2)
+        (failed,) = runs(admin, "?route=Orders")
+        target.answer = lambda _: (200, b"{}")
+        target.take_all()
+        status, started = post(admin, f"/api/runs/{failed['id']}/retry")
+        assert (status, started["retry_of"]) == (202, failed["id"])
+        client.message()
+        eventually(lambda: outcome(admin, started["id"]) == "succeeded")
+        assert [(one.path, one.body) for one in target.take_all()] == [("/new/7", b"bad")]
+        newest, oldest = runs(admin, "?route=Orders")
+        assert (newest["id"], newest["retry_of"], newest["outcome"]) == (started["id"], failed["id"], "succeeded")
+        assert oldest["retried_as"] == started["id"]
+        assert runs(admin, "?route=Orders&outcome=failed") == [oldest]
+
+
+def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twice(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        for number in range(30):
+            client.publish(f"orders/{number}", b"1")
+        client.messages(30)
+        target.answer = lambda _: (200, b"{}")
+        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders", "code": "http_status"}')
+        assert (status, len(answer["started"]), answer["refused"]) == (202, 30, [])
+        client.messages(30)
+        labels = {"route": "Orders", "event": "Send", "outcome": "succeeded"}
+        eventually(lambda: admin.value("rest_bridge_calls_total", **labels) == 30)
+        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
+        assert (status, answer) == (202, {"started": [], "refused": []})
+
+
+def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        name = json.loads(client.message()[1])["id"]
+        gate = Gate()
+        target.answer = gate.before(target.answer)
+        assert post(admin, f"/api/runs/{name}/retry")[0] == 202
+        status, answer = post(admin, f"/api/runs/{name}/retry")
+        assert (status, answer["error"]["code"]) == (409, "cannot_retry")
+        assert "has not ended" in answer["error"]["message"]
+        gate.open.set()
+        client.message()
+        eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 202)
+
+
+def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        path = f"/api/runs/{json.loads(client.message()[1])['id']}/retry"
+        own = f"http://127.0.0.1:{admin.port}"
+        assert admin.get(path).status == 405
+        assert post(admin, path, Authorization="Bearer wrong-wrong-wrong-wrong")[0] == 401
+        assert post(admin, path, Origin="http://evil.example")[0] == 403
+        assert post(admin, path, Origin="null")[0] == 403
+        assert post(admin, path, Origin=own, Sec_Fetch_Site="cross-site")[0] == 403
+        assert post(admin, path.replace("/api", ""), Origin="http://evil.example")[0] == 403
+        assert post(admin, "/api/failures/retry", b'{"route": "Orders"}', Origin="http://evil.example")[0] == 403
+        target.take_all()
+        assert post(admin, path, Origin=own, Sec_Fetch_Site="same-origin")[0] == 202
+        client.message()
+        assert len(target.take_all()) == 1
+
+
+def test_without_a_token_nothing_is_retried(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        name = json.loads(client.message()[1])["id"]
+        for path in (f"/api/runs/{name}/retry", f"/runs/{name}/retry", "/api/failures/retry"):
+            status, answer = post(admin, path, b'{"route": "Orders"}')
+            assert (status, answer["error"]["code"]) == (403, "no_admin_token")
+        assert "<form" not in admin.get(f"/runs/{name}").text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (json.dumps({"ids": ["x"] * 100_000}).encode(), 413),
+        (json.dumps({"ids": ["x"] * 1_001}).encode(), 400),
+        (b"{}", 400),
+        (b"[]", 400),
+        (b'{"rout": "Orders"}', 400),
+        (b'{"ids": ["x"], "route": "Orders"}', 400),
+        (b"\xff", 400),
+        (b'{"ids": ["nothing"]}', 202),
+    ],
+)
+def test_a_body_that_names_no_retry_is_refused(target: Recorder, body: bytes, status: int) -> None:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        found, answer = post(admin_with_token(host), "/api/failures/retry", body)
+        assert found == status
+        if status == 202:
+            assert [one["code"] for one in answer["refused"]] == ["not_kept"]
+
+
+def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(client_route(target.url))
+    target.answer = lambda _: (422, b"")
+    host = Host(configuration(path, admin_port=0, admin_token=TOKEN, reload_seconds=0.02))
+    try:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        name = json.loads(client.message()[1])["id"]
+        path.write_text(client_route(target.url, name="New"))
+        eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
+        status, answer = post(admin, f"/api/runs/{name}/retry")
+        assert (status, answer["error"]["message"]) == (409, "Route Orders has no event Send any more")
+        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
+        assert (status, answer["refused"][0]["code"]) == (202, "route_gone")
+        assert admin.get(f"/runs/{name}").status == 200
+    finally:
+        host.stop()
+
+
+def test_the_form_of_the_page_retries_and_leads_back(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        name = json.loads(client.message()[1])["id"]
+        assert f'action="/runs/{name}/retry"' in admin.get(f"/runs/{name}").text
+        assert post(admin, f"/runs/{name}/retry", Origin=f"http://127.0.0.1:{admin.port}") == (303, f"/runs/{name}")
+        again = json.loads(client.message()[1])["id"]
+        page = admin.get(f"/runs/{name}").text
+        assert f'Sent again as <a href="/runs/{again}">' in page
+
+
+def test_a_retry_of_a_lossless_route_is_on_disk_with_a_key_of_its_own(target: Recorder, tmp_path: Path) -> None:
+    route = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
+    target.answer = lambda _: (422, b"")
+    with hosting(route, admin_port=0, admin_token=TOKEN, spool=str(tmp_path / "spool.db")) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        name = json.loads(client.message()[1])["id"]
+        assert target.request().headers["idempotency-key"] == name
+        target.answer = lambda _: (503, b"")
+        status, started = post(admin, f"/api/runs/{name}/retry")
+        assert status == 202
+        assert target.request().headers["idempotency-key"] == started["id"] != name
+        admin.await_value(1, "rest_bridge_spool_messages", route="Orders")
+        target.answer = lambda _: (200, b"{}")
+        client.message()
+        eventually(lambda: outcome(admin, started["id"]) == "succeeded")
+        admin.await_value(0, "rest_bridge_spool_messages", route="Orders")

@@ -1,0 +1,221 @@
+"""Runs of the admin port: found by what is asked for, with message, request and response, and without any secret."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from tests.support.admin_client import (
+    admin_of,
+    client_route,
+    refusing_with_reason,
+    runs,
+    server_route,
+)
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import Recorder, recording
+from tests.support.http_target import Seen
+from tests.support.waiting import eventually
+
+SECRETS = ["hush-header-1", "hush-url-22", "hush-query-3", "hush-body-44", "hush-token-5", "hush-client-6"]
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        yield recorder
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_runs_are_found_by_route_outcome_code_topic_and_age(target: Recorder, processes: int) -> None:
+    target.answer = refusing_with_reason
+    with hosting(client_route(target.url) + server_route(), admin_port=0, processes=processes) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        for number in range(5):
+            client.publish(f"orders/{number}", b"bad" if number % 2 else b"good")
+            client.message()
+        request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}/hook", data=b"{}", method="POST")
+        with urllib.request.urlopen(request) as response:
+            name = response.headers["X-Request-ID"]
+        assert [run["topic"] for run in runs(admin, "?route=Orders")] == [f"orders/{n}" for n in range(4, -1, -1)]
+        assert {run["topic"] for run in runs(admin, "?outcome=failed")} == {"orders/1", "orders/3"}
+        assert {run["topic"] for run in runs(admin, "?code=http_status")} == {"orders/1", "orders/3"}
+        assert [run["topic"] for run in runs(admin, "?topic=orders/2")] == ["orders/2"]
+        assert len(runs(admin, "?limit=2")) == 2
+        assert len(runs(admin, "?since=10m")) == 6
+        assert runs(admin, "?since=2999-01-31T12:00:00Z") == []
+        (intake,) = runs(admin, "?route=Intake")
+        assert (intake["id"], intake["path"], intake["outcome"]) == (name, "/hook", "succeeded")
+        assert runs(admin, "?route=Nowhere") == []
+        newest = runs(admin, "?route=Orders&limit=2")[1]
+        whole = admin.get(f"/api/runs/{newest['id']}").json
+        assert {name: whole[name] for name in newest} == newest
+        assert [(one["status"], one["code"]) for one in newest["tries"]] == [(422, "http_status")]
+
+
+@pytest.mark.parametrize(
+    "query", ["?outcome=bad", "?limit=0", "?limit=1001", "?since=yesterday", "?topic=a/%23/b", "?rout=R", "?limit=x"]
+)
+def test_a_question_that_is_none_is_refused_with_what_is_allowed(target: Recorder, query: str) -> None:
+    with hosting(client_route(target.url), admin_port=0) as host:
+        answer = admin_of(host).get(f"/api/runs{query}")
+        assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_failure_shows_message_request_and_response(target: Recorder, processes: int) -> None:
+    target.answer = refusing_with_reason
+    with hosting(client_route(target.url), admin_port=0, processes=processes) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/7", b"bad \xc3\xbc")
+        failure = json.loads(client.message()[1])
+        run = admin.get(f"/api/runs/{failure['id']}").json
+        assert (run["message"]["topic"], run["message"]["payload"]) == ("orders/7", "bad \u00fc")
+        assert (run["message"]["size"], run["message"]["is_cut"], run["message"]["is_kept"]) == (6, False, True)
+        assert (run["request"]["method"], run["request"]["url"]) == ("POST", f"{target.url}/new/7")
+        assert run["request"]["body"] == "bad \u00fc"
+        assert ["Content-Type", "application/json"] in run["request"]["headers"]
+        assert (run["response"]["status"], run["response"]["body"]) == (422, '{"reason": "no such customer"}')
+        page = admin.get(f"/runs/{failure['id']}")
+        assert page.status == 200
+        assert "no such customer" in page.text
+        assert "form-action 'self'" in page.headers["Content-Security-Policy"]
+        assert admin.get("/api/runs/nothing").status == admin.get("/runs/nothing").status == 404
+
+
+def test_what_is_shown_of_a_large_body_is_cut_and_says_so(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"\xc3\xbc" * 20_000)
+    with hosting(client_route(target.url), admin_port=0) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/7", b"x" * 100_000)
+        run = admin.get(f"/api/runs/{json.loads(client.message()[1])['id']}").json
+        parts = [("message", "payload", 100_000), ("request", "body", 100_000), ("response", "body", 40_000)]
+        for part, name, size in parts:
+            assert (run[part]["size"], run[part]["is_cut"]) == (size, True)
+            assert len(run[part][name].encode()) <= 16_384
+        assert run["response"]["body_encoding"] == "utf-8"
+
+
+def test_a_message_too_large_for_the_bridge_process_to_keep_is_kept_whole_here(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0, max_body_bytes="1MiB") as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/7", b"y" * 300_000)
+        message = admin.get(f"/api/runs/{json.loads(client.message()[1])['id']}").json["message"]
+        assert (message["size"], message["payload"], message["is_kept"]) == (300_000, "y" * 16_384, True)
+
+
+def secret_route(url: str, secrets: Path) -> str:
+    for name, secret in zip(("H", "U", "Q", "B", "C"), [*SECRETS[:4], SECRETS[5]], strict=True):
+        (secrets / name).write_text(secret)
+    return f"""DEFINE ROUTE Orders WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true"
+        WITH OAUTH2_TOKEN_URL "{url}/token" WITH OAUTH2_CLIENT_ID "me" WITH OAUTH2_CLIENT_SECRET GET SECRET "C"
+    ADD EVENT Send WITH SOURCE_TOPIC "orders/+" WITH METHOD "POST"
+        WITH ENDPOINT "/{{secret.U}}/new?key={{secret.Q}}&own={{value.json.password}}"
+        WITH BODY '{{"secret": "{{secret.B}}"}}' WITH HEADERS ADD X-Text '{{secret.H}}'
+        ADD X-Api-Key '{{value.json.password}}' WITH DESTINATION_TOPIC "done"
+"""
+
+
+@pytest.mark.parametrize("capture", ["failures", "all"])
+def test_no_secret_is_in_a_run_its_page_or_the_file(target: Recorder, tmp_path: Path, capture: str) -> None:
+    def echo(seen: Seen) -> tuple[int, bytes]:
+        if seen.path.startswith("/token"):
+            return 200, json.dumps({"access_token": SECRETS[4], "token_type": "Bearer"}).encode()
+        echoed = {"path": seen.path, "headers": dict(seen.fields), "body": seen.body.decode()}
+        return 500 if capture == "failures" else 200, json.dumps(echoed).encode()
+
+    target.answer = echo
+    route, file = secret_route(target.url, tmp_path), tmp_path / "failures.db"
+    carried = "hush-carried-7"
+    secrets, kept_in = str(tmp_path), str(file)
+    with hosting(route, admin_port=0, secrets_dir=secrets, capture=capture, failures=kept_in) as host:
+        admin, client = admin_of(host), host.client("done")
+        client.publish("orders/1", json.dumps({"password": carried}).encode())
+        client.message()
+        (run,) = runs(admin)
+        whole = admin.get(f"/api/runs/{run['id']}")
+        assert whole.json["request"] is not None
+        assert whole.json["response"] is not None
+        assert whole.json["message"]["payload"] is not None
+        assert ["Authorization", "Bearer ***"] in whole.json["request"]["headers"]
+        own = f"/runs/{run['id']}"
+        paths = ["/api/runs", f"/api{own}", own, "/", "/api/problems", "/routes/Orders", "/api/routes/Orders/calls"]
+        for path in paths:
+            text = admin.get(path).text
+            assert [secret for secret in (*SECRETS, carried) if secret in text] == [], path
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob("failures.db*"))
+    assert kept
+    assert [secret for secret in SECRETS if secret.encode() in kept] == []
+
+
+def test_runs_of_a_killed_bridge_process_are_kept_with_their_messages(target: Recorder) -> None:
+    target.answer = refusing_with_reason
+    with hosting(client_route(target.url), admin_port=0, processes=1) as host:
+        admin, client, service = admin_of(host), host.client("done/#"), host.plugin.service
+        for number in range(3):
+            client.publish(f"orders/{number}", b"bad")
+            client.message()
+        before = [admin.get(f"/api/runs/{run['id']}").json for run in runs(admin)]
+        process = service.processes[0]
+        os.kill(process.pid, signal.SIGKILL)
+        eventually(lambda: service.processes[0] is not process and service.processes[0].ready)
+        after = [admin.get(f"/api/runs/{run['id']}").json for run in runs(admin)]
+        assert [one["response"]["body"] for one in after] == ['{"reason": "no such customer"}'] * 3
+        for one in (*before, *after):
+            del one["time"], one["tries"], one["took_ms"], one["waited_ms"]  # of two clocks, a moment apart
+        assert before == after
+
+
+def test_without_capture_runs_are_known_and_nothing_of_them_is_kept(target: Recorder) -> None:
+    target.answer = refusing_with_reason
+    with hosting(client_route(target.url), admin_port=0, capture="none") as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/7", b"bad")
+        client.message()
+        (run,) = runs(admin)
+        whole = admin.get(f"/api/runs/{run['id']}").json
+        assert (whole["code"], whole["message"]["payload"], whole["message"]["is_kept"]) == ("http_status", None, False)
+        assert (whole["request"], whole["response"]) == (None, None)
+
+
+def test_problems_count_what_failed_alike_and_name_the_newest_run(target: Recorder) -> None:
+    target.answer = refusing_with_reason
+    dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0").replace("orders/+", "dead/+")
+    routes = client_route(target.url) + dead
+    guarded = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
+    with hosting(routes + guarded, admin_port=0) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        for number in range(3):
+            client.publish(f"orders/{number}", b"bad")
+        client.publish("dead/1", b"1")
+        client.messages(4)
+        for path in ("/hook", "/hok"):
+            with pytest.raises(HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:{host.http_port}{path}", data=b"{}")
+            refused.value.close()
+
+        def found() -> list[tuple[Any, ...]]:
+            problems = admin.get("/api/problems").json["problems"]
+            return [(one["count"], one["code"], one["status"], *one["routes"]) for one in problems]
+
+        eventually(lambda: len(found()) == 4)
+        assert found()[0] == (3, "http_status", 422, "Orders")
+        assert set(found()[1:]) == {
+            (1, "connection_failed", None, "Dead"),
+            (1, "unauthorized", 401, "Intake"),
+            (1, "not_found", 404, "Intake"),
+        }
+        for problem in admin.get("/api/problems").json["problems"]:
+            assert problem["hint"]
+            assert problem["code"] == "not_found" or admin.get(f"/api/runs/{problem['run']}").status == 200
+        page = admin.get("/").text
+        assert page.index('id="problems"') < page.index("<table")
+        assert "the server answered 422" in page
