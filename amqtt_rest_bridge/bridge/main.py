@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqtt_rest_bridge.bridge.client.senders import Sender, sender_of, unusable_routes
 from amqtt_rest_bridge.bridge.engine import Engine
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from amqtt_rest_bridge.admin.port import AdminServer
 
 log = logging.getLogger(__name__)
+
+_SERVE_SECONDS: Final = 1.0  # at a worker's stop: for the last requests on connections that are open
 
 
 def run(sock: socket.socket) -> None:
@@ -119,9 +121,11 @@ class Port(HttpServer):
         """Shut down gracefully because no route uses the port any more."""
         self.stop(grace, port_closed())
 
-    def stop(self, grace: float, refusal: Refusal | None = None) -> None:
-        """Shut down gracefully, by default with the bridge."""
-        super().stop(grace, refusal)
+    def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
+        """Shut down gracefully, by default with the bridge; other workers may listen on that of a worker."""
+        if refusal is None and self._settings.is_mqtt_5:
+            serve_seconds = _SERVE_SECONDS
+        super().stop(grace, refusal, serve_seconds)
         if self._access_log is not None:
             self._access_log.close()
 

@@ -277,7 +277,7 @@ class ServerConnection:
         self._linger = request.error is not None
         stream = exchange.response.stream if exchange.response is not None else None
         is_last = request.connection_close or request.error is not None or stream is not None
-        self._closing = is_last or self.server.closing is not None
+        self._closing = is_last or self.server.leaving
         if self._closing:
             self._unparsed = b""
         try:

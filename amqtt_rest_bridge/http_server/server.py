@@ -4,11 +4,14 @@
 """
 
 import contextlib
+import ctypes
 import errno
 import logging
 import resource
 import socket
 import ssl
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +47,12 @@ _ACCEPTS: Final = 16  # connections taken in a row before others get their turn
 # read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
 _UNSENT_BYTES: Final = 131_072
 _ROOM: Final = 8  # connections closed at once when there are too many
+_HANDSHAKE_SECONDS: Final = 0.1  # from the SYN that was taken last until its connection can be accepted
+_ATTACH_FILTER: Final = 26 if sys.platform == "linux" else None  # SO_ATTACH_FILTER, which `socket` does not name
+# Classic BPF on the TCP header: byte 13 has the flags; 0 bytes of a packet with SYN are taken, all of any other.
+_DROP_SYN: Final = b"".join(
+    struct.pack("HBBI", *one) for one in ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF))
+)
 
 # waitress comes without types; with the stubs of another package or without, its classes count as Any here.
 _Server: Any = TcpWSGIServer
@@ -118,16 +127,26 @@ class HttpServer:
         if self._tls is not None:
             self._port.tls_context = self._tls.load()
 
-    def stop(self, grace: float, refusal: Refusal | None = None) -> None:
+    def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
         """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.
 
-        New requests on open connections are answered with `refusal` (default `shutting_down()`).
-        Blocks until all is closed. The caller's socket stays open and listening.
+        New requests on open connections are answered with `refusal` (default `shutting_down()`). Before that, for
+        `serve_seconds` of the grace at most, those that have connected are served, by one more answer for each connection;
+        for ports that others serve on (SO_REUSEPORT), so that no caller notices.
+        Blocks until all is closed. The caller's socket stays open, listening unless `serve_seconds` is given.
         """
         deadline = time.monotonic() + grace
         if not self._thread.is_alive():
             self._port.dispose()
             return
+        if serve_seconds and grace:
+            self._port.do(self._port.leave_to_others)
+            self._thread.join(min(_HANDSHAKE_SECONDS, grace))
+            self._port.do(self._port.begin_leave)
+            until = min(time.monotonic() + serve_seconds, deadline)
+            while self._thread.is_alive() and time.monotonic() < until:
+                self._port.do(self._port.close_when_empty)
+                self._thread.join(0.02)
         self._port.do(lambda: self._port.begin_stop(refusal or shutting_down()))
         while self._thread.is_alive():
             if time.monotonic() >= deadline:
@@ -160,6 +179,7 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
         self.tls_context = tls_context
         self.loop = ChannelLoop()
         self.closing: Refusal | None = None  # what new requests are answered with
+        self.leaving = False  # each answer is the last one on its connection
         self._wake_lock = threading.Lock()
         self._access_log = access_log
         self.limits = limits
@@ -221,7 +241,10 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
 
     def handle_accept(self) -> None:
         """Accept connections that wait; another process may have been faster."""
-        for _ in range(_ACCEPTS):
+        self._accept(_ACCEPTS)
+
+    def _accept(self, most: int) -> None:
+        for _ in range(most):
             try:
                 sock, address = self.socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -256,10 +279,36 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             )
         )
 
+    def leave_to_others(self) -> None:
+        """Leave new connections to those who listen on the same port; who has begun to connect still can.
+
+        The kernel resets connections that wait in a listening socket when that is closed, and handshakes that are
+        under way, so those must be over before. It drops a SYN for this socket now, which its caller repeats after a
+        second, to a socket of the others. Decision: some callers wait for a second, instead of some that are reset;
+        with sysctl net.ipv4.tcp_migrate_req=1 the kernel would hand connections over, but not every machine has that.
+        """
+        if self.socket is not None and _ATTACH_FILTER is not None:
+            program = ctypes.create_string_buffer(_DROP_SYN)
+            with contextlib.suppress(OSError):  # without it, the time between the last look and the close is left
+                filtered = struct.pack("HL", len(_DROP_SYN) // 8, ctypes.addressof(program))
+                self.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filtered)
+
+    def begin_leave(self) -> None:
+        """Accept what waits, and no more after it."""
+        self.leaving = True
+        if self.socket is not None:
+            self._accept(_MOST_CONNECTIONS)
+        self.close_listening()
+
     def begin_stop(self, refusal: Refusal) -> None:
         """Accept no more, and refuse what comes on open connections."""
-        self.closing = refusal
+        self.leaving, self.closing = True, refusal
         self.close_listening()
+
+    def close_when_empty(self) -> None:
+        """End the loop if there is no connection any more."""
+        if not self.active_channels:
+            self.close_all()
 
     def close_listening(self) -> None:
         """Close our duplicate of the listening socket, which leaves the socket itself as it is."""

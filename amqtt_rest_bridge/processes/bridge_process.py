@@ -22,6 +22,7 @@ from amqtt_rest_bridge.link.frames import (
     Log,
     Ping,
     Pong,
+    Publish,
     Ready,
     Served,
     Stalled,
@@ -107,6 +108,7 @@ class BridgeProcess:
         self._stalled: Sequence[StalledPort] = ()
         self._unserved: Mapping[int, str] = {}  # why, by port
         self._gone = False
+        self._early: list[Publish] = []  # what came before `attach`
 
     def serve_admin_now(self, sock: socket.socket) -> None:
         """Send the listening socket of the admin port; blocks, for the plugin's constructor."""
@@ -136,7 +138,10 @@ class BridgeProcess:
             remaining = deadline - time.monotonic()
             frames = self.link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
-                self.calls.handle(frame)
+                if isinstance(frame, Publish):  # of callers who were faster: what answers it needs the loop
+                    self._early.append(frame)
+                else:
+                    self.calls.handle(frame)
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
                 raise ConfigurationError(reason)
             if frames is None:
@@ -147,6 +152,9 @@ class BridgeProcess:
     def attach(self) -> None:
         """Attach to the loop, which runs."""
         self.link.attach(self._loop)
+        early, self._early = self._early, []
+        for frame in early:
+            self.calls.handle(frame)
         self._loop.call_later(self._ping_seconds, self._ping)
 
     def stop(self, grace: float) -> None:

@@ -53,7 +53,8 @@ class ListeningSockets:
     Args:
         host: The address that they listen on.
         setting: What errors call the port.
-        shared: Whether other processes may listen on the same ports (SO_REUSEPORT); the kernel distributes connections.
+        shared: Whether other processes may listen on the same ports (SO_REUSEPORT): the kernel distributes connections
+            to those that listen, so these sockets do so only when a bridge process serves them.
     """
 
     def __init__(self, host: str, setting: str = "SERVER_PORT", *, shared: bool = False) -> None:
@@ -97,7 +98,19 @@ class ListeningSockets:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         if not self._host.isprintable():  # of which `socket` raises another error
             raise OSError("a host has no such characters")
-        sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG, reuse_port=self._shared)
+        if not self._shared:
+            sock = socket.create_server((self._host, port), family=family, backlog=_BACKLOG)
+        else:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                if family == socket.AF_INET6:  # as `create_server` does
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind((self._host, port))
+            except BaseException:
+                sock.close()
+                raise
         sock.setblocking(False)
         return sock
 

@@ -1,13 +1,18 @@
 """How a server stops, and how several share a socket."""
 
+import contextlib
+import itertools
 import json
+import socket
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import HttpServer
-from tests.support.http_ports import PATIENCE, Raw, hook_route, listening_socket, post, served
+from tests.support.http_ports import PATIENCE, Answer, Raw, hook_route, listening_socket, post, served
 from tests.support.server_mode import FakeBroker
 from tests.support.waiting import eventually
 
@@ -110,3 +115,93 @@ def test_servers_share_a_socket_and_every_request_is_served_once(servers: int) -
             server.stop(PATIENCE)
     bodies = sorted(publication.payload for broker in brokers for publication in broker.published)
     assert bodies == sorted(b"%d" % number for number in range(220))
+
+
+def shared_socket(port: int = 0) -> socket.socket:
+    return socket.create_server(("127.0.0.1", port), reuse_port=True)
+
+
+def test_a_server_that_leaves_its_port_to_others_serves_who_has_connected_once_more() -> None:
+    with served() as hooks, hooks.connect() as used, hooks.connect() as fresh, ThreadPoolExecutor(1) as threads:
+        assert used.ask(post(body=b"before")).status == 200
+        stopping = threads.submit(hooks.server.stop, PATIENCE, serve_seconds=PATIENCE)
+        eventually(lambda: hooks.server._port.leaving)
+        for number, raw in enumerate((used, fresh)):
+            answer = raw.ask(post(body=b"%d" % number))
+            assert (answer.status, answer.headers["Connection"]) == (200, "close")
+            assert raw.is_closed_by_peer()
+        stopping.result(PATIENCE)  # which has no connection left to wait for
+        assert hooks.bodies == [b"before", b"0", b"1"]
+
+
+def test_a_server_that_leaves_its_port_to_others_closes_at_last_who_asks_nothing() -> None:
+    with served() as hooks, hooks.connect() as idle:
+        assert idle.ask(post()).status == 200
+        hooks.server.stop(PATIENCE, serve_seconds=0.05)
+        assert idle.is_closed_by_peer()
+
+
+def assert_that(is_so: bool) -> None:
+    assert is_so
+
+
+def test_connections_that_wait_in_the_socket_of_a_server_that_leaves_are_served() -> None:
+    count = 50
+    with shared_socket() as sock, contextlib.ExitStack() as callers:
+        broker = FakeBroker()
+        server = server_on(sock, broker)
+        server.start()
+        blocked = threading.Event()
+        server.on_turn(lambda: assert_that(blocked.wait(PATIENCE)))
+        raws = [callers.enter_context(Raw(sock.getsockname()[1])).send(post()) for _ in range(count)]
+        sock.close()  # so that the server has the last one
+        with ThreadPoolExecutor(1) as threads:
+            stopping = threads.submit(server.stop, PATIENCE, serve_seconds=0.5)
+            blocked.set()
+            assert [raw.answer().status for raw in raws] == [200] * count
+            stopping.result(PATIENCE)
+
+
+def answers_of(raw: Raw) -> Iterator[Answer]:
+    """Ask until the connection's last answer; raises `OSError` when that did not say so."""
+    while True:
+        answer = raw.ask(post())
+        yield answer
+        if answer.headers["Connection"] == "close":
+            return
+
+
+@pytest.mark.parametrize("turns", [10, pytest.param(100, marks=pytest.mark.long)])
+def test_callers_notice_nothing_while_the_servers_of_a_port_are_replaced_one_by_one(turns: int) -> None:
+    broker = FakeBroker()
+    failures: list[Answer] = []
+    is_over = threading.Event()
+
+    def start(port: int = 0) -> tuple[HttpServer, int]:
+        with shared_socket(port) as sock:
+            server = server_on(sock, broker)
+            server.start()
+            return server, sock.getsockname()[1]
+
+    first, port = start()
+    servers = [first, start(port)[0]]
+
+    def call(most: int) -> None:
+        while not is_over.is_set():
+            with Raw(port) as raw:
+                for answer in itertools.islice(answers_of(raw), most):
+                    failures.extend([answer] * (answer.status != 200))
+                    if is_over.is_set():
+                        break
+
+    with ThreadPoolExecutor(4) as threads:
+        calling = [threads.submit(call, most) for most in (1_000_000, 1, 1, 1)]
+        for _ in range(turns):
+            servers.append(start(port)[0])
+            servers.pop(0).stop(PATIENCE, serve_seconds=1)
+        is_over.set()
+        for one in calling:
+            one.result(PATIENCE)
+    for server in servers:
+        server.stop(0)
+    assert failures == []

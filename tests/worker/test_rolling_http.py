@@ -1,0 +1,77 @@
+"""HTTP callers of a machine whose workers are restarted one after the other: they notice nothing."""
+
+import http.client
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.worker.mosquitto import Mosquitto
+from tests.worker.workers import Group
+
+pytestmark = pytest.mark.mosquitto
+
+SECONDS = 10.0  # that a caller waits, for a connection as for an answer
+
+
+def server_route(port: int) -> str:
+    return f"""
+DEFINE ROUTE Hooks WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "{port}"
+    ADD EVENT Hook WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hooks"
+"""
+
+
+class Callers:
+    """Threads that post until `stop`; `most` requests on a connection each."""
+
+    def __init__(self, port: int, *most: int) -> None:
+        self.answered = 0
+        self.failures: list[object] = []
+        self._port = port
+        self._is_over = threading.Event()
+        self._threads = ThreadPoolExecutor(len(most))
+        self._running = [self._threads.submit(self._call, one) for one in most]
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for one in self._running:
+            one.result()
+        self._threads.shutdown()
+
+    def _call(self, most: int) -> None:
+        while not self._is_over.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SECONDS)
+            try:
+                for _ in range(most):
+                    connection.request("POST", "/hook", b"x")
+                    answer = connection.getresponse()
+                    answer.read()
+                    if answer.status == 200:
+                        self.answered += 1
+                    else:
+                        self.failures.append(answer.status)
+                    if answer.will_close or self._is_over.is_set():
+                        break
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(error)
+            finally:
+                connection.close()
+
+
+@pytest.mark.parametrize("turns", [1, pytest.param(6, marks=pytest.mark.long)])
+def test_callers_notice_nothing_of_a_rolling_restart(
+    group: Group, mosquitto: Mosquitto, unused_port: int, turns: int
+) -> None:
+    group.routes(server_route(unused_port))
+    watcher = mosquitto.client("watcher").subscribe("hooks")
+    running = [group.start(slot).ready() for slot in (0, 1)]
+    callers = Callers(unused_port, 1, 1, 1_000_000, 1_000_000)
+    for _, slot in itertools.product(range(turns), (1, 0)):
+        assert running[slot].stop() == 0, "\n".join(running[slot].lines)
+        running[slot] = group.start(slot).ready()
+    callers.stop()
+    assert callers.failures == []
+    assert callers.answered > 100
+    watcher.collect(callers.answered)
