@@ -131,8 +131,8 @@ class HttpServer:
         """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.
 
         New requests on open connections are answered with `refusal` (default `shutting_down()`). Before that, for
-        `serve_seconds` of the grace at most, those that have connected are served, by one more answer for each connection;
-        for ports that others serve on (SO_REUSEPORT), so that no caller notices.
+        `serve_seconds` of the grace at most, those that have connected are served, by one more answer for each
+        connection; for ports that others serve on (SO_REUSEPORT), so that no caller notices.
         Blocks until all is closed. The caller's socket stays open, listening unless `serve_seconds` is given.
         """
         deadline = time.monotonic() + grace
