@@ -1,17 +1,22 @@
 """The settings of the API, one row each: the plugin's class, the options and variables of `serve`, the README's table.
 
-Pure but for `Settings.setting_faults`, which looks at files, and for the environment that is handed in.
+Pure but for `Settings.setting_faults`, which looks at files, and for what is logged of variables that are handed in.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from template_api.errors import SettingsError
+from template_api.errors import SettingsError, did_you_mean, visible
+
+log = logging.getLogger(__name__)
 
 DEFAULT_THREADS = 4  # measured: 16 are slower than 4, as they take the interpreter from each other
 MOST_THREADS = 64
+_PREFIX = "TEMPLATE_API_"
+_NEAR = 0.91  # how like a variable another one is that is probably misspelt; the prefix alone makes them alike
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound
 
 SettingFault = tuple[tuple[str, ...], str]
@@ -48,7 +53,7 @@ def option_of(setting: "Field[Any]") -> str:
 
 def variable_of(setting: "Field[Any]") -> str:
     """Return the environment variable that sets it."""
-    return f"TEMPLATE_API_{setting.name.upper()}"
+    return f"{_PREFIX}{setting.name.upper()}"
 
 
 @dataclass
@@ -134,6 +139,11 @@ def read_settings(options: Mapping[str, str | None], environment: Mapping[str, s
     Raises:
         SettingsError: a value cannot be used; the message names the option or variable of a number.
     """
+    variables = [variable_of(one) for one in fields(Settings)]
+    for name in environment:
+        # Container systems add variables of their own to this prefix, such as TEMPLATE_API_SERVICE_HOST.
+        if name.startswith(_PREFIX) and name not in variables and (meant := did_you_mean(name, variables, _NEAR)):
+            log.warning("the variable %s sets nothing%s", visible(name), meant)
     given: dict[str, Any] = {}
     for one in fields(Settings):
         text, source = options.get(one.name), option_of(one)

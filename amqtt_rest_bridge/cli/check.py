@@ -11,8 +11,6 @@ import typer
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, count, counted, listed
 from amqtt_rest_bridge.errors import Fault, Position, Severity
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import Environment
 
 DESCRIPTION = """\
 Read route files and report everything that is wrong with them, as the broker would at its start:
@@ -44,6 +42,9 @@ def run(
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
     """Print the faults of all files, sorted."""
+    from amqtt_rest_bridge.language import loader, sources  # which --help does not need
+    from amqtt_rest_bridge.language.evaluation import Environment
+
     loaded = loader.load(sources.read(paths), Environment(os.environ, secrets_dir))
     faults = loaded.faults
     if not loaded.routes and not loaded.has_errors:

@@ -3,7 +3,7 @@
 Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the broker's loop once the broker serves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
@@ -18,7 +18,7 @@ from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
 from amqtt_rest_bridge.language.writer import write_definition
 from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import ClientEvent, Route, RouteConfig, ServerEvent
+from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,7 @@ class _Loader:
                 self._events.append(PlacedEvent(event, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
                 self._check_endpoint(event, of, config.server_port)
-        if not config.enable_client and not config.enable_server:
-            hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
-            report.warning(definition.offset, f"{title_of(definition)} does nothing: both modes are off", hint)
-        elif not events and BlockKind.EVENT not in definition.broken:
-            message = f"{title_of(definition)} does nothing: it has no event"
-            report.warning(definition.offset, message, "write ADD EVENT <name>")
+        _warn_of_idleness(definition, settings, config, [event for _, event in read])
         warn_of_cleartext(settings, events)
         secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
         return Route(
@@ -142,3 +137,23 @@ class _Loader:
         here = (report.path, report.position(at.offset))
         path, first = self._first.setdefault((noun, key), here)
         return None if (path, first) == here else f"the first is in {path}:{first.line}:{first.column}"
+
+
+def _warn_of_idleness(
+    definition: Definition,
+    settings: BlockSettings,
+    config: RestApiConfig,
+    events: Sequence[ClientEvent | ServerEvent | None],
+) -> None:
+    """Warn of a route that does nothing, and of a port that is not opened; an event that is None has a fault."""
+    report, title = settings.report, title_of(definition)
+    if not config.enable_client and not config.enable_server:
+        hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
+        report.warning(definition.offset, f"{title} does nothing: both modes are off", hint)
+    elif BlockKind.EVENT in definition.broken:
+        return
+    elif not events:
+        report.warning(definition.offset, f"{title} does nothing: it has no event", "write ADD EVENT <name>")
+    elif settings.values.get("ENABLE_SERVER") and all(isinstance(event, ClientEvent) for event in events):
+        hint = "leave it out, or write an event that has METHOD and ENDPOINT, and no SOURCE_TOPIC"
+        settings.warning("ENABLE_SERVER", "ENABLE_SERVER opens no port: the route has no server event", hint)

@@ -320,7 +320,7 @@ class MqttConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await asyncio.shield(answer)
-        except TimeoutError as error:
+        except TimeoutError as error:  # the identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1)
             asked = wire.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
             raise BrokerError(f"the broker {self._address.shown} does not answer {asked}") from error
 

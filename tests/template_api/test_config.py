@@ -27,3 +27,15 @@ def test_a_text_that_cannot_be_written_is_refused(setting: str, text: str) -> No
         read_settings({}, {f"TEMPLATE_API_{setting.upper()}": text})
     assert str(raised.value).startswith(setting)
     assert setting == "base_url" or "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [("PROT", "PORT"), ("DATABSE_URL", "DATABASE_URL"), ("SERVICE_HOST", None), ("PORT_8000_TCP", None)],
+)
+def test_a_variable_that_is_probably_misspelt_is_warned_of(
+    variable: str, meant: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_settings({}, {f"TEMPLATE_API_{variable}": "1", "TEMPLATE_API_PORT": "8080"})
+    warning = f"the variable TEMPLATE_API_{variable} sets nothing; did you mean 'TEMPLATE_API_{meant}'?"
+    assert caplog.messages == ([warning] if meant else [])
