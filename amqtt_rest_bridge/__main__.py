@@ -31,6 +31,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("serve", "run the broker with its plugins"),
     "worker": ("worker", "run routes beside any MQTT 5 broker"),
     "status": ("status", "show how the routes of a running broker are doing"),
+    "failures": ("failures", "list the failures that a running bridge has kept"),
+    "retry": ("retry", "send the messages of kept failures again"),
     "trace": ("trace", "print messages and requests of a running bridge as they happen"),
 }
 """Commands by name: their modules below `cli`, and what they do."""

@@ -11,16 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Final
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import typer
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, visible
+from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort, refusal
+from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
-DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
-TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
-_CONNECT_SECONDS: Final = 10.0
 _MOST_NAMES: Final = 10  # that an error lists
 _SILENCE_SECONDS: Final = 60.0  # the bridge writes a comment every 15 s
 
@@ -44,27 +42,23 @@ examples:
 """
 
 
-class TraceError(BridgeError):
-    """The stream cannot be read; the message says why."""
-
-
 def run(
     route: Annotated[str | None, typer.Option(metavar="R", help="only messages and requests of this route")] = None,
     topic: Annotated[str | None, typer.Option(metavar="FILTER", help="only those with a topic that matches")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON objects, one a line")] = False,
-    admin: Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")] = DEFAULT_ADMIN,
+    admin: Admin = DEFAULT_ADMIN,
 ) -> int:
     """Print until the stream ends."""
-    address = _parse(admin)
+    port = AdminPort(admin)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     query = {name: value for name, value in (("route", route), ("topic", topic)) if value is not None}
     try:
-        for name, value in _events(address, query):
+        for name, value in _events(port, query):
             if name == "message":
                 print(json.dumps(value) if as_json else line(value), flush=True)
             else:
                 print(f"{value.get('count')} more were left out: they came too fast", file=sys.stderr)
-    except TraceError as error:
+    except AdminError as error:
         print(f"rest-bridge trace: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # what reads our output has ended
@@ -72,6 +66,8 @@ def run(
         return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        port.close()
     return 0
 
 
@@ -96,52 +92,24 @@ def line(record: Mapping[str, Any]) -> str:
     return visible("  ".join(part for part in parts if part))
 
 
-def _parse(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise ConfigurationError(f"--admin is not an address; write http://HOST:PORT, for example {DEFAULT_ADMIN}")
-    return parts
-
-
-def _events(address: SplitResult, query: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the names and values of the server-sent events; raises `TraceError` when they end."""
-    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    connection = kind(address.hostname or "", address.port, timeout=_CONNECT_SECONDS)
-    shown = f"{address.scheme}://{address.hostname}:{connection.port}"
-    base = address.path.rstrip("/")
-    try:
-        if "route" in query:
-            _ask(connection, f"{base}/api/routes")
-            _check_route(query["route"], connection.getresponse())
-        _ask(connection, f"{base}/api/live?{urlencode(query)}")
-        if connection.sock is not None:
-            connection.sock.settimeout(_SILENCE_SECONDS)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise TraceError(f"{shown}: {_refusal(response)}")
+def _events(port: AdminPort, query: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names and values of the server-sent events; raises `AdminError` when they end."""
+    if "route" in query:
+        with port.asking("GET", "/api/routes") as response:
+            _check_route(query["route"], response)
+    with port.asking("GET", f"/api/live?{urlencode(query)}") as response:
+        if port.connection.sock is not None:
+            port.connection.sock.settimeout(_SILENCE_SECONDS)
+        if response.status == HTTPStatus.NOT_FOUND:  # of a port of server mode, or of any other server
+            raise AdminError(f"{port.shown}: it has no live stream; is it the admin port of a bridge?")
+        if response.status != HTTPStatus.OK:
+            raise AdminError(f"{port.shown}: {refusal(response)}")
         yield from _parsed(response)
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        why = getattr(error, "strerror", None) or reason(error)
-        raise TraceError(f"cannot read from {shown}: {why}; is admin_port set, and the bridge up?") from error
-    finally:
-        connection.close()
-    raise TraceError(f"{shown} closed the connection")
-
-
-def _ask(connection: http.client.HTTPConnection, target: str) -> None:
-    token = os.environ.get(TOKEN_VARIABLE)
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    connection.request("GET", target, headers=headers)
+    raise AdminError(f"{port.shown} closed the connection")
 
 
 def _check_route(name: str, response: http.client.HTTPResponse) -> None:
-    """Raise `TraceError` for a route that the bridge does not have, of which nothing would ever be printed.
+    """Raise `AdminError` for a route that the bridge does not have, of which nothing would ever be printed.
 
     Where the bridge cannot list its routes, the stream is asked for all the same.
     """
@@ -155,7 +123,7 @@ def _check_route(name: str, response: http.client.HTTPResponse) -> None:
     if name not in names:
         listed = f"routes: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
         hint = did_you_mean(name, names) or (listed if names else "it has no routes")
-        raise TraceError(visible(f"there is no route {name}; {hint}"))
+        raise AdminError(visible(f"there is no route {name}; {hint}"))
 
 
 def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -169,15 +137,3 @@ def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str,
             if isinstance(members, dict):
                 yield name, members
             name = "message"
-
-
-def _refusal(response: http.client.HTTPResponse) -> str:
-    if response.status == HTTPStatus.UNAUTHORIZED:
-        return f"the token is missing or wrong; set {TOKEN_VARIABLE} to the bridge's admin_token"
-    if response.status == HTTPStatus.NOT_FOUND:  # of a port of server mode, or of any other server
-        return "it has no live stream; is it the admin port of a bridge?"
-    try:
-        error = json.loads(response.read(10_000))["error"]
-        return visible(f"{error['message']}. {error['hint']}")
-    except (ValueError, TypeError, KeyError):
-        return f"it answers {response.status}; is it the admin port of a bridge?"

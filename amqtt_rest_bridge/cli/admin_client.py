@@ -1,0 +1,94 @@
+"""The admin port of a running bridge, as `trace`, `failures` and `retry` ask it. Main thread; every function blocks."""
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+import typer
+
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, visible
+
+DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
+TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
+_CONNECT_SECONDS: Final = 10.0
+
+Admin = Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")]
+
+
+class AdminError(BridgeError):
+    """The admin port cannot be asked, or refuses; the message says why."""
+
+
+class AdminPort:
+    """One connection to the admin port at an address; raises `ConfigurationError` for what is none."""
+
+    def __init__(self, address: str) -> None:
+        parts = _parse(address)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.connection: Final = kind(parts.hostname or "", parts.port, timeout=_CONNECT_SECONDS)
+        self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self.connection.port}"
+        self._base = parts.path.rstrip("/")
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        """Return the JSON that is answered; raises `AdminError`."""
+        with self.asking("GET", f"{path}?{urlencode(query)}" if query else path) as response:
+            return self._read(response)
+
+    def post(self, path: str, members: Mapping[str, Any]) -> Any:
+        """Post a JSON object and return the JSON that is answered; raises `AdminError`."""
+        with self.asking("POST", path, json.dumps(members).encode()) as response:
+            return self._read(response)
+
+    @contextmanager
+    def asking(self, method: str, target: str, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
+        """Ask, and read the answer within the block; raises `AdminError` where the connection fails in it."""
+        token = os.environ.get(TOKEN_VARIABLE)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        try:
+            self.connection.request(method, f"{self._base}{target}", body, headers)
+            yield self.connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            why = getattr(error, "strerror", None) or reason(error)
+            hint = "is admin_port set, and the bridge up?"
+            raise AdminError(f"cannot read from {self.shown}: {why}; {hint}") from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def _read(self, response: http.client.HTTPResponse) -> Any:
+        if response.status >= 300:
+            raise AdminError(f"{self.shown}: {refusal(response)}")
+        try:
+            return json.loads(response.read())
+        except ValueError:
+            raise AdminError(f"{self.shown} answers no JSON; is it the admin port of a bridge?") from None
+
+
+def refusal(response: http.client.HTTPResponse) -> str:
+    """Return why a question was refused, in a sentence."""
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        return f"the token is missing or wrong; set {TOKEN_VARIABLE} to the bridge's admin_token"
+    try:
+        error = json.loads(response.read(10_000))["error"]
+        return visible(f"{error['message']}. {error['hint']}")
+    except (ValueError, TypeError, KeyError):
+        return f"it answers {response.status}; is it the admin port of a bridge?"
+
+
+def _parse(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigurationError(f"--admin is not an address; write http://HOST:PORT, for example {DEFAULT_ADMIN}")
+    return parts

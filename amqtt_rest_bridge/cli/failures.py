@@ -1,0 +1,130 @@
+"""`rest-bridge failures`: the failures that a running bridge has kept, and one of them whole. Main thread.
+
+What comes from the admin port may hold anything that a publisher wrote, so control characters are written out.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Annotated, Any, Final
+
+import typer
+
+from amqtt_rest_bridge.cli import count
+from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.errors import visible
+
+_MOST: Final = 1000
+
+DESCRIPTION = f"""\
+List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
+code, reason. With show and the id of a run: its message, the request as it was sent, the response and the tries.
+Secrets are masked.
+
+The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_VARIABLE}.
+"""
+EPILOG = """\
+exit status:
+  0  listed, or there was none
+  1  the bridge cannot be reached, refuses the question, or has no such run
+  2  the command is used wrongly
+
+examples:
+  rest-bridge failures --route Orders --since 10m
+  rest-bridge failures show 7e1afce0-64fb-4a1b-aa3a-000000000008
+  rest-bridge failures --code http_status --json | jq -r '.[].id'
+"""
+
+
+def run(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[show ID]", help="one run whole")] = None,
+    route: Annotated[str | None, typer.Option(metavar="R", help="only those of this route")] = None,
+    code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
+    since: Annotated[str | None, typer.Option(metavar="AGE", help="only younger ones: 10m, 2h, or a time")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    admin: Admin = DEFAULT_ADMIN,
+) -> int:
+    """Print them."""
+    if words and (len(words) != 2 or words[0] != "show" or route or code or since):
+        raise typer.BadParameter("write `rest-bridge failures [OPTIONS]` or `rest-bridge failures show ID`")
+    try:
+        with closing(AdminPort(admin)) as port:
+            if words:
+                found: Any = port.get(f"/api/runs/{words[1]}")
+                print(json.dumps(found) if as_json else "\n".join(_whole(found)))
+                return 0
+            failures = kept_failures(port, {"route": route, "code": code, "since": since})
+    except AdminError as error:
+        print(f"rest-bridge failures: {error}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(failures))
+        return 0
+    for failure in failures:
+        print(line(failure))
+    print(count(len(failures), "failure"))
+    return 0
+
+
+def kept_failures(port: AdminPort, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    """Return the runs of messages that failed or were refused, the oldest first; raises `AdminError`."""
+    given = {name: value for name, value in query.items() if value is not None}
+    found = [
+        run
+        for outcome in ("failed", "refused")
+        for run in port.get("/api/runs", {**given, "outcome": outcome, "limit": str(_MOST)})["runs"]
+        if "path" not in run  # a request of server mode, which its caller repeats
+    ]
+    return sorted(found, key=lambda run: str(run["time"]))
+
+
+def line(run: Mapping[str, Any]) -> str:
+    """Return a failure on one line."""
+    error = run.get("error") or {}
+    parts = [
+        str(run["time"])[:19].replace("T", " "),
+        str(run["id"]),
+        f"{run['route']}/{run['event']}",
+        str(run.get("topic") or "-"),
+        " ".join(str(run[key]) for key in ("status", "code") if run.get(key) is not None),
+        "" if not error.get("message") else f"({error['message']})",
+        "" if run.get("retried_as") is None else f"sent again as {run['retried_as']}",
+    ]
+    return visible("  ".join(part for part in parts if part))
+
+
+def _whole(run: Mapping[str, Any]) -> Iterator[str]:
+    yield line(run) if run.get("route") is not None else visible(str(run["id"]))
+    if run.get("error"):
+        yield visible(f"hint: {run['error']['hint']}")
+    for one in run["tries"]:
+        came = " ".join(str(one[key]) for key in ("status", "code") if one[key] is not None)
+        yield visible(f"try at {str(one['time'])[11:23]}: {came or 'succeeded'}, {one['ms']} ms")
+    message, request, response = run["message"], run["request"], run["response"]
+    if message is not None:
+        yield ""
+        yield visible(f"# message on {message['topic']}")
+        yield from _body(message, "payload")
+    if request is not None:
+        yield ""
+        yield visible(f"# request: {request['method']} {request['url']}")
+        yield from (visible(f"{name}: {value}") for name, value in request["headers"])
+        yield from _body(request, "body")
+    if response is not None:
+        yield ""
+        yield visible(f"# response: {response['status']} {response['reason']}")
+        yield from (visible(f"{name}: {value}") for name, value in response["headers"])
+        yield from _body(response, "body")
+
+
+def _body(part: Mapping[str, Any], name: str) -> Iterator[str]:
+    if part.get(name) is None:
+        yield f"({name} not shown)"
+        return
+    yield ""
+    yield from (visible(text) for text in str(part[name]).split("\n"))
+    if part["is_cut"]:
+        yield f"(the first 16 KiB of {part['size']} bytes)"
+    if part[f"{name}_encoding"] == "base64":
+        yield "(Base64)"

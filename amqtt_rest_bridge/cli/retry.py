@@ -1,0 +1,70 @@
+"""`rest-bridge retry`: have a running bridge send the messages of kept failures again. Main thread."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Annotated, Any, Final
+
+import typer
+
+from amqtt_rest_bridge.cli import count
+from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.cli.failures import kept_failures, line
+from amqtt_rest_bridge.errors import visible
+
+_MOST_SHOWN: Final = 20
+
+DESCRIPTION = f"""\
+Send the messages of failures again, each through its own event only, by the definition that is in use now: those of the
+given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before it
+does.
+
+The bridge needs the settings admin_port and admin_token; set {TOKEN_VARIABLE} to the latter.
+"""
+EPILOG = """\
+exit status:
+  0  all were sent again, or there was none
+  1  the bridge cannot be reached or refuses, the answer was no, or some could not be sent again
+  2  the command is used wrongly
+
+examples:
+  rest-bridge retry 7e1afce0-64fb-4a1b-aa3a-000000000008
+  rest-bridge retry --route Orders --code http_status --yes
+"""
+
+
+def run(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="runs, as `rest-bridge failures` lists")] = None,
+    route: Annotated[str | None, typer.Option(metavar="R", help="instead: all failures of this route")] = None,
+    code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    admin: Admin = DEFAULT_ADMIN,
+) -> int:
+    """Retry, and print what has begun."""
+    if bool(ids) == (route is not None) or (code is not None and route is None):
+        raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
+    wanted = {"ids": ids} if ids else {"route": route, "code": code}
+    try:
+        with closing(AdminPort(admin)) as port:
+            if not ids and not yes and not _agrees(port, wanted):
+                return 1
+            answer = port.post("/api/failures/retry", wanted)
+    except AdminError as error:
+        print(f"rest-bridge retry: {error}", file=sys.stderr)
+        return 1
+    for one in answer["started"]:
+        print(visible(f"{one['retry_of']} sent again as {one['id']}"))
+    for one in answer["refused"]:
+        print(visible(f"{one['id']} not sent again: {one['message']}"), file=sys.stderr)
+    print(f"{count(len(answer['started']), 'message')} sent again")
+    return 1 if answer["refused"] else 0
+
+
+def _agrees(port: AdminPort, wanted: Mapping[str, Any]) -> bool:
+    """Show what would be sent again, and ask; with nothing to send there is nothing to ask."""
+    failures = [one for one in kept_failures(port, wanted) if one["retried_as"] is None]
+    for failure in failures[-_MOST_SHOWN:]:
+        print(line(failure))
+    if len(failures) > _MOST_SHOWN:
+        print(f"... and {len(failures) - _MOST_SHOWN} older ones")
+    return not failures or typer.confirm(f"Send {count(len(failures), 'message')} again?")

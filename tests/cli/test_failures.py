@@ -1,0 +1,127 @@
+"""`rest-bridge failures` and `rest-bridge retry` against a real broker."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from tests.support.admin_client import TOKEN, Admin, admin_with_token, client_route, outcome, refusing_with_reason
+from tests.support.embedded_broker import Client, Host, hosting
+from tests.support.http_recorder import Recorder, recording
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        recorder.answer = refusing_with_reason
+        yield recorder
+
+
+@pytest.fixture
+def host(target: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        yield host
+
+
+@pytest.fixture
+def client(host: Host) -> Client:
+    return host.client("done/#")
+
+
+@pytest.fixture
+def admin(host: Host) -> Admin:
+    return admin_with_token(host)
+
+
+def fail(client: Client, topic: str) -> str:
+    """Publish a message that fails, and return the id of its run."""
+    client.publish(topic, b"bad\x1b[31m")
+    return str(json.loads(client.message()[1])["id"])
+
+
+def at(admin: Admin) -> list[str]:
+    return ["--admin", f"http://127.0.0.1:{admin.port}"]
+
+
+def test_failures_are_listed_the_newest_last_and_narrowed(
+    client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [fail(client, f"orders/{number}") for number in range(3)]
+    assert main(["failures", "--route", "Orders", "--code", "http_status", "--since", "10m", *at(admin)]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[1] for line in lines] == names
+    assert lines[0].endswith("Orders/Send  orders/0  422 http_status  (the server answered 422 Unprocessable Entity)")
+    assert last == "3 failures"
+    assert main(["failures", "--route", "Other", *at(admin)]) == 0
+    assert capsys.readouterr().out == "0 failures\n"
+    assert main(["failures", "--json", *at(admin)]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == names
+
+
+def test_one_failure_is_shown_with_message_request_and_response(
+    client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = fail(client, "orders/7")
+    assert main(["failures", "show", name, *at(admin)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("# message on orders/7", "bad\\x1b[31m", "/new/7", "# response: 422", "no such customer", "hint: "):
+        assert text in shown
+    assert "\x1b" not in shown
+    assert main(["failures", "show", name, "--json", *at(admin)]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == name
+    assert main(["failures", "show", "nothing", *at(admin)]) == 1
+    assert "There is no run with this id" in capsys.readouterr().err
+
+
+def test_a_failure_is_retried_by_its_id(
+    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = fail(client, "orders/7")
+    target.answer = lambda _: (200, b"{}")
+    assert main(["retry", name, *at(admin)]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert last == "1 message sent again"
+    again = first.removeprefix(f"{name} sent again as ")
+    eventually(lambda: outcome(admin, again) == "succeeded")
+    assert main(["retry", "nothing", *at(admin)]) == 1
+    assert "nothing not sent again: no failure of a message is kept with this id" in capsys.readouterr().err
+
+
+def test_all_failures_of_a_route_are_retried_after_a_question(
+    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [fail(client, f"orders/{number}") for number in range(3)]
+    target.answer = lambda _: (200, b"{}")
+    target.take_all()
+    monkeypatch.setattr("typer.confirm", lambda question: question != "Send 3 messages again?")
+    assert main(["retry", "--route", "Orders", *at(admin)]) == 1
+    assert [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()] == names
+    assert target.take_all() == []
+    assert main(["retry", "--route", "Orders", "--code", "http_status", "--yes", *at(admin)]) == 0
+    client.messages(3)
+    assert {one.path for one in target.take_all()} == {"/new/0", "/new/1", "/new/2"}
+    assert main(["retry", "--route", "Orders", *at(admin)]) == 0
+    assert capsys.readouterr().out.endswith("\n0 messages sent again\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["retry"], ["retry", "x", "--route", "R"], ["retry", "x", "--code", "c"], ["failures", "show"], ["failures", "x"]],
+)
+def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err
+
+
+def test_a_wrong_token_and_a_bridge_that_is_away_are_reported(
+    admin: Admin, unused_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "wrong")
+    for command in (["failures"], ["retry", "x"]):
+        assert main([*command, *at(admin)]) == 1
+        assert "set REST_BRIDGE_ADMIN_TOKEN" in capsys.readouterr().err
+        assert main([*command, "--admin", f"http://127.0.0.1:{unused_port}"]) == 1
+        assert "is admin_port set, and the bridge up?" in capsys.readouterr().err
