@@ -186,7 +186,7 @@ class Lossless:
 
     async def _replay(self, kept: Kept, listening: Listening) -> bool:
         """Dispatch a call from disk; return False when its publisher may not publish, or not yet."""
-        listening.statistics.admit_again(len(kept.message.payload))
+        listening.statistics.admission.take(len(kept.message.payload))
         if kept.client_id is not None:
             publisher = publisher_of(kept.client_id, kept.username)
             undecided = Undecided(publisher, publisher.username, kept.message, (listening,), (kept.key,), kept.hops)
@@ -214,13 +214,13 @@ class Lossless:
     def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
         size = len(message.payload)
         statistics = listening.statistics
-        refusal = self._dispatcher.too_large(size) or statistics.admit(size)
+        refusal = self._dispatcher.too_large(size) or statistics.admission.admit(size)
         if refusal is None:
             try:
                 client = (session.client_id or "", session.username)
                 return self._spool.keep(listening.route, listening.event.name, message, 0, client)
             except SpoolFullError as error:
-                listening.statistics.withdraw(size)
+                listening.statistics.admission.withdraw(size)
                 refusal = disk_full(error)
         self._dispatcher.refuse(self._dispatcher.call_of(listening, message), refusal)
         return None

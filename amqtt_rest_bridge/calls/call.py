@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -37,6 +38,8 @@ from amqtt_rest_bridge.model import (
 from amqtt_rest_bridge.placeholders import MessageValues
 
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
+_TRACE_NAMES: Final = frozenset(TRACE_NAMES)
+_BODY: Final = attrgetter("body")
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -306,34 +309,31 @@ Result = Callable[[Message, str | None, HttpResponse], Publication | None]
 def result_of(event: ClientEvent) -> Result:
     """Return what makes an event's results; it raises `CallError` where the response lacks a value of PAYLOAD."""
     topic, payload = event.destination_topic, event.payload
+    body_of: Callable[[HttpResponse], bytes] = _BODY if event.response_format is ResponseFormat.BODY else envelope
 
     def mapped(message: Message, destination: str | None, response: HttpResponse) -> Publication | None:
         if topic is None:
             return None
         values = result_values(message, response)
         name = topic.fill(values) if destination is None else destination
-        body = _payload(event, response) if payload is None else payload.fill_bytes(values)
+        body = body_of(response) if payload is None else payload.fill_bytes(values)
         return Publication(name, body, event.retain, _properties(message, response))
 
     def plain(message: Message, destination: str | None, response: HttpResponse) -> Publication | None:
         if destination is None:
             return None
-        return Publication(destination, _payload(event, response), event.retain, _properties(message, response))
+        return Publication(destination, body_of(response), event.retain, _properties(message, response))
 
     return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
 
 
 def _properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:
     """Return the trace context that a result or failure goes on with: the response's, else that of the message."""
-    headers = [] if response is None else [pair for pair in response.headers if pair[0].lower() in TRACE_NAMES]
-    if not headers and message.properties is None:  # nearly always
+    headers = () if response is None else response.headers
+    if message.properties is None and _TRACE_NAMES.isdisjoint(map(str.lower, dict(headers))):  # nearly always
         return None
     trace = trace_of(headers) or trace_of(message.user)
     return MessageProperties(trace) if trace else None
-
-
-def _payload(event: ClientEvent, response: HttpResponse) -> bytes:
-    return response.body if event.response_format is ResponseFormat.BODY else envelope(response)
 
 
 def envelope(response: HttpResponse) -> bytes:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from amqtt_rest_bridge.link.admin_frames import SHOWN_BYTES
 from amqtt_rest_bridge.link.frames import (
     CHUNK,
@@ -39,20 +41,17 @@ _COMPANY_SECONDS: Final = 0.002  # ... and for how long
 _MOST_RESULT_BYTES: Final = 8 << 20  # of results without credits; a worker with one more waits until some have left
 
 
-class Entry:
+class Entry(Struct, eq=False):
     """A result, a publication or another frame on its way to the broker, in order."""
 
-    __slots__ = ("confirmed", "cost", "item", "outcome", "sent", "size", "wake")
-
-    def __init__(self, item: CallResult | Publication | ToBroker, cost: int, *, confirmed: bool = False) -> None:
-        self.item = item
-        self.cost = cost
-        self.size = 0  # bytes of a result
-        self.confirmed = confirmed  # whether its outcome is what `Confirmed` says
-        self.sent = False
-        self.outcome: bool | None = None
-        """Whether the broker has it; None while that is not known."""
-        self.wake: Callable[[], None] | None = None  # called when it is sent late, and when its outcome comes later
+    item: CallResult | Publication | ToBroker
+    cost: int
+    size: int = 0  # bytes of a result
+    confirmed: bool = False  # whether its outcome is what `Confirmed` says
+    sent: bool = False
+    outcome: bool | None = None
+    """Whether the broker has it; None while that is not known."""
+    wake: Callable[[], None] | None = None  # called when it is sent late, and when its outcome comes later
 
 
 class BridgeEnd:

@@ -27,13 +27,14 @@ class Admission:
     """
 
     __slots__ = (
-        *("capacity", "deferred", "held_bytes", "most_bytes", "outside", "outstanding", "policy", "timeout"),
-        *("waiting", "workers", "_outside_bytes", "_queue"),
+        *("admitted", "capacity", "deferred", "held_bytes", "most_bytes", "outside", "outstanding", "policy"),
+        *("timeout", "waiting", "workers", "_outside_bytes", "_queue"),
     )
 
     def __init__(self, config: RouteConfig, workers: int, queue: QueueBytes) -> None:
         self.workers = workers
         self._queue = queue
+        self.admitted = 0  # so far
         self.held_bytes = 0  # of payloads, admitted and not ended
         self.outside = 0  # not admitted yet: waiting for room, and a new one goes behind them
         self._outside_bytes = 0
@@ -57,6 +58,7 @@ class Admission:
             return no_free_worker(self.workers)
         if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
             return self.full(size)
+        self.admitted += 1
         self.outstanding += 1
         self.held_bytes += size
         self._queue.held += size
@@ -89,7 +91,8 @@ class Admission:
         return held + size <= self.most_bytes and (counted or self._queue.held + size <= self._queue.limit)
 
     def take(self, size: int) -> None:
-        """Hold a message of `size` bytes, whatever room there is."""
+        """Hold a message of `size` bytes whatever room there is: it was admitted before, or its source bounds them."""
+        self.admitted += 1
         self.outstanding += 1
         self.held_bytes += size
         self._queue.held += size
@@ -99,6 +102,12 @@ class Admission:
         self.outside += change
         self._outside_bytes += change * size
         self._queue.held += change * size
+
+    def withdraw(self, size: int) -> None:
+        """Undo an admission: the message turned out not to be ours."""
+        self.admitted -= 1
+        self.outstanding -= 1
+        self.release(size)
 
     def release(self, size: int) -> None:
         """Note that the payload of an admitted call is no longer held: the call has ended."""

@@ -281,7 +281,7 @@ class Dispatcher:
 
     def withdraw(self, listening: Listening, key: str, size: int) -> None:
         """Undo the admission of a call in the store, whose publisher may not publish; `size` is its payload's."""
-        listening.statistics.withdraw(size)
+        listening.statistics.admission.withdraw(size)
         if self._store is not None:
             self._store.forget(key)
 
@@ -304,14 +304,14 @@ class Dispatcher:
         size = len(call.message.payload)
         if listening is not None:
             if listening.statistics is not old:
-                old.withdraw(size)
-                listening.statistics.admit_again(size)
+                old.admission.withdraw(size)
+                listening.statistics.admission.take(size)
             call.listening = listening
             return True
         if call.key is None:
             self._lose(call, failure)
             return False
-        old.withdraw(size)
+        old.admission.withdraw(size)
         if self._store is not None:
             self.orphans.append(call.key)
             if call.delivery is not None:
@@ -378,10 +378,10 @@ class Dispatcher:
         elif size > self._largest:
             failure = message_too_large(size, self._largest)
         elif listening.lossless and call.delivery is not None:  # whose source bounds what it sends
-            listening.statistics.admit_again(size)
+            listening.statistics.admission.take(size)
             return self._keep(call)
         else:
-            failure = listening.statistics.admit(size)  # those that came before go first
+            failure = listening.statistics.admission.admit(size)  # those that came before go first
             if failure is None:
                 return not listening.lossless or self._keep(call)
             if self._room.accept(call):
@@ -398,7 +398,7 @@ class Dispatcher:
             elif call.delivery is not None:
                 call.key = call.delivery.key(listening.name)
         except OSError as error:
-            listening.statistics.withdraw(len(call.message.payload))
+            listening.statistics.admission.withdraw(len(call.message.payload))
             self.refuse(call, disk_full(error))
             return False
         call.run = call.id if call.key is None else call.key
@@ -415,7 +415,7 @@ class Dispatcher:
         admission.release(len(call.message.payload))
         while admission.outside and admission.has_room(len(self._room.first(statistics.name).message.payload)):
             following = self._room.next(statistics.name)
-            statistics.admit_again(len(following.message.payload))
+            admission.take(len(following.message.payload))
             if not following.listening.lossless or self._keep(following):
                 self._bridges.dispatch((following,))
 

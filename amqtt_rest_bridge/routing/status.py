@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, RECENT, WELL, RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Publication, Route
 from amqtt_rest_bridge.routing.admission import Admission, QueueBytes
@@ -34,7 +34,8 @@ class RouteStatistics:
     def __init__(self, route: Route, workers: int, now: float, queue: QueueBytes) -> None:
         self.name = route.name
         self.admission = Admission(route.route_config, workers, queue)
-        self.total = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
+        self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
+        # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
         self._failed_tries = 0  # of calls that are tried until they succeed
         self._recent: deque[bool] = deque(maxlen=RECENT)
         self._recent_errors = 0
@@ -57,28 +58,11 @@ class RouteStatistics:
         self._calls_out = route.config.enable_client
         self.admission.update(route.route_config)
 
-    def admit(self, size: int) -> CallError | None:
-        """Admit one more message of `size` bytes, or return the reason why not (then `refuse` has to follow)."""
-        refusal = self.admission.admit(size)
-        self.total += refusal is None
-        return refusal
-
     def refuse(self, code: str, message: str, now: float) -> bool:
         """Note a message that was not admitted; return whether the health changed."""
-        self.total += 1
+        self._others += 1
         self.refused += 1
         return self._error(code, message, now)
-
-    def admit_again(self, size: int) -> None:
-        """Admit a message of `size` bytes whatever room there is: it was admitted before, or its source bounds them."""
-        self.total += 1
-        self.admission.take(size)
-
-    def withdraw(self, size: int) -> None:
-        """Undo an admission: the message turned out not to be ours."""
-        self.total -= 1
-        self.admission.outstanding -= 1
-        self.admission.release(size)
 
     def wait(self, change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
@@ -118,7 +102,7 @@ class RouteStatistics:
         error of its, and leaves `last_error` as it is.
         """
         before = self.health
-        self.total += answers.answered + answers.failed + answers.skipped + answers.refused
+        self._others += answers.answered + answers.failed + answers.skipped + answers.refused
         self.skipped += answers.skipped
         self.succeeded += answers.answered
         self.failed += answers.failed
@@ -233,7 +217,7 @@ class RouteStatistics:
             "connection": self._connection,
             "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
             "messages": {
-                "total": self.total,
+                "total": self.admission.admitted + self._others,
                 "succeeded": self.succeeded,
                 "failed": self.failed,
                 "retried": self.retried,

@@ -102,7 +102,7 @@ def test_read_events_keep_what_they_saw_when_retained_messages_are_looked_at_aga
 def test_a_message_taken_before_a_reload_goes_to_the_event_as_it_is_after_it(rig: Rig) -> None:
     before = rig.dispatcher.table.by_name.get(("R", "E"))
     assert before is not None
-    before.statistics.admit_again(0)
+    before.statistics.admission.take(0)
     rig.use(route("/changed"))
     rig.dispatcher.dispatch_stored(before, Message("in/1", b"", 0.0), 0, "key")
     after = rig.dispatcher.table.by_name.get(("R", "E"))

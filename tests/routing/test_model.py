@@ -310,7 +310,7 @@ class Model(RuleBasedStateMachine):
         for key in orphans:
             message = self.store.kept[key][1]
             self.present["Lossless"].open.append(message)
-            present.statistics.admit_again(len(message.payload))
+            present.statistics.admission.take(len(message.payload))
             self.rig.dispatcher.dispatch_stored(present, message, 0, key)
         self.orphans.clear()
 

@@ -111,7 +111,7 @@ def test_refused_callers_are_named_apart_from_what_fails() -> None:
 def test_a_route_of_both_modes_is_as_bad_as_the_worse(calls: str, requests: str, health: str) -> None:
     one = statistics(both=True)
     for outcome in calls:
-        assert one.admit(0) is None
+        assert one.admission.admit(0) is None
         if outcome == "+":
             one.success(0.0, 0.01, 101.0)
         else:

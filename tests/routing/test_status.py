@@ -21,7 +21,7 @@ def account(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED
 def run(account: RouteStatistics, outcomes: str) -> str:
     """Count calls that succeed (+) or fail (-) and return the health."""
     for outcome in outcomes:
-        assert account.admit(0) is None
+        assert account.admission.admit(0) is None
         if outcome == "+":
             account.success(10.0, 0.01, 101.0)
         else:
@@ -63,7 +63,7 @@ def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
 def test_the_connection_is_failing_only_while_no_server_answers(codes: tuple[str, ...], connection: str) -> None:
     one = account()
     for code in codes:
-        assert one.admit(0) is None
+        assert one.admission.admit(0) is None
         one.failure(code, "why", 101.0)
     assert one.status(102.0)["connection"] == connection
 
@@ -72,8 +72,8 @@ def test_the_status_counts_every_message() -> None:
     one = account(capacity=3, workers=2)
     run(one, "++-")
     for _ in range(3):
-        assert one.admit(0) is None
-    refusal = one.admit(0)
+        assert one.admission.admit(0) is None
+    refusal = one.admission.admit(0)
     assert refusal is not None
     one.refuse(refusal.code, refusal.message, 103.0)
     one.wait(1)
@@ -100,15 +100,15 @@ def test_the_status_counts_every_message() -> None:
 
 def test_a_call_between_two_tries_holds_no_worker_of_a_realtime_route() -> None:
     one = account(policy=OverloadPolicy.REALTIME, workers=1)
-    assert one.admit(0) is None
-    assert one.admit(0) is not None
+    assert one.admission.admit(0) is None
+    assert one.admission.admit(0) is not None
     one.wait(1)
-    assert one.admit(0) is None
+    assert one.admission.admit(0) is None
 
 
 def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None:
     one = account(policy=OverloadPolicy.LOSSLESS)
-    assert one.admit(0) is None
+    assert one.admission.admit(0) is None
     assert [one.try_failed("connection_failed", "refused", 102.0) for _ in range(3)] == [True, False, True]
     status = one.status(103.0)
     assert (status["health"], status["connection"]) == ("Red", "failing")

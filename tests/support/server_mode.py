@@ -36,15 +36,6 @@ class FakeReply(AwaitedReply):
         self.topic = topic
 
 
-class FakeQueued(Entry):
-    """A publication that waits for room until the test makes some."""
-
-    def __init__(self, publication: Publication, wake: Wake) -> None:
-        super().__init__(publication, 1)
-        self.publication = publication
-        self.wake: Wake = wake
-
-
 class FakeAnswers(Answers):
     """Keeps what was counted."""
 
@@ -82,7 +73,8 @@ class FakeBroker(BrokerAccess):
         self.payloads: dict[str, bytes] = {}
         self._seen: dict[str, TopicPayload] = {}
         self.outcomes: deque[bool | Exception] = deque()
-        self.queued: list[FakeQueued] = []
+        self.queued: list[tuple[Entry, Publication, Wake]] = []
+        """What waits for room until the test makes some."""
         self.waiting: queue.SimpleQueue[FakeReply] = queue.SimpleQueue()
         self._expected: deque[FakeReply] = deque()
         self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
@@ -107,27 +99,25 @@ class FakeBroker(BrokerAccess):
         else:
             reply.arrive(payload)
 
-    def enqueue(self, publication: Publication, wake: Wake) -> FakeQueued:
-        queued = FakeQueued(publication, wake)
+    def enqueue(self, publication: Publication, wake: Wake) -> Entry:
+        queued = Entry(publication, 1)
         queued.sent = self.publish(publication)
         if queued.sent:
             queued.outcome = True
         else:
-            self.queued.append(queued)
+            self.queued.append((queued, publication, wake))
         return queued
 
     def withdraw(self, queued: Entry) -> bool:
-        if isinstance(queued, FakeQueued) and queued in self.queued:
-            self.queued.remove(queued)
-            return True
-        return False
+        before, self.queued = self.queued, [one for one in self.queued if one[0] is not queued]
+        return len(self.queued) < len(before)
 
     def make_room(self) -> None:
         """Publish what is queued, as the engine does when credits come."""
-        for queued in list(self.queued):
-            self.queued.remove(queued)
-            queued.sent = queued.outcome = self.publish(queued.publication)
-            queued.wake()
+        waiting, self.queued = self.queued, []
+        for queued, publication, wake in waiting:
+            queued.sent = queued.outcome = self.publish(publication)
+            wake()
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         payload = self.payloads.get(topic_filter)
