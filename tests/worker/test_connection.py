@@ -15,7 +15,7 @@ from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.membership import Membership
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
-from tests.mqtt.test_connection import CONNACK, message, run
+from tests.mqtt.scripted import CONNACK, message, run
 from tests.support.http_target import Peer
 
 SESSION = Session("plant-0", 3600, 100)

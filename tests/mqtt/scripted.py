@@ -1,0 +1,62 @@
+"""A broker that does exactly what a test scripts, and what uses it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish, publish
+from amqtt_rest_bridge.mqtt.values import Address, Session
+from amqtt_rest_bridge.processes.supervisor import loop_factory
+from tests.support.http_target import Peer, Script, Target
+
+CONNACK = bytes.fromhex("2003 0000 00")
+SESSION = Session("client", 3600, 2)
+OLD = Session("client", 0, 0, level=MQTT_3_1_1)
+LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "installed"])
+
+
+def message(payload: bytes, packet_id: int | None, qos: int = 1) -> bytes:
+    return publish("in", payload, packet_id, qos=qos, properties={})
+
+
+def run(
+    script: Script,
+    use: Callable[[Address], Awaitable[None]],
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> None:
+    """Run a broker and what uses it."""
+
+    async def using(port: int) -> None:
+        await asyncio.wait_for(use(Address("127.0.0.1", port, None, None, None, "the broker")), 20)
+
+    with Target(script) as broker, asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(using(broker.port))
+
+
+def read(peer: Peer, count: int) -> bytes:
+    """Return so many bytes that the client sends."""
+    data = b""
+    while len(data) < count:
+        more = peer.sock.recv(count - len(data))
+        assert more, data
+        data += more
+    return data
+
+
+class Taken:
+    """Messages, none of which is acknowledged."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, _: MqttConnection, received: Publish) -> None:
+        self.payloads.append(received.payload)
+        self._more.set()
+
+    async def until(self, count: int) -> None:
+        while len(self.payloads) < count:
+            self._more.clear()
+            await self._more.wait()
