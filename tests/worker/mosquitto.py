@@ -116,7 +116,10 @@ class Mosquitto:
 class Client:
     """A publisher and subscriber whose network thread runs until `close`."""
 
-    def __init__(self, port: int, client_id: str = "", *, will: tuple[str, bytes] | None = None) -> None:
+    def __init__(
+        self, port: int, client_id: str = "", *, will: tuple[str, bytes] | None = None,
+        login: tuple[str, str] | None = None, authority: str | None = None,
+    ) -> None:  # fmt: skip
         self.messages: queue.SimpleQueue[paho.MQTTMessage] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
@@ -126,10 +129,15 @@ class Client:
         self._paho.on_connect = lambda *arguments: self._answers.put(arguments)
         if will is not None:
             self._paho.will_set(*will, qos=1)
+        if login is not None:
+            self._paho.username_pw_set(*login)
+        if authority is not None:
+            self._paho.tls_set(authority)
         self._paho.reconnect_delay_set(1, 1)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = 3600  # so that nothing is missed while the broker is killed and started
-        self._paho.connect("127.0.0.1", port, clean_start=not client_id, properties=properties)
+        host = "localhost" if authority else "127.0.0.1"  # a certificate names the host
+        self._paho.connect(host, port, clean_start=not client_id, properties=properties)
         self._paho.loop_start()
         self._answers.get(timeout=SECONDS)
 
