@@ -1,0 +1,129 @@
+"""From the status page to a successful retry, in a real browser: at most three clicks, on a phone too."""
+
+import http.client
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from urllib.error import HTTPError
+
+import pytest
+
+from tests.support.admin_client import TOKEN, admin_of, admin_with_token, client_route, outcome, runs, server_route
+from tests.support.browser import Page
+from tests.support.embedded_broker import Host, hosting
+from tests.support.http_recorder import Recorder, recording
+from tests.support.waiting import eventually
+
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script>"
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    with recording() as recorder:
+        recorder.answer = lambda _: (422, HOSTILE.encode())
+        yield recorder
+
+
+def url(host: Host, path: str = "/") -> str:
+    return f"http://any:{TOKEN}@127.0.0.1:{admin_with_token(host).port}{path}"
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize(("width", "scripts"), [(360, True), (1280, False)])
+def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
+    target: Recorder, browser: Page, width: int, scripts: bool
+) -> None:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host, browser.elsewhere() as page:
+        client = host.client("done/#")
+        client.publish("orders/7", HOSTILE.encode())
+        client.message()
+        target.answer = lambda _: (200, b"{}")
+        (failed,) = runs(admin_with_token(host))
+        if not scripts:
+            page.disable_scripts()
+        page.size(width, 800)
+        page.open(url(host))
+        assert "the server answered 422" in page.text("[data-problems]")
+        assert page.fits()
+        page.evaluate("document.querySelector('[data-problems] a').click()")
+        page.wait("document.querySelector('h1')?.innerText === 'Run' && document.readyState === 'complete'")
+        shown = page.text("main")
+        assert shown.count(HOSTILE) == 3, "of message, request and response"
+        assert page.fits()
+        assert page.evaluate("document.images.length") == 0
+        page.evaluate("document.querySelector('form button').click()")
+        page.wait("document.querySelector('main')?.innerText.includes('Sent again as')")
+        client.message()
+        page.evaluate("document.querySelector('[role=status] a').click()")
+        (again,) = [run for run in runs(admin_with_token(host)) if run["retry_of"] == failed["id"]]
+        eventually(lambda: outcome(admin_with_token(host), again["id"]) == "succeeded")
+        page.wait(f"location.pathname === '/runs/{again['id']}'")
+        page.open(url(host, f"/runs/{again['id']}"))
+        assert page.text(".outcome") == "succeeded"
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder, page: Page) -> None:
+    dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0").replace("orders/+", "dead/+")
+    signed = server_route("Signed").replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
+    guarded = server_route("Guarded").replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
+    routes = client_route(target.url) + dead + signed + guarded.replace("/hook", "/guarded")
+    with hosting(routes, admin_port=0, admin_token=TOKEN) as host:
+        page.open(url(host))
+        assert page.evaluate("document.querySelector('[data-problems]').hidden")
+        client = host.client()
+        client.publish("orders/7", b"{}")
+        client.publish("dead/7", b"{}")
+        for path in ("/hook", "/guarded", "/hok"):
+            headers = {"X-Hub-Signature-256": "sha256=00", "Authorization": "Bearer wrong"}
+            request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}{path}", b"{}", headers)
+            with pytest.raises(HTTPError) as refused:
+                urllib.request.urlopen(request)
+            refused.value.close()
+        codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized", "404 not_found"]
+        text = "document.querySelector('[data-problems]').innerText"
+        page.wait(f"{codes}.every((code) => {text}.includes(code))")
+        page.size(360, 640)
+        assert page.fits()
+        assert page.errors == []
+
+
+def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", HOSTILE.encode())
+        client.message()
+        (run,) = runs(admin)
+        page = admin.get(f"/runs/{run['id']}").text
+        assert "<img" not in page
+        assert page.count("<script") == 1
+        connection = http.client.HTTPConnection("127.0.0.1", admin.port, timeout=10)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        connection.request("POST", f"/runs/{run['id']}%0d%0aX-Evil:1/retry", headers=headers)
+        answer = connection.getresponse()
+        assert answer.read() is not None
+        assert "X-Evil" not in answer.headers
+        connection.close()
+
+
+def test_every_kind_of_run_has_a_page(target: Recorder) -> None:
+    conditional = client_route(target.url, event="WITH WHEN '{value.json.level} >= 3'")
+    with hosting(conditional + server_route(), admin_port=0, max_message_bytes=100) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        for payload in (b'{"level": 1}', b'{"level": 3}', bytes(101)):
+            client.publish("orders/7", payload)
+        client.messages(2)
+        target.answer = lambda _: (200, b"{}")
+        client.publish("orders/7", b'{"level": 4}')
+        client.message()
+        for path in ("/hook", "/nowhere"):
+            with suppress(HTTPError):
+                urllib.request.urlopen(f"http://127.0.0.1:{host.http_port}{path}", b"{}").close()
+        found = runs(admin)
+        outcomes = ["succeeded", "succeeded", "failed", "refused", "skipped"]
+        assert sorted(run["outcome"] for run in found) == sorted(outcomes)
+        for run in found:
+            page = admin.get(f"/runs/{run['id']}")
+            assert page.status == 200, run
+            assert f'data-outcome="{run["outcome"]}"' in page.text
