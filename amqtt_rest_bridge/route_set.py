@@ -3,6 +3,7 @@
 Both processes use it. Pure.
 """
 
+import hashlib
 import itertools
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -121,3 +122,9 @@ def exclusive_ports(routes: Iterable[Route]) -> set[int]:
         for event in route.server_events
         if event.reply_topic is not None and "request_id" not in event.reply_topic.names
     }
+
+
+def route_set_hash(routes: Iterable[Route]) -> str:
+    """Return 16 hexadecimal digits that differ where the definitions of routes do, but for secrets and places."""
+    texts = sorted(f"{route.name}\0{route.definition}" for route in routes)
+    return hashlib.sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()[:16]

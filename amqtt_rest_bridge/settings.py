@@ -241,12 +241,15 @@ class WorkerSettings(Settings):
     group: str = _setting(
         "", "all workers of a group run the same routes and share the messages", "plant", is_required=True
     )
-    slots: int = _setting(1, "how many workers the group has", "4", low=1, high=1024)
-    slot: int = _setting(
-        0, "which one this is, from 0; two workers never have one slot: the later one ends the earlier", "3", high=1023
+    slots: int = _setting(
+        4, "kept sessions of the group that its workers share, and so the most workers that share ORDERED topics", "8",
+        low=1, high=1024,
+    )
+    slot: int | None = _setting(
+        None, "a slot that this worker prefers, from 0; it is not taken from a worker that lives", "3", high=1023
     )
     adopt_seconds: float = _setting(
-        30, "a slot that is away this long is served by the lowest slot that has a worker", "60", low=1, high=86_400
+        30, "a worker that is silent for so long has lost its slots to the others", "60", low=1, high=86_400
     )
     session_expiry: int = _setting(
         86_400, "seconds that the broker keeps a slot's sessions while they are not connected", "604800",
@@ -270,7 +273,7 @@ class WorkerSettings(Settings):
         if not _GROUP.fullmatch(self.group):
             message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
             yield ("group",), f"the setting group {message}"
-        if self.slot >= self.slots > 0:
+        if self.slot is not None and self.slot >= self.slots > 0:
             yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
 
 

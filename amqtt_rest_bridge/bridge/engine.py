@@ -46,6 +46,7 @@ from amqtt_rest_bridge.link.frames import (
     Stopped,
     ToBridge,
     UseRoutes,
+    Withdraw,
 )
 from amqtt_rest_bridge.model import Capture, NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
@@ -136,6 +137,8 @@ class Engine:
             case Replies(messages):
                 for message in messages:
                     self._broker.seen(message.topic, message.payload, message.correlation)
+            case Withdraw(calls):
+                self._client.withdraw(calls)
             case Latest(messages):
                 for message in messages:
                     self._broker.changed(message.topic, message.payload)

@@ -5,6 +5,7 @@ route with a RATE_LIMIT. A driver with threads holds a lock while it uses them.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from amqtt_rest_bridge.calls.call import CallState, OpenCall
@@ -31,6 +32,9 @@ class OpenCalls:
         self._most_bytes = most_bytes
         self._lines: dict[tuple[str, str, str], deque[OpenCall]] = {}  # those behind the one that may run
         self._kept = 0  # bytes
+        self._waiting: dict[int, Callable[[], None]] = {}  # what gives a call that waits back, by number
+        self.withdrawn: frozenset[int] = frozenset()
+        """Numbers of calls that begin nothing more."""
         self.due: dict[int, OpenCall] = {}
         """Calls that go on once their payloads have come again, by number."""
 
@@ -59,12 +63,14 @@ class OpenCalls:
         first.state = CallState.READY
         return first
 
-    def wait(self, call: OpenCall) -> bool:
+    def wait(self, call: OpenCall, give_back: Callable[[], None] = lambda: None) -> bool:
         """Note that a call waits for its turn or its next try; return whether it has its payload then.
 
-        The payload is let go where too many are kept, unless the try has begun.
+        The payload is let go where too many are kept, unless the try has begun. `give_back` is what `withdraw` returns.
         """
         call.state = CallState.WAITING
+        if call.exchange is None:
+            self._waiting[call.id] = give_back
         size = len(call.message.payload)
         if self._kept + size <= self._most_bytes:
             self._kept += size
@@ -75,6 +81,7 @@ class OpenCalls:
 
     def resume(self, call: OpenCall) -> bool:
         """Return whether a call that has waited goes on; if not, `arrived` returns it once its payload has come."""
+        self._waiting.pop(call.id, None)
         self._release(call)
         if call.lacks_payload:
             call.state = CallState.DUE
@@ -89,6 +96,15 @@ class OpenCalls:
         if call is not None:
             call.message, call.has_payload, call.state = message, True, CallState.READY
         return call
+
+    def withdraw(self, numbers: Iterable[int]) -> list[Callable[[], None]]:
+        """Set the calls that begin nothing more; return what gives back those of them that wait."""
+        self.withdrawn = frozenset(numbers)
+        return [self._waiting.pop(number) for number in self.withdrawn & self._waiting.keys()]
+
+    def was_withdrawn(self, call: OpenCall) -> bool:
+        """Return whether a call that waited was withdrawn: it was given back, and does not go on."""
+        return call.exchange is None and call.id not in self._waiting
 
     def _release(self, call: OpenCall) -> None:
         self._kept -= call.kept

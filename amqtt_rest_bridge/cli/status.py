@@ -34,6 +34,8 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.routing.status import reload_topic, status_topic
 from amqtt_rest_bridge.times import rfc3339
+from amqtt_rest_bridge.worker.leases import presence_topic
+from amqtt_rest_bridge.worker.leases import status_topic as worker_topic
 
 DESCRIPTION = f"""\
 Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last
@@ -43,8 +45,8 @@ On a terminal the table follows the broker until Ctrl-C. Otherwise, and with --j
 printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin publishes every `status_seconds`
 (30 by default, 0: never) and whenever the health of a route changes.
 
-With --group the routes of the workers of a group are shown, each with the worker's slot: what they publish on
-bridge/<group>/<slot>/routes/<route>/status. A worker that has gone, or published nothing for three times its
+With --group the routes of the workers of a group are shown, each with the worker's id: what they publish on
+bridge/<group>/workers/<id>/routes/<route>/status. A worker that has gone, or published nothing for three times its
 status_seconds, is away: its routes have the time since when in the place of their health.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
@@ -73,7 +75,7 @@ TOPIC_FILTER: Final = status_topic("+")
 _QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
 _REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
 _PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
-_GROUP_TOPIC: Final = re.compile(r"bridge/[^/]+/(\d{1,4})/")
+_GROUP_TOPIC: Final = re.compile(r"bridge/[^/]+/workers/([^/]+)/")
 _AWAY_AFTER: Final = 3  # intervals of the status without one
 _USUAL_SECONDS: Final = 30.0  # between two statuses
 
@@ -116,7 +118,7 @@ def snapshot(address: Address, seconds: float | None = None, topic_filter: str =
     Args:
         address: The broker.
         seconds: How long to listen; None: until what is retained has come.
-        topic_filter: The topics of the statuses; with a `+` for the slot, each status has the member `slot`.
+        topic_filter: The topics of the statuses; with a `+` for the worker, each status has the member `worker`.
 
     Raises:
         BrokerUnavailableError: It cannot be reached, refuses us, or closes the connection.
@@ -188,7 +190,8 @@ class _Feed:
         self._subscriber = subscriber
         self._statuses: dict[str, Status] = {}
         self._heard: dict[str, float] = {}  # when a status came that was not retained, by topic (Unix time)
-        self._gone: dict[int, float | None] = {}  # slots whose record says so; since when, if that was seen
+        self._gone: dict[str, float | None] = {}  # workers without a presence; since when, if that was seen
+        self._present: set[str] = set()
         self._reload_failure: dict[str, Any] | None = None
 
     @property
@@ -199,16 +202,16 @@ class _Feed:
     def _judged(self, topic: str, now: float) -> Status:
         """Return a status; one of a worker that is away with health `away`, and since when."""
         status = self._statuses[topic]
-        slot = status.get("slot")
-        if slot is None:
+        worker = status.get("worker")
+        if worker is None:
             return status
         last = max(self._heard.get(topic, 0.0), _timestamp(status.get("timestamp")) or 0.0)
         interval = status.get("status_seconds")
         seconds = interval if isinstance(interval, int | float) and interval > 0 else _USUAL_SECONDS
         silent = now - last > _AWAY_AFTER * seconds
-        if slot not in self._gone and not silent:
+        if worker in self._present and not silent:
             return status
-        return status | {"health": AWAY, "away_since": rfc3339(self._gone.get(slot) or last)}
+        return status | {"health": AWAY, "away_since": rfc3339(self._gone.get(worker) or last)}
 
     async def receive_retained(self) -> None:
         """Receive until nothing retained has come for a while, however many messages are published meanwhile."""
@@ -232,17 +235,18 @@ class _Feed:
             self._reload_failure = _parse(payload)
             return
         found = _GROUP_TOPIC.match(topic)
-        slot = None if found is None else int(found[1])
-        if slot is not None and topic.endswith("/online"):
-            record = _parse(payload)
-            if record is None or record.get("online"):
-                self._gone.pop(slot, None)
-            else:
-                self._gone.setdefault(slot, None if retained else time.time())
+        worker = None if found is None else found[1]
+        if worker is not None and topic.endswith("/presence"):
+            if _parse(payload) is not None:
+                self._present.add(worker)
+                self._gone.pop(worker, None)
+            elif not payload:
+                self._present.discard(worker)
+                self._gone.setdefault(worker, time.time())
             return
         status = parse_status(payload)
         if status is not None:
-            self._statuses[topic] = status | ({} if slot is None else {"slot": slot})
+            self._statuses[topic] = status | ({} if worker is None else {"worker": worker})
             if not retained:
                 self._heard[topic] = time.time()
         elif not payload:  # the route is gone
@@ -261,7 +265,7 @@ def _filters(topic_filter: str) -> list[str]:
     if topic_filter == TOPIC_FILTER:
         return [topic_filter, RELOAD_TOPIC]
     group = topic_filter.split("/")[1]
-    return [topic_filter, f"bridge/{group}/+/online"]
+    return [presence_topic(group, "+"), topic_filter]
 
 
 def _seconds(text: str) -> float:
@@ -299,7 +303,7 @@ def run(
 ) -> int:  # fmt: skip
     """Show the table, or print once."""
     address = broker_address(broker, ca_file, cert_file, key_file)
-    topics = TOPIC_FILTER if group is None else f"bridge/{group}/+/routes/+/status"
+    topics = TOPIC_FILTER if group is None else worker_topic(group, "+", "+")
     try:
         if sys.stdout.isatty() and not as_json:
             with _Screen(address.shown) as screen:

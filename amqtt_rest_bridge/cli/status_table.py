@@ -24,7 +24,7 @@ _COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red
 _AWAY_COLOUR: Final = "red"
 _WORST_FIRST: Final = (HEALTHS[0], "away", *HEALTHS[1:])
 _TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
-_SLOT: Final = ("SLOT", "slot")  # of statuses of a group of workers
+_WORKER: Final = ("WORKER", "worker")  # of statuses of a group of workers
 _NUMBERS: Final = (
     ("TOTAL", "messages", "total"),
     ("OK", "messages", "succeeded"),
@@ -45,11 +45,11 @@ _LEAST_NAME: Final = 12  # characters of a route's name on a line, before column
 
 
 def in_order(statuses: Iterable[Status]) -> list[Status]:
-    """Sort by the routes' names, and the slots of a group."""
+    """Sort by the routes' names, and the workers of a group."""
 
-    def place(status: Status) -> tuple[str, str, int]:
-        name, slot = str(status["name"]), status.get("slot")
-        return name.lower(), name, slot if isinstance(slot, int) else -1
+    def place(status: Status) -> tuple[str, str, str]:
+        name = str(status["name"])
+        return name.lower(), name, str(status.get("worker", ""))
 
     return sorted(statuses, key=place)
 
@@ -128,7 +128,7 @@ class _Band:
 
 
 def _columns(ordered: Sequence[Status]) -> list[_Column]:
-    texts = (*_TEXTS[:1], _SLOT, *_TEXTS[1:]) if any("slot" in status for status in ordered) else _TEXTS
+    texts = (*_TEXTS[:1], _WORKER, *_TEXTS[1:]) if any("worker" in status for status in ordered) else _TEXTS
     columns = [
         _Column(title, [_cell(status, name) for status in ordered], is_name=name == "name") for title, name in texts
     ]

@@ -201,7 +201,12 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     if read.faults:
         raise ConfigurationError(in_one_line(read.faults))
     address = broker_address(read.settings)
-    service.run(read.settings, address, BridgeCode(main.check_routes, main.run), signals, logs.stop_holding)
+
+    def broker() -> Address:
+        return replace(address, password=_password(read.settings))
+
+    code = BridgeCode(main.check_routes, main.run)
+    service.run(read.settings, broker, code, signals, logs.stop_holding)
     return 0
 
 

@@ -246,6 +246,15 @@ class ShareRates(Struct, frozen=True, array_like=True, tag=16):
     workers: int
 
 
+class Withdraw(Struct, frozen=True, array_like=True, tag=18):
+    """Begin none of these calls, and no other try of them; each is answered by `Returned`, or by its end.
+
+    Calls of an earlier frame that are not among them have ended.
+    """
+
+    calls: list[int]
+
+
 # Bridge process to broker.
 
 
@@ -315,7 +324,7 @@ class Stopped(Struct, frozen=True, array_like=True, tag=27):
 
 
 class Returned(Struct, frozen=True, array_like=True, tag=28):
-    """A lossless call has not ended, and its event no longer exists in the bridge process."""
+    """A call has not ended: it was withdrawn, or is lossless and its event no longer exists in the bridge process."""
 
     call: int
 
@@ -344,7 +353,20 @@ class Unserved(Struct, frozen=True, array_like=True, tag=32):
     reasons: dict[int, str]
 
 
-ToBridge = UseRoutes | Listen | Calls | Replies | CreditReturn | Stop | Ping | Latest | Confirmed | ShareRates | ToAdmin
+ToBridge = (
+    UseRoutes
+    | Listen
+    | Calls
+    | Replies
+    | CreditReturn
+    | Stop
+    | Ping
+    | Latest
+    | Confirmed
+    | ShareRates
+    | Withdraw
+    | ToAdmin
+)
 ToBroker = (
     Ready
     | Failed

@@ -29,6 +29,7 @@ from amqtt_rest_bridge.link.frames import (
     ToBroker,
     TryFailed,
     Waiting,
+    Withdraw,
 )
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
 from amqtt_rest_bridge.routing.calls import Call, CallPlace, Publishes
@@ -108,14 +109,21 @@ class BridgeCalls:
             case Waiting():
                 self._wait(frame)
             case TryFailed(call_id, code, message):
-                call = self.open[call_id]
-                call.reports.report_error(call.listening.route, code, message)
+                if (call := self.open.get(call_id)) is not None:
+                    call.reports.report_error(call.listening.route, code, message)
             case Returned(call_id):
                 call = self.open.pop(call_id)
                 self._ahead.ended(call)
                 call.reports.replay(call)
             case _:
                 self._on_frame(frame)
+
+    def withdraw(self) -> None:
+        """Take back every call whose delivery was dropped: here at once, from the bridge process once it answers."""
+        dropped = [call for call in self.open.values() if _is_dropped(call)]
+        self._ahead.drop()
+        sent = [call.id for call in dropped if call.place is not CallPlace.HELD or call.let_go]
+        self.link.send(Withdraw(sent))
 
     def stop(self) -> None:
         """Send nothing more of what waits here, and end none of it."""
@@ -128,7 +136,9 @@ class BridgeCalls:
         return calls
 
     def _wait(self, frame: Waiting) -> None:
-        call = self.open[frame.call]
+        call = self.open.get(frame.call)
+        if call is None:  # it was withdrawn meanwhile
+            return
         call.reports.waiting(call, frame.change, for_try=frame.for_try)
         if frame.change > 0:
             call.let_go = frame.let_go
@@ -223,6 +233,18 @@ class ReadAhead:
     def stop(self) -> None:
         """Send nothing more of what waits here, and end none of it."""
         self._stopped = True
+
+    def drop(self) -> None:
+        """End those that wait here and whose delivery was dropped: `renew` returns False for them."""
+        for flow in self._flows.values():
+            for line in flow.lines.values():
+                line.held = deque(call for call in line.held if not _is_dropped(call) or self._renew(call))
+            held, flow.held = flow.held, deque()
+            for call in held:
+                if call.let_go or not _is_dropped(call) or self._renew(call):
+                    flow.held.append(call)
+                elif call.line is not None:
+                    self._leave_line(flow, call.line, call)
 
     def close(self) -> None:
         """Forget all calls: the bridge process has ended, and they go on elsewhere."""
@@ -382,6 +404,10 @@ class ReadAhead:
                 return  # the next ones with the next end of a call
             self._put_behind(line, behind)
             self._send(behind)
+
+
+def _is_dropped(call: Call) -> bool:
+    return call.delivery is not None and call.delivery.is_dropped
 
 
 def _size(call: Call) -> int:

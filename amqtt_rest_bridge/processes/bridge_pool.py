@@ -302,6 +302,16 @@ class BridgePool:
         key = (call.listening.route,) if call.listening.is_paced else (*call.listening.name, call.message.topic)
         return (self._bridges[hash(key) % len(self._bridges)],)
 
+    def withdraw(self) -> None:
+        """Take back every call whose delivery was dropped; those that no bridge process has go with the next look."""
+        held, self._held = self._held, deque()
+        for call in held:
+            if call.delivery is None or not call.delivery.is_dropped or call.reports.renew(call):
+                self._held.append(call)
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.calls.withdraw()
+
     def forward(self, message: Message) -> bool:
         """Send a message that may be a reply to all bridges; return False when one of them had no room for it."""
         taken = [bridge.feed.reply(message) for bridge in self._bridges if bridge.ready]

@@ -34,6 +34,8 @@ class _Retry:
     ended: Callable[["_Retry"], None]
     of: str
     holds: int = 0
+    is_dropped: bool = False
+    is_bounded: bool = False
 
     def hold(self) -> None:
         self.holds += 1
@@ -42,6 +44,9 @@ class _Retry:
         self.holds -= 1
         if not self.holds:
             self.ended(self)
+
+    def abandon(self) -> None:
+        self.release()
 
     def key(self, _: EventName) -> str:
         """Return the Idempotency-Key of a lossless call: a new one, as a server may answer a known one from memory."""

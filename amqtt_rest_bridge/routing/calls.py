@@ -55,6 +55,17 @@ class Store(Protocol):
 class Delivery(Protocol):
     """How a message is acknowledged at its source. After the last release the source may acknowledge it."""
 
+    @property
+    def is_dropped(self) -> bool:
+        """Return whether its calls must not begin any more: their source will deliver the message again."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether its source sends no more than the route has room for, so that no message is refused."""
+
+    def abandon(self) -> None:
+        """Release the hold of a call that was dropped, so that the message is not acknowledged."""
+
     def hold(self) -> None:
         """Delay the acknowledgement: once for each call, and once for each publication that a call results in."""
 

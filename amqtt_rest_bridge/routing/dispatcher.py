@@ -299,9 +299,16 @@ class Dispatcher:
         return self._use_present(call, route_removed())
 
     def _use_present(self, call: Call, failure: CallError) -> bool:
-        """Use the present definition of an event; where there is none, a call ends with a failure, or stays on disk."""
+        """Use the present definition of an event; where there is none, a call ends with a failure, or stays on disk.
+
+        One that its source has dropped is forgotten.
+        """
         listening, old = self.table.by_name.get(call.listening.name), call.listening.statistics
         size = len(call.message.payload)
+        if call.delivery is not None and call.delivery.is_dropped:
+            old.admission.withdraw(size)
+            call.delivery.abandon()
+            return False
         if listening is not None:
             if listening.statistics is not old:
                 old.admission.withdraw(size)
@@ -377,9 +384,9 @@ class Dispatcher:
             failure = too_many_hops(MAX_HOPS)
         elif size > self._largest:
             failure = message_too_large(size, self._largest)
-        elif listening.lossless and call.delivery is not None:  # whose source bounds what it sends
+        elif call.delivery is not None and (listening.lossless or call.delivery.is_bounded):
             listening.statistics.admission.take(size)
-            return self._keep(call)
+            return not listening.lossless or self._keep(call)
         else:
             failure = listening.statistics.admission.admit(size)  # those that came before go first
             if failure is None:

@@ -35,12 +35,17 @@ class _Entry:
     interval: float
     due: float  # monotonic time
     holds: int = 0
+    is_dropped: bool = False
+    is_bounded: bool = False
 
     def hold(self) -> None:
         self.holds += 1
 
     def release(self) -> None:
         self.holds -= 1
+
+    def abandon(self) -> None:
+        self.release()
 
     def key(self, _event: EventName) -> None:
         return None

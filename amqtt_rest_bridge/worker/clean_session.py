@@ -4,14 +4,13 @@ Everything is published with QoS 1 on this connection, which is always read: PUB
 messages that a busy route leaves unread. Until its PUBACK a result counts as not published, and is published again on
 the next connection. A publication of server mode is not: its caller gets an error and asks again.
 
-What every worker sees, each by a subscription that is not shared: the records of the group's slots, the topics of read
+What every worker sees, each by a subscription that is not shared: the records of the group, the topics of read
 events (retained messages included), and replies. The session ends with the connection.
 """
 
 import asyncio
 import logging
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, Final
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Message, MessageProperties, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
@@ -33,15 +32,15 @@ from amqtt_rest_bridge.routing.calls import (
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of
-from amqtt_rest_bridge.worker.membership import Membership, online_topic
+from amqtt_rest_bridge.worker.leases import Leases, lease_topic, presence_topic
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
-from amqtt_rest_bridge.worker.slots import client_id
 
 log = logging.getLogger(__name__)
 
 _RECEIVE_MAXIMUM: Final = 1024
 _LOOK_SECONDS: Final = 0.01
 _AWAY_SECONDS: Final = 2.0
+_MARK: Final = b"mark"
 
 
 @dataclass(slots=True, eq=False)
@@ -52,12 +51,18 @@ class _Item:
     hops: int
     release_credits: ReleaseCredits | None
     confirm: Confirm | None
+    expires: bool = False
 
 
 class BrokerPublisher:
-    """A queue to the broker; see `routing.calls.Publishes`."""
+    """A queue to the broker; see `routing.calls.Publishes`.
 
-    def __init__(self) -> None:
+    Args:
+        expiry: Seconds for which the broker retains a status: that of a worker which was killed does not stay for ever.
+    """
+
+    def __init__(self, expiry: int = 0) -> None:
+        self._expiry = expiry
         self._connection: MqttConnection | None = None
         self._queue: deque[_Item] = deque()
         self.waiting_bytes = 0
@@ -93,7 +98,15 @@ class BrokerPublisher:
 
     def put_status(self, publication: Publication) -> bool:
         """Queue the status of a route; return False without a connection: the next one comes soon."""
-        return self._connection is not None and self.put(publication, 1)
+        if self._connection is None:
+            return False
+        self.put_record(publication, expires=True)
+        return True
+
+    def put_record(self, publication: Publication, *, expires: bool) -> None:
+        """Queue what the broker retains, for `expiry` seconds where it expires."""
+        self._append(_Item(publication, 1, None, None, expires and bool(publication.payload)))
+        self.resume()
 
     async def settled(self, seconds: float) -> int:
         """Wait until the broker has acknowledged all that is queued; return how many messages it has not in time.
@@ -140,6 +153,9 @@ class BrokerPublisher:
     def _publish(self, connection: MqttConnection, number: int, item: _Item) -> None:
         publication = item.publication
         self._under_way[number] = item
+        properties = _properties(publication.properties, item.hops)
+        if item.expires and self._expiry:
+            properties = {**properties, Property.MESSAGE_EXPIRY_INTERVAL: self._expiry}
 
         def published(why: str | None) -> None:
             if self._under_way.pop(number, None) is None:  # `down` has it
@@ -153,7 +169,7 @@ class BrokerPublisher:
         try:
             connection.publish(
                 publication.topic, publication.payload, published,
-                retain=publication.retain, properties=_properties(publication.properties, item.hops),
+                retain=publication.retain, properties=properties,
             )  # fmt: skip
         except BrokerError as error:
             del self._under_way[number]
@@ -168,36 +184,35 @@ class CleanSession:
     """Publish, and see what all workers see.
 
     Args:
-        address: The broker.
-        group: The group ...
-        slot: ... and the slot of this worker.
+        broker: Returns the broker's address; called before each connection.
+        group: The group of the worker.
+        leases: Takes the group's records.
         publisher: Publishes while there is a connection.
         dispatcher: Takes the messages of read events and replies.
-        membership: Takes the records of slots.
-        on_record: Called with what `Membership.received` returns.
+        on_record: Called after each record, and when the connection has ended.
     """
 
     def __init__(
         self,
-        address: Address,
+        broker: Callable[[], Address],
         group: str,
-        slot: int,
+        leases: Leases,
         publisher: BrokerPublisher,
         dispatcher: Dispatcher,
-        membership: Membership,
-        on_record: Callable[[str | None], None],
+        on_record: Callable[[], None],
     ) -> None:
-        session = Session(f"{client_id(group, slot, '')}/{uuid.uuid4().hex[:8]}", 0, _RECEIVE_MAXIMUM)
-        self.client = ReconnectingClient(
-            address, session, self._take, self._connected, publisher.down, publisher.resume
+        self._presence = leases.farewell()
+        session = Session(
+            f"{group}-{leases.worker}", 0, _RECEIVE_MAXIMUM, Will(self._presence.topic, self._presence.payload)
         )
+        self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)
         self._publisher = publisher
         self._dispatcher = dispatcher
-        self._membership = membership
+        self._leases = leases
         self._on_record = on_record
-        records = online_topic(group, "+")
-        self._records = Feed(records, frozenset()).identifier
-        self._wanted = {records: self._records}
+        records = [lease_topic(group, "+"), presence_topic(group, "+")]
+        self._records = {one: Feed(one, frozenset()).identifier for one in records}
+        self._wanted = dict(self._records)
         self._subscribed: set[str] = set()
         self._client_events: frozenset[EventName] = frozenset()
 
@@ -205,8 +220,8 @@ class CleanSession:
         """Use the topic filters of these routes."""
         routes = list(routes)
         self._client_events = frozenset((route.name, event.name) for route in routes for event in route.client_events)
-        filters = [*self._wanted][:1] + read_filters(routes) + list(reply_filters(routes))
-        self._wanted = {one: Feed(one, frozenset()).identifier for one in filters}
+        filters = read_filters(routes) + list(reply_filters(routes))
+        self._wanted = self._records | {one: Feed(one, frozenset()).identifier for one in filters}
 
     async def subscribe(self) -> None:
         """Subscribe what is wanted, then unsubscribe what is not; without a connection on the next one."""
@@ -215,9 +230,15 @@ class CleanSession:
 
     async def _connected(self, connection: MqttConnection) -> None:
         self._subscribed = set()
-        self._membership.reset()
+        self._leases.connecting()
         await self._subscribe(connection)
+        self._publisher.put(Publication(self._presence.topic, _MARK), 1)
         self._publisher.up(connection)
+
+    def _down(self, _why: str) -> None:
+        self._publisher.down()
+        self._leases.connecting()
+        self._on_record()
 
     async def _subscribe(self, connection: MqttConnection) -> None:
         wanted = dict(self._wanted)
@@ -229,8 +250,14 @@ class CleanSession:
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
-        if self._records in received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()):
-            self._on_record(self._membership.received(received.topic, received.payload, retained=received.retain))
+        identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
+        if any(number in self._records.values() for number in identifiers):
+            now = asyncio.get_running_loop().time()
+            if received.payload == _MARK and received.topic == self._presence.topic:
+                self._leases.connected(now)
+            else:
+                self._leases.received(received.topic, received.payload, now, retained=received.retain)
+            self._on_record()
         elif received.retain:
             if received.payload:
                 self._dispatcher.remember(received.topic, received.payload)

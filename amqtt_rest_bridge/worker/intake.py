@@ -5,11 +5,13 @@ so. Decision: MQTT 5 section 4.6 wants PUBACKs in the order of the messages; the
 would hold all later messages back, so that the broker would stop sending. Brokers look packet ids up.
 """
 
+import asyncio
 import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 from zlib import crc32
@@ -64,6 +66,23 @@ class Feed:
         return 1 + crc32(self.topic_filter.encode()) % 268_435_454
 
 
+class Room:
+    """How many messages, and bytes of payloads, the sessions of a route hold together, and how many they may."""
+
+    __slots__ = ("held", "held_bytes", "is_full", "most", "most_bytes")
+
+    def __init__(self, most: float, most_bytes: float, is_full: Callable[[], bool] = lambda: False) -> None:
+        self.most = most
+        self.most_bytes = most_bytes
+        self.is_full = is_full
+        self.held = self.held_bytes = 0
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether one more message may be held; the queues of all routes together may be full, too."""
+        return self.held < self.most and self.held_bytes < self.most_bytes and not self.is_full()
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Whom the messages of some subscriptions are not for: where the topic is this slot's, and where it is not."""
@@ -76,55 +95,62 @@ class _Choice:
 class Intake:
     """The messages of one session.
 
+    Decision: no Maximum Packet Size is asked for, since brokers drop larger messages without a word.
+
     Args:
-        address: The broker.
-        session: The client; its Receive Maximum bounds the messages that are held.
-        offer: Takes them.
-        is_full: Returns whether the queues of all routes are full: then no message is read beside one that is held.
+        broker: Returns the broker's address; called before each connection.
+        session: The client; its Receive Maximum bounds what the broker sends before it is acknowledged.
+        offer: Takes the messages.
         slot: The slot that the session is of ...
         slots: ... and how many there are, for feeds by slot.
-        on_down: Called when its connection has ended.
+        room: What the sessions of the route hold; without room no message is read beside one that is held.
+        on_down: Called when its connection has ended, with why.
+        gate: Awaited before each connection.
     """
 
     def __init__(
         self,
-        address: Address,
+        broker: Callable[[], Address],
         session: Session,
         offer: Offer,
         slot: int,
         slots: int,
-        on_down: Callable[[], None] = lambda: None,
-        *,
-        is_full: Callable[[], bool] = lambda: False,
+        room: Room | None = None,
+        on_down: Callable[[str], None] = lambda _: None,
+        gate: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._held_bytes = 0
-        self._most_bytes = math.inf
-        self._is_full = is_full
         self.held = 0
         """How many messages have come and not ended."""
-        self.client = ReconnectingClient(address, session, self._take, self._connected, on_down)
-        self._limit = session.receive_maximum
+        self.redelivered = 0
+        """How many messages have come that the broker had sent before."""
+        self.ordered_from = -math.inf
+        """Before this time of the loop no message is called for an ORDERED event: calls of a crashed worker may run."""
+        self.client = ReconnectingClient(broker, session, self._take, self._connected, on_down, gate=gate)
+        self.room = room or Room(math.inf, math.inf)
+        self._paused = False
         self._offer = offer
         self._slot = slot
         self._slots = slots
         self._feeds: dict[int, Feed] = {}
         self._gone: set[str] = set()  # topic filters to unsubscribe
         self._all: frozenset[EventName] = frozenset()
+        self._ordered: frozenset[EventName] = frozenset()
         self._choices: dict[tuple[int, ...], _Choice] = {}
         self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
+        self._waiting: deque[tuple[Message, int, Collection[EventName], Acknowledgement]] = deque()
+        self._subscribing = 0
+        self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
+        self._has_subscribed = False  # on the connection before, which was ended for what it had missed
 
-    def prepare(
-        self, feeds: Iterable[Feed], events: frozenset[EventName], most_bytes: float = math.inf
-    ) -> list[str]:
+    def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
         """Use these feeds for what comes from now on; return the topic filters that went.
 
-        `events` are the client events of all routes. With payloads of `most_bytes` held, no more messages are read.
-        Decision: no Maximum Packet Size is asked for, since brokers drop larger messages without a word.
+        `events` are the client events of all routes.
         """
-        self._most_bytes = most_bytes
         before = self._feeds
         self._feeds = {feed.identifier: feed for feed in feeds}
         self._all = events
+        self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
         self._choices = {}
         return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
 
@@ -134,71 +160,130 @@ class Intake:
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
-    async def unsubscribe_shared(self) -> None:
-        """Leave what is published from now on to other slots; what the broker has for this one still comes."""
-        if self.client.connection is not None:
-            wanted = [feed.topic_filter for feed in self._feeds.values() if not feed.by_slot]
-            await self.client.connection.unsubscribe(wanted)
-
     def pause(self) -> None:
-        """Take no more messages, for good."""
-        self._limit = 0
+        """Take no more messages, for good; acknowledgements are sent all the same."""
+        self._paused = True
         if self.client.connection is not None:
             self.client.connection.pause()
 
+    def drop(self) -> None:
+        """Drop what has come and is not called yet: the broker keeps it, and sends it on the session's next connection.
+
+        What waits is dropped here; `Delivery.is_dropped` tells the others not to begin.
+        """
+        for delivery in self._unacknowledged.values():
+            delivery.is_dropped = not delivery.has_ended
+        while self._waiting:
+            self._waiting.popleft()[3].abandon()
+
     async def _connected(self, connection: MqttConnection) -> None:
+        has_subscribed, self._has_subscribed = self._has_subscribed, False
         if not connection.session_present:  # then no message of before comes again
             self._unacknowledged = {}
+        elif has_subscribed:
+            return
         await self._subscribe(connection)
 
     async def _subscribe(self, connection: MqttConnection) -> None:
-        await connection.subscribe(
-            [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
-        )
-        gone = self._gone - {feed.topic_filter for feed in self._feeds.values()}
-        await connection.unsubscribe(gone)
-        self._gone -= gone
+        """Subscribe; the broker's answers come behind messages, so these are read however many have no room.
+
+        Those without room are not taken. The session has its subscriptions then, so it is connected once more, and the
+        broker sends them again.
+        """
+        self._subscribing += 1
+        connection.resume()
+        try:
+            await connection.subscribe(
+                [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
+            )
+            gone = self._gone - {feed.topic_filter for feed in self._feeds.values()}
+            await connection.unsubscribe(gone)
+            self._gone -= gone
+        finally:
+            self._subscribing -= 1
+            if not self._has_room():
+                connection.pause()
+        if self._missed and not self._subscribing:
+            self._missed, self._has_subscribed = False, True
+            await self.client.connect_again(connection)
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
+        self.redelivered += received.duplicate
         if self._is_under_way(connection, received):
             return
+        if self._subscribing and not self._has_room():
+            self._missed = True
+            return
+        self._accept(connection, received)
+        if not self._has_room() and not self._subscribing:
+            connection.pause()
+
+    def _accept(self, connection: MqttConnection, received: Publish) -> None:
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
         choice = self._choices.get(identifiers) or self._choose(identifiers)
         taken = choice.mine
         if choice.others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
             taken = choice.others
-        delivery = Acknowledgement(self, connection, received)
+        delivery = Acknowledgement(self, connection, received, None if choice.at_once else taken)
         if received.packet_id is not None:
             self._unacknowledged[received.packet_id] = delivery
-        self.held += 1
-        self._held_bytes += len(received.payload)
+        self._count(delivery, 1)
+        self._hand_out(delivery, taken)
+
+    def _hand_out(self, delivery: "Acknowledgement", taken: frozenset[EventName]) -> None:
+        """Offer a message to all events but those in `taken`; to ORDERED ones when that is allowed."""
+        received = delivery.received
         delivery.hold()
         if not received.retain and taken != self._all:
+            hops = hops_of(received.properties)
             message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
-            waiting = None if choice.at_once else delivery
-            try:
-                self._offer(message, hops=hops_of(received.properties), taken=taken, delivery=waiting)
-            except Exception:  # no message keeps the next one from being taken
-                log.exception("a message on %s was not looked at", loggable(received.topic))
+            if self._ordered and (self._waiting or self._seconds_left > 0) and self._ordered - taken:
+                if not self._waiting:
+                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._hand_out_waiting)
+                delivery.hold()
+                self._waiting.append((message, hops, self._all - (self._ordered - taken), delivery))
+                taken |= self._ordered
+            self._offer_now(message, hops, taken, delivery)
         delivery.release()
-        if not self._has_room():
-            connection.pause()
+
+    @property
+    def _seconds_left(self) -> float:
+        return self.ordered_from - asyncio.get_running_loop().time()
+
+    def _hand_out_waiting(self) -> None:
+        for _ in range(min(_MOST_AT_ONCE, len(self._waiting))):
+            message, hops, taken, delivery = self._waiting.popleft()
+            self._offer_now(message, hops, taken, delivery)
+            delivery.release()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._hand_out_waiting)
+
+    def _offer_now(
+        self, message: Message, hops: int, taken: Collection[EventName], delivery: "Acknowledgement"
+    ) -> None:
+        try:
+            self._offer(message, hops=hops, taken=taken, delivery=None if delivery.taken is None else delivery)
+        except Exception:  # no message keeps the next one from being taken
+            log.exception("a message on %s was not looked at", loggable(message.topic))
 
     def _has_room(self) -> bool:
         """Return whether one more message may be read: the broker keeps the others.
 
-        More than the limit come where the broker sends more than it may, or with QoS 0.
+        More than the room come where the broker sends more than it may, or with QoS 0.
         """
-        return self.held < self._limit and (
-            not self.held or (self._held_bytes < self._most_bytes and not self._is_full())
-        )
+        return not self._paused and (not self.held or self.room.is_left)
+
+    def _count(self, delivery: "Acknowledgement", change: int) -> None:
+        self.held += change
+        self.room.held += change
+        self.room.held_bytes += change * len(delivery.received.payload)
 
     def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
         if not received.duplicate or received.packet_id is None:
             return False
         known = self._unacknowledged.get(received.packet_id)
-        if known is None or not known.move(connection, received):
+        if known is None or known.is_abandoned or not known.move(connection, received):
             return False
         if known.has_ended:
             self._acknowledge(known)
@@ -218,10 +303,12 @@ class Intake:
         return choice
 
     def ended(self, delivery: "Acknowledgement") -> None:
-        """Acknowledge a message of which nothing is under way any more."""
-        self.held -= 1
-        self._held_bytes -= len(delivery.received.payload)
-        self._acknowledge(delivery)
+        """Acknowledge a message of which nothing is under way any more; one that was abandoned comes again."""
+        self._count(delivery, -1)
+        if not delivery.is_abandoned:
+            self._acknowledge(delivery)
+        elif delivery.came_again and delivery.connection.is_open:
+            self._accept(delivery.connection, delivery.received)
         if self._has_room():
             delivery.connection.resume()
 
@@ -235,26 +322,41 @@ class Intake:
 
 
 _MOST_CHOICES: Final = 4096
+_MOST_AT_ONCE: Final = 64  # messages that are handed out in one iteration of the loop
 
 
 class Acknowledgement:
     """How a message is acknowledged: by the last `release`, on the connection that it came on last."""
 
-    __slots__ = ("_holds", "_intake", "connection", "has_ended", "received")
+    __slots__ = (
+        *("_holds", "_intake", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded", "is_dropped"),
+        *("received", "taken"),
+    )
 
-    def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
+    def __init__(
+        self, intake: Intake, connection: MqttConnection, received: Publish, taken: frozenset[EventName] | None
+    ) -> None:
         self._intake = intake
         self._holds = 0
         self.connection = connection
         self.received = received
+        self.taken = taken
+        """The events that it is not for; None where it is acknowledged on arrival."""
+        self.is_bounded = True
         self.has_ended = False
+        self.came_again = False
+        """Whether the broker has sent it again since it was dropped."""
+        self.is_dropped = False
+        """Whether calls of it must not begin any more."""
+        self.is_abandoned = False
+        """Whether a call of it was dropped, so that it must not be acknowledged."""
 
     def move(self, connection: MqttConnection, received: Publish) -> bool:
         """Go over to the connection on which the message came again; return False when it is another message."""
         before = self.received
         if (before.topic, before.payload) != (received.topic, received.payload):
             return False
-        self.connection = connection
+        self.connection, self.received, self.came_again = connection, received, self.is_dropped
         return True
 
     def hold(self) -> None:
@@ -267,6 +369,11 @@ class Acknowledgement:
         if not self._holds:
             self.has_ended = True
             self._intake.ended(self)
+
+    def abandon(self) -> None:
+        """Release a hold of a call that was dropped: the message is not acknowledged, and comes again."""
+        self.is_abandoned = True
+        self.release()
 
     def key(self, event: EventName) -> str:
         """Return the Idempotency-Key of the message for an event: the publisher's, or one made of the message."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session
 from amqtt_rest_bridge.mqtt.wire import Code, Properties, Property
@@ -34,36 +35,45 @@ class ReconnectingClient:
     """Keep a client id connected.
 
     Args:
-        address: The broker.
+        broker: Returns the broker's address, with the password as it is by then; called before each connection.
         session: Which client connects.
         on_message: Called with each message and the connection that it came on.
         on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
-        on_down: Called when a connection has ended.
+        on_down: Called when a connection has ended, with why.
         on_writable: Called when more can be published; see `MqttConnection`.
         lacking: Returns what a worker needs and the properties of a CONNACK say that the broker has not.
+        gate: Awaited before each connection that `run` opens.
     """
 
     def __init__(
         self,
-        address: Address,
+        broker: Callable[[], Address],
         session: Session,
         on_message: OnMessage,
         on_up: Callable[[MqttConnection], Awaitable[None]],
-        on_down: Callable[[], None] = lambda: None,
+        on_down: Callable[[str], None] = lambda _: None,
         on_writable: Callable[[], None] = lambda: None,
         lacking: Callable[[Properties], str | None] = lacking_of,
+        gate: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""
-        self._address = address
+        self.tried = asyncio.Event()
+        """Set once the first connection is open, or could not be opened."""
+        self.reconnects = 0
+        """How many connections followed one that was lost."""
+        self._broker = broker
         self._session = session
         self._on_message = on_message
         self._on_up = on_up
         self._on_down = on_down
         self._on_writable = on_writable
         self._lacking = lacking
+        self._gate = gate
+        self._again: MqttConnection | None = None  # it was ended so that the next one follows at once
         self._opened: MqttConnection | None = None
         self._has_session = False
+        self._shown = ""
         self._why = "it has not connected yet"
 
     @property
@@ -76,12 +86,13 @@ class ReconnectingClient:
         """Return why the client is not connected, None while it is."""
         if self.connection is not None:
             return None
-        return f"{self.client_id} is not connected to {self._address.shown}: {self._why}"
+        return f"{self.client_id} is not connected to {self._shown or 'the broker'}: {self._why}"
 
     async def open(self) -> None:
         """Connect for the first time; raises `BrokerError`, also for a broker that lacks what a worker needs."""
-        connection = self._opened = MqttConnection(self._address, self._session, self._on_message, self._on_writable)
-        shown = self._address.shown
+        address = self._broker()
+        connection = self._opened = MqttConnection(address, self._session, self._on_message, self._on_writable)
+        shown = self._shown = address.shown
         try:
             await _open(connection)
             if (lacking := self._lacking(connection.properties)) is not None:
@@ -108,24 +119,44 @@ class ReconnectingClient:
         self.connection = connection
 
     async def run(self) -> None:
-        """Wait for the end of the connection and connect again, until cancelled."""
-        failures = 1
+        """Keep a connection open, until cancelled: connect, wait for its end, and connect again."""
+        failures = 0
         while True:
             if self.connection is not None:
-                self._why = await self.connection.ended()
-                self.connection = None
-                log.warning("%s lost its connection to %s: %s", self.client_id, self._address.shown, self._why)
-                self._on_down()
-                failures = 1
-            await asyncio.sleep(_BACKOFF.delay(failures))
+                failures = await self._ended(self.connection)
+            await asyncio.sleep(_BACKOFF.delay(failures) if failures else 0)
+            if self._gate is not None:
+                await self._gate()
             try:
+                is_first = self._opened is None
                 await self.open()
-                log.info("%s is connected again", self.client_id)
-            except BrokerError as error:
+                if failures and not is_first:
+                    self.reconnects += 1
+                    log.info("%s is connected again", self.client_id)
+            except BridgeError as error:  # of the password too, which is read each time
                 self._why = str(error)
                 failures += 1
                 delay = _BACKOFF.delay(failures)
                 log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
+            finally:
+                self.tried.set()
+
+    async def _ended(self, connection: MqttConnection) -> int:
+        """Wait for the end of a connection; return how many failures that counts for."""
+        why = await connection.ended()
+        self.connection = None
+        if connection is self._again:
+            self._again = None
+            return 0
+        self._why = why
+        log.warning("%s lost its connection to %s: %s", self.client_id, self._shown, why)
+        self._on_down(why)
+        return 1
+
+    async def connect_again(self, connection: MqttConnection) -> None:
+        """End a connection so that the broker sends what it is owed once more; the next one follows at once."""
+        self._again = connection
+        await connection.disconnect()
 
     async def close(self) -> None:
         """Disconnect; the session stays at the broker for as long as it was asked to."""

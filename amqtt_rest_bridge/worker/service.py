@@ -2,35 +2,46 @@
 
 | connection | client id | subscribes | session |
 |---|---|---|---|
-| main | `<group>-<slot>` | `$share/<group>/<filter>`; ORDERED events: `<filter>` | kept |
-| one a lossless route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`; ORDERED: `<filter>` | kept |
-| clean session | `<group>-<slot>/<random>` | records of slots, read events, replies | ends with it |
+| slot: one a route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`, or `<filter>` (ORDERED) | kept |
+| ... one for realtime routes | `<group>-<slot>` | `$share/<group>/<filter>`, or `<filter>` (ORDERED) | kept |
+| clean session | `<group>-<worker>` | records of the group, read events, replies | ends with it |
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import math
+import re
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
+from importlib.metadata import version
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.mqtt.packets import Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.reload import load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
-from amqtt_rest_bridge.route_set import server_ports
+from amqtt_rest_bridge.route_set import route_set_hash, server_ports
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
-from amqtt_rest_bridge.worker.membership import Membership, status_topic
-from amqtt_rest_bridge.worker.slots import Plan, Slot, plan
+from amqtt_rest_bridge.worker.intake import Intake
+from amqtt_rest_bridge.worker.leases import GroupView, Leases, Publish, status_topic
+from amqtt_rest_bridge.worker.slots import Plan, Rooms, Slot, plan
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 0.5  # how often slots are looked at
-_DRAIN_SECONDS: Final = 1.5  # for messages that wait for a worker thread at the end; the running ones get more
+_LOOK_SECONDS: Final = 0.5  # how often leases are looked at
+_SETTLE_SECONDS: Final = 10.0  # a start waits no longer for slots that are handed over
+_DRAIN_SECONDS: Final = 1.5  # for running requests before slots that have none are left; the others get more
+_SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
+_LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
+_LONGEST_HOST: Final = 40
 
 
 class WorkerFailedError(BridgeError):
@@ -38,7 +49,11 @@ class WorkerFailedError(BridgeError):
 
 
 def run(
-    settings: WorkerSettings, address: Address, code: BridgeCode, signals: Signals, on_ready: Callable[[], None]
+    settings: WorkerSettings,
+    broker: Callable[[], Address],
+    code: BridgeCode,
+    signals: Signals,
+    on_ready: Callable[[], None],
 ) -> None:
     """Run a worker until a signal; blocks.
 
@@ -46,21 +61,30 @@ def run(
         BridgeError: It cannot start, or it ended without a signal; nothing is left running.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(settings, address, code, signals, on_ready))
+        runner.run(_serve(settings, broker, code, signals, on_ready))
 
 
 async def _serve(
-    settings: WorkerSettings, address: Address, code: BridgeCode, signals: Signals, on_ready: Callable[[], None]
+    settings: WorkerSettings,
+    broker: Callable[[], Address],
+    code: BridgeCode,
+    signals: Signals,
+    on_ready: Callable[[], None],
 ) -> None:
     signals.attach(asyncio.get_running_loop())
-    worker = Worker(settings, address, code)
+    worker = Worker(settings, broker, code)
     signalled = asyncio.ensure_future(signals.wait())
     starting = asyncio.ensure_future(worker.start())
     try:
         await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
         if not signalled.done():
             await starting
-            log.info("ready: slot %d of group %s takes messages from %s", settings.slot, settings.group, address.shown)
+            view = worker.view
+            held = f"{len(view.held)} of {settings.slots} slots"
+            log.info(
+                "ready: %s, with %s of group %s, takes messages from %s",
+                view.worker, held, settings.group, broker().shown,
+            )  # fmt: skip
             on_ready()
             failing = asyncio.ensure_future(worker.failed())
             await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
@@ -78,36 +102,48 @@ async def _serve(
 
 
 class Worker:
-    """The routes of a configuration beside a broker, as one slot of a group.
+    """The routes of a configuration beside a broker, in a group of workers.
+
+    Args:
+        settings: Those of the worker, checked.
+        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        code: What bridge processes run.
 
     Raises:
         BridgeError: What cannot work: route files, a port that is taken.
     """
 
-    def __init__(self, settings: WorkerSettings, address: Address, code: BridgeCode) -> None:
+    def __init__(self, settings: WorkerSettings, broker: Callable[[], Address], code: BridgeCode) -> None:
         self._settings = settings
-        self._address = address
-        self._own: Slot | None = None
-        self._adopted: dict[int, Slot] = {}
-        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._slots: dict[int, Slot] = {}
+        self._leaving: dict[int, Slot] = {}  # they are handed over, or were taken by another worker
         self._look = asyncio.Event()
-        self._due = 0.0  # when the record is published again
+        self._connected = asyncio.Event()  # and all records have come
+        self._settled = asyncio.Event()
+        self._lost_at: float | None = None  # since when no lease can be renewed
         self._sharing = 1  # workers that share each RATE_LIMIT
         self._stopping = False
+        self._ended = Counter[str]()  # of sessions that were closed, for the counters below
         loaded = load_first(settings, code.check_routes)
         sockets = ListeningSockets(settings.server_host, shared=True)
         sockets.open(server_ports(loaded.routes))
-        self._publisher = BrokerPublisher()
-        self._membership = Membership(settings.group, settings.slot, settings.slots, settings.adopt_seconds)
-        topic = partial(status_topic, settings.group, settings.slot)
+        self._publisher = BrokerPublisher(settings.session_expiry)
+        self._leases = Leases(
+            settings.group, settings.slots, worker_id(), prefers=settings.slot, adopt_seconds=settings.adopt_seconds,
+            version=version("amqtt-rest-bridge"), clock=time.time(),
+        )  # fmt: skip
+        self._view = self._leases.view(0.0)
         self._parts = assemble(
-            settings, code, self._publisher, asyncio.get_running_loop(), topic=topic,
-            leads=lambda: not self._membership.has_lower(), troubles=self._troubles,
+            settings, code, self._publisher, self._loop,
+            topic=partial(status_topic, settings.group, self._leases.worker),
+            leads=lambda: self._view.leader == self._view.worker, troubles=self._troubles,
         )  # fmt: skip
+        self._rooms = Rooms(self._parts.dispatcher.is_full)
         self._clean_session = CleanSession(
-            address, settings.group, settings.slot, self._publisher, self._parts.dispatcher, self._membership,
-            self._take_record,
-        )  # fmt: skip
+            broker, settings.group, self._leases, self._publisher, self._parts.dispatcher, self._look.set
+        )
         self._service = RouteService(
             settings, code, self._parts, loaded, sockets, on_reload=self._routes_replaced, redelivered=True
         )
@@ -117,115 +153,124 @@ class Worker:
         """Return the bound port for each configured SERVER_PORT."""
         return self._service.server_ports
 
+    @property
+    def view(self) -> GroupView:
+        """Return the group as this worker sees it."""
+        return self._view
+
+    @property
+    def lease_changes(self) -> int:
+        """Return how many times a slot has come to this worker, or has gone."""
+        return self._leases.changes
+
+    @property
+    def unacknowledged(self) -> int:
+        """Return how many messages have come and not ended."""
+        return sum(slot.held for slot in (*self._slots.values(), *self._leaving.values()))
+
+    @property
+    def redelivered(self) -> int:
+        """Return how many messages have come that the broker had sent before."""
+        return self._ended["redelivered"] + sum(intake.redelivered for intake in self._intakes())
+
+    @property
+    def reconnects(self) -> int:
+        """Return how many connections followed one that was lost."""
+        clients = (self._clean_session.client, *(intake.client for intake in self._intakes()))
+        return self._ended["reconnects"] + sum(client.reconnects for client in clients)
+
     async def start(self) -> None:
-        """Connect, start the bridge processes, and take messages; raises `BridgeError`."""
+        """Connect, start the bridge processes, and take messages; raises `BridgeError`.
+
+        Returns once the slots that are this worker's share have been opened, or after ten seconds: a holder may take
+        longer to hand one over.
+        """
         await self._clean_session.client.open()  # first: a broker that cannot be used costs no process
         await asyncio.to_thread(self._service.start)
         self._service.attach()
         self._service.begin()
-        self._clean_session.prepare(numbered.route for numbered in self._service.routes)
+        self._use_routes()
         await self._clean_session.subscribe()
-        will = Will(self._membership.topic, self._membership.record(online=False))
-        self._own = self._slot(self._settings.slot, will)
-        await self._own.use(self._plan())
         self._parts.supervisor.keep("clean session", self._clean_session.client.run)
         self._parts.supervisor.keep("slots", self._watch)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await self._settled.wait()
 
     async def failed(self) -> str:
         """Wait until the worker cannot go on, and return why."""
-        broken = asyncio.ensure_future(self._parts.supervisor.broken())
-        await asyncio.wait([self._failed, broken], return_when=asyncio.FIRST_COMPLETED)
-        broken.cancel()
-        return self._failed.result() if self._failed.done() else broken.result()
+        return await self._parts.supervisor.broken()
 
     async def stop(self) -> None:
-        """Take no more messages, let running requests finish, publish their results, and disconnect.
+        """Take no more messages, let running requests finish, publish their results, and leave the slots to others.
 
-        What has not ended is not acknowledged: the broker keeps it for this slot, or sends it to others.
+        What has not ended is not acknowledged: the broker keeps it for the next holder of the slot.
         """
         self._stopping = True
-        slots = [slot for slot in (self._own, *self._adopted.values()) if slot is not None]
-        with contextlib.suppress(BrokerError):
-            # Decision: the lowest slot that has a worker stays subscribed, so that the broker keeps for it what is
-            # published while no worker runs; all of them may be stopped together.
-            if self._own is not None and self._membership.has_lower():
-                await self._own.unsubscribe()
-        for slot in slots:
-            slot.pause()
-        deadline = asyncio.get_running_loop().time() + _DRAIN_SECONDS
-        while any(slot.held for slot in slots) and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.01)
+        self._leases.stop()
+        slots = {**self._slots, **self._leaving}
+        for slot in slots.values():
+            slot.drop()
+        self._parts.pool.withdraw()
+        drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots.values()))
+        early = [slot for slot, is_drained in zip(slots.values(), drained, strict=True) if is_drained]
+        await asyncio.gather(*(self._leave(slot) for slot in early))
         await self._service.drain()
-        if self._own is not None and not self._failed.done():
-            self._publish_record(online=False)
-            await self._publisher.settled(1)
+        await asyncio.gather(*(self._leave(slot) for slot in slots.values() if slot not in early))
         await self._service.close()
-        for slot in slots:
-            await slot.close()
+        for name in self._service.statistics:
+            self._parts.reporter.remove(name)
+        self._publish(self._leases.farewell())
+        await self._publisher.settled(1)
         await self._clean_session.client.close()
-
-    def _slot(self, number: int, will: Will | None, on_down: Callable[[], None] = lambda: None) -> Slot:
-        dispatcher = self._parts.dispatcher
-        return Slot(
-            self._address, self._settings, number, dispatcher.offer, dispatcher.is_full, will=will, on_down=on_down
-        )
 
     def _plan(self) -> Plan:
         routes = (numbered.route for numbered in self._service.routes)
         return plan(routes, self._settings.group, int(self._settings.queue_bytes))
 
+    def _use_routes(self) -> None:
+        routes = [numbered.route for numbered in self._service.routes]
+        self._clean_session.prepare(routes)
+        self._leases.use_routes(route_set_hash(routes))
+
     def _routes_replaced(self) -> None:
-        self._clean_session.prepare(numbered.route for numbered in self._service.routes)
+        self._use_routes()
+        self._look.set()
         self._parts.supervisor.finish("subscriptions", self._subscribe)
 
     async def _subscribe(self) -> None:
         """Subscribe what the routes need now."""
         try:
             await self._clean_session.subscribe()
-            for slot in (self._own, *self._adopted.values()):
-                if slot is not None:
-                    await slot.use(self._plan())
         except BrokerError as error:  # when the connection is back all is subscribed
             log.error("not all routes receive messages: %s", error)  # noqa: TRY400
+        await asyncio.gather(*(slot.use(self._plan()) for slot in list(self._slots.values())))
 
-    def _take_record(self, outcome: str | None) -> None:
-        if outcome == "taken" and not self._failed.done():
-            self._failed.set_result(
-                f"another worker has slot {self._settings.slot} of group {self._settings.group} now: this one ends"
-            )
-        elif outcome == "repeat":
-            self._due = 0.0
-        self._share_rates()
-        self._look.set()
-
-    def _share_rates(self) -> None:
-        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
-        workers = self._membership.workers
-        if workers != self._sharing and not self._stopping:
-            self._sharing = workers
-            self._parts.pool.share_rates(workers)
-            if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
-                log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
+    def _intakes(self) -> Iterator[Intake]:
+        return (intake for slot in (*self._slots.values(), *self._leaving.values()) for intake in slot.intakes)
 
     def _troubles(self) -> list[str]:
         lost = self._clean_session.client.trouble
-        return ([] if lost is None else [lost]) + ([] if self._own is None else self._own.troubles)
+        return ([] if lost is None else [lost]) + [why for slot in self._slots.values() for why in slot.troubles]
 
-    def _publish_record(self, *, online: bool) -> None:
-        self._publisher.put(Publication(self._membership.topic, self._membership.record(online=online), retain=True), 0)
+    def _publish(self, record: Publish) -> None:
+        self._publisher.put_record(
+            Publication(record.topic, record.payload, retain=True), expires=record.topic.endswith("/presence")
+        )
 
     async def _watch(self) -> None:
-        """Publish this slot's record, and adopt slots that have no worker, until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Follow the leases: publish records, open and leave slots, until cancelled."""
         while True:
-            own = self._own
-            if own is None or not own.is_connected or self._clean_session.client.connection is None:
-                self._due = 0.0  # so that the record follows the connection at once
-            elif loop.time() >= self._due and not self._stopping:
-                self._publish_record(online=True)
-                self._due = loop.time() + self._membership.beat_seconds
-            self._share_rates()
-            await self._adopt_and_hand_back()
+            now = self._loop.time()
+            self._note_connection(now)
+            for intent in [] if self._stopping else self._leases.intents(now, time.time()):
+                if isinstance(intent, Publish):
+                    self._publish(intent)
+                elif intent.slot in self._slots:
+                    log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)
+                    self._begin_leaving(intent.slot, self._hand_over)
+            if not self._stopping:
+                self._follow_leases(now)
             # Not `wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: the
             # record that a worker publishes last comes back to it, and in 2 of 80 stops it did not end.
             with contextlib.suppress(TimeoutError):
@@ -233,28 +278,102 @@ class Worker:
                     await self._look.wait()
             self._look.clear()
 
-    async def _adopt_and_hand_back(self) -> None:
-        wanted = self._membership.to_adopt() if self._clean_session.client.connection is not None else []
-        for number in [number for number in self._adopted if number not in wanted]:
-            await self._adopted.pop(number).close()
-            log.info("slot %d of group %s is handed back", number, self._settings.group)
-        for number in wanted:
-            if number not in self._adopted and not self._stopping:
-                await self._adopt(number)
+    def _note_connection(self, now: float) -> None:
+        """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
 
-    async def _adopt(self, number: int) -> None:
-        slot = self._slot(number, None, partial(self._adopted_lost, number))
-        try:
-            await slot.use(self._plan())
-        except BrokerError as error:
-            log.warning("slot %d of group %s is away and cannot be adopted: %s", number, self._settings.group, error)
-            self._membership.connection_lost(number)
-            await slot.close()
+        While this worker is cut off another one may take its slots, and begins ORDERED events when requests that run
+        here must have ended: so none may begin here any more.
+        """
+        if self._leases.is_connected:
+            self._connected.set()
+            self._lost_at = None
             return
-        log.warning("slot %d of group %s is away: its messages are taken here", number, self._settings.group)
-        self._adopted[number] = slot
+        self._connected.clear()
+        if self._lost_at is None:
+            self._lost_at = now
+        elif now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
+            self._lost_at = math.inf
+            for number in list(self._slots):
+                self._begin_leaving(number, self._abandon)
 
-    def _adopted_lost(self, number: int) -> None:
-        """Release a slot whose session another worker has taken, its own most likely."""
-        self._membership.connection_lost(number)
+    def _follow_leases(self, now: float) -> None:
+        held = self._leases.held
+        for number in sorted(set(self._slots) - held):
+            log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
+            self._begin_leaving(number, self._abandon)
+        if self._leases.is_connected:
+            for number in sorted(held - set(self._slots) - set(self._leaving)):
+                self._open(number, now)
+            view, self._view = self._view, self._leases.view(now)
+            if view != self._view:
+                self._group_changed(self._view)
+            if not self._leases.share_comes(now) and all(slot.is_tried for slot in self._slots.values()):
+                self._settled.set()
+
+    def _group_changed(self, view: GroupView) -> None:
+        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
+        workers = len(view.workers)
+        if workers != self._sharing:
+            self._sharing = workers
+            self._parts.pool.share_rates(workers)
+            if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
+                log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
+
+    def _open(self, number: int, now: float) -> None:
+        lease, wanted, group = self._leases.lease(number), self._plan(), self._settings.group
+        waits = wanted.ordered_seconds if lease is not None and lease.waits else 0.0
+        more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
+        if lease is not None and lease.waits:
+            log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
+        else:
+            log.info("slot %d of group %s is taken here", number, group)
+        slot = self._slots[number] = Slot(
+            self._broker, self._settings, number, self._parts.dispatcher.offer, self._rooms, self._may_connect,
+            now + waits,
+        )  # fmt: skip
+        self._parts.supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
+
+    async def _use_and_look(self, slot: Slot, wanted: Plan) -> None:
+        await slot.use(wanted)
+        for intake in list(slot.intakes):
+            await intake.client.tried.wait()
         self._look.set()
+
+    async def _may_connect(self) -> None:
+        await self._connected.wait()
+
+    def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
+        slot = self._leaving[number] = self._slots.pop(number)
+        slot.drop()
+        self._parts.pool.withdraw()
+        self._parts.supervisor.finish(f"leaving slot {number}", partial(leave, slot))
+
+    async def _hand_over(self, slot: Slot) -> None:
+        """Leave a slot once the requests that run have ended."""
+        await slot.ended(self._plan().seconds + _SLACK_SECONDS)
+        await self._leave(slot)
+
+    async def _leave(self, slot: Slot) -> None:
+        """Disconnect, and name the next holder: only then it connects."""
+        is_drained = not slot.held
+        await self._abandon(slot)
+        record = self._leases.grant(slot.number, self._loop.time(), time.time(), waits=not is_drained)
+        if record is not None:
+            self._publish(record)
+        self._look.set()
+
+    async def _abandon(self, slot: Slot) -> None:
+        """Disconnect."""
+        for intake in slot.intakes:
+            self._ended["redelivered"] += intake.redelivered
+            self._ended["reconnects"] += intake.client.reconnects
+        await slot.close()
+        self._slots.pop(slot.number, None)
+        self._leaving.pop(slot.number, None)
+        self._look.set()
+
+
+def worker_id() -> str:
+    """Return an id for a worker: the host's name, as far as a topic may hold it, and eight random digits."""
+    host = re.sub(r"[^A-Za-z0-9_.-]+", "-", socket.gethostname())[:_LONGEST_HOST]
+    return f"{host}-{secrets.token_hex(4)}"

@@ -1,188 +1,232 @@
-"""The sessions of a slot: one for all routes that may drop messages, and one for each lossless route. The event loop.
+"""The sessions of a slot: one for all realtime routes, and one for each other route. The event loop.
 
-A lossless route has a connection of its own, so that a server that is away fills that connection only. Its share is
-named after the route too: two sessions that subscribed one filter under one share would each get half of its messages.
+A route has a connection of its own, so that a server that is away fills that connection only, and the broker keeps
+what the route has no room for. Its share is named after the route too: two sessions that subscribed one filter under
+one share would each get half of its messages. Realtime routes, whose messages are acknowledged on arrival, share one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.model import OverloadPolicy, Route
-from amqtt_rest_bridge.mqtt.packets import Will
-from amqtt_rest_bridge.mqtt.values import Address, Session
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.routing.calls import EventName
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
-from amqtt_rest_bridge.worker.intake import Feed, Intake, Offer
+from amqtt_rest_bridge.worker.intake import Feed, Intake, Offer, Room
+
+log = logging.getLogger(__name__)
 
 MAIN: Final = ""
-"""The name of the session that is not a lossless route's."""
+"""The name of the session that all realtime routes share."""
 _MOST_RECEIVED: Final = 65_535
-_MOST_LOSSLESS: Final = 1024  # messages of a lossless route that a worker holds: enough for 64 workers, few to repeat
+_MOST_HELD: Final = 1024  # messages of a route that a worker holds: enough for 64 workers, few to repeat
+_LOOK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session subscribes, and how many messages, and bytes of payloads, it holds at most."""
+    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most."""
 
     feeds: tuple[Feed, ...]
-    receive_maximum: int
+    most: int
     most_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sessions of every slot of a group, by name, and all client events."""
+    """The sessions of every slot of a group, by name, all client events, and how long one of their requests may take.
+
+    `seconds` are the longest REQUEST_TIMEOUT, `ordered_seconds` that of ORDERED events.
+    """
 
     sessions: Mapping[str, SessionPlan]
     events: frozenset[EventName]
+    seconds: float
+    ordered_seconds: float
 
 
 def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
     """Return which sessions a set of routes needs.
 
-    The session of a lossless route holds OVERLOAD_BYTES. What its routes cannot queue the main one has refused: it
-    holds that until the failures have been published, `queue_bytes` of it at most beside what is queued.
+    The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Decision: of a balanced route too, so that a
+    backlog waits at the broker instead of being refused; only realtime routes refuse messages on a worker.
     """
     sessions: dict[str, SessionPlan] = {}
-    others: list[Route] = []
+    at_once: list[Route] = []
+    seconds = ordered_seconds = 0.0
     for route in routes:
-        if route.route_config.overload_policy is not OverloadPolicy.LOSSLESS or not route.client_events:
-            others.append(route)
+        if not route.client_events:
             continue
         config = route.route_config
-        most = max(1, min(config.overload_capacity, _MOST_LOSSLESS))
-        sessions[route.name] = SessionPlan(_feeds([route], f"{group}:{route.name}"), most, config.overload_bytes)
-    sessions[MAIN] = SessionPlan(_feeds(others, group), _MOST_RECEIVED, 2 * queue_bytes)
+        seconds = max(seconds, route.config.request_timeout)
+        if any(event.ordered for event in route.client_events):
+            ordered_seconds = max(ordered_seconds, route.config.request_timeout)
+        if config.overload_policy is OverloadPolicy.REALTIME:
+            at_once.append(route)
+        elif feeds := _feeds([route], f"{group}:{route.name}"):
+            most = max(1, min(config.overload_capacity, _MOST_HELD))
+            sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
+    if feeds := _feeds(at_once, group, at_once=True):
+        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, 2 * queue_bytes)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
-    return Plan(sessions, events)
+    return Plan(sessions, events, seconds, ordered_seconds)
 
 
-def _feeds(routes: Iterable[Route], share: str) -> tuple[Feed, ...]:
+def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tuple[Feed, ...]:
     events: dict[tuple[str, bool], set[EventName]] = {}
-    waiting: set[str] = set()  # topic filters whose messages are not acknowledged on arrival
     for route in routes:
         for event in route.client_events:
-            if event.source_topic == schedule_topic(route.name, event.name):  # it listens to no topic
-                continue
-            events.setdefault((event.source_topic, event.ordered), set()).add((route.name, event.name))
-            if route.route_config.overload_policy is not OverloadPolicy.REALTIME:
-                waiting.add(event.source_topic)
+            if event.source_topic != schedule_topic(route.name, event.name):  # else it listens to no topic
+                events.setdefault((event.source_topic, event.ordered), set()).add((route.name, event.name))
     return tuple(
-        Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, topic not in waiting)
+        Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, at_once)
         for (topic, ordered), names in events.items()
     )
 
 
 def client_id(group: str, slot: int, session: str) -> str:
-    """Return the client id of a slot's session: `<group>-<slot>`, and for a lossless route `<group>-<slot>:<route>`."""
+    """Return the client id of a slot's session: `<group>-<slot>:<route>`, `<group>-<slot>` that of realtime routes."""
     return f"{group}-{slot}" + (f":{session}" if session != MAIN else "")
+
+
+class Rooms:
+    """What the sessions of each route hold together, over all slots of this worker.
+
+    Args:
+        is_full: Returns whether the queues of all routes together are full.
+    """
+
+    def __init__(self, is_full: Callable[[], bool]) -> None:
+        self._is_full = is_full
+        self._rooms: dict[str, Room] = {}
+
+    def of(self, name: str, wanted: SessionPlan) -> Room:
+        """Return the room of the sessions of a name, as large as it is wanted now."""
+        room = self._rooms.setdefault(name, Room(0, 0, self._is_full))
+        room.most, room.most_bytes = wanted.most, wanted.most_bytes
+        return room
 
 
 class Slot:
     """One slot's sessions, open on this worker.
 
     Args:
-        address: The broker.
+        broker: Returns the broker's address; called before each connection.
         settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
         number: The slot.
         offer: Takes messages; see `Dispatcher.offer`.
-        is_full: Returns whether the queues of all routes together are full.
-        will: Of the main session; None for a slot that is adopted.
-        on_down: Called when that one has lost its connection.
+        rooms: What sessions hold.
+        gate: Awaited before each connection.
+        ordered_from: Before this time of the loop ORDERED events are not called.
     """
 
     def __init__(
         self,
-        address: Address,
+        broker: Callable[[], Address],
         settings: WorkerSettings,
         number: int,
         offer: Offer,
-        is_full: Callable[[], bool],
-        *,
-        will: Will | None = None,
-        on_down: Callable[[], None] = lambda: None,
+        rooms: Rooms,
+        gate: Callable[[], Awaitable[None]],
+        ordered_from: float,
     ) -> None:
         self.number = number
-        self._address = address
+        self._broker = broker
         self._settings = settings
         self._offer = offer
-        self._is_full = is_full
-        self._will = will
-        self._on_down = on_down
+        self._rooms = rooms
+        self._gate = gate
+        self._ordered_from = ordered_from
         self._intakes: dict[str, Intake] = {}
         self._supervisors: dict[str, Supervisor] = {}
         self._changing = asyncio.Lock()
+        self._used = self._closed = False
 
     @property
-    def is_connected(self) -> bool:
-        """Return whether the main session is connected."""
-        main = self._intakes.get(MAIN)
-        return main is not None and main.client.connection is not None
+    def intakes(self) -> Iterable[Intake]:
+        """Return the sessions."""
+        return self._intakes.values()
+
+    @property
+    def is_tried(self) -> bool:
+        """Return whether each session has connected, or has failed to."""
+        return self._used and all(intake.client.tried.is_set() for intake in self.intakes)
 
     @property
     def troubles(self) -> list[str]:
         """Return which sessions are not connected, and why."""
-        return [trouble for intake in self._intakes.values() if (trouble := intake.client.trouble) is not None]
+        return [trouble for intake in self.intakes if (trouble := intake.client.trouble) is not None]
 
     @property
     def held(self) -> int:
-        """Return how many messages have come and are not acknowledged."""
-        return sum(intake.held for intake in self._intakes.values())
+        """Return how many messages have come and not ended."""
+        return sum(intake.held for intake in self.intakes)
 
     async def use(self, wanted: Plan) -> None:
-        """Open or change the sessions for a set of routes; raises `BrokerError` when one cannot be opened.
+        """Open or change the sessions for a set of routes; each connects by itself, now or later.
 
-        New filters are subscribed before old ones are given up. The session of a lossless route that is gone keeps what
-        was not acknowledged for as long as sessions are kept.
+        New filters are subscribed before old ones are given up. The session of a route that is gone keeps what was not
+        acknowledged for as long as sessions are kept.
         """
         async with self._changing:
-            gone = {
-                name: intake.prepare(session.feeds, wanted.events, session.most_bytes)
+            if self._closed:
+                return
+            self._used = True
+            changed = {
+                name: intake.prepare(session.feeds, wanted.events)
                 for name, intake in self._intakes.items()
                 if (session := wanted.sessions.get(name, _NOTHING))
             }
-            for name, session in sorted(wanted.sessions.items()):  # the main one first: it takes the slot over
+            for name, session in sorted(wanted.sessions.items()):
+                self._rooms.of(name, session)
                 if name not in self._intakes:
-                    await self._open(name, session, wanted.events)
-                else:
-                    await self._intakes[name].subscribe(())
-            for name, feeds in gone.items():
-                await self._intakes[name].subscribe(feeds)
-                if name not in wanted.sessions:
-                    await self._close(name)
+                    self._open(name, session, wanted.events)
+            await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
 
-    async def unsubscribe(self) -> None:
-        """Leave what is published from now on to other slots, but for this slot's share of topics."""
-        for intake in self._intakes.values():
-            await intake.unsubscribe_shared()
+    async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
+        try:
+            await self._intakes[name].subscribe(gone)
+        except BrokerError as error:  # the next connection subscribes
+            log.warning("%s: not all routes receive messages: %s", self._intakes[name].client.client_id, error)
+        if name not in wanted.sessions:
+            await self._close(name)
 
-    def pause(self) -> None:
-        """Take no more messages; acknowledgements are sent all the same."""
-        for intake in self._intakes.values():
+    def drop(self) -> None:
+        """Take no more messages, and drop what is not called yet."""
+        for intake in self.intakes:
             intake.pause()
+            intake.drop()
+
+    async def ended(self, seconds: float) -> bool:
+        """Wait until nothing that has come is under way; return False when something is after so many seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self.held:
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     async def close(self) -> None:
         """Disconnect all sessions, which the broker keeps."""
         async with self._changing:
-            for name in list(self._intakes):
-                await self._close(name)
+            self._closed = True
+            await asyncio.gather(*(self._close(name) for name in list(self._intakes)))
 
-    async def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
-        session = Session(
-            client_id(self._settings.group, self.number, name), self._settings.session_expiry, wanted.receive_maximum,
-            self._will if name == MAIN else None,
-        )  # fmt: skip
-        on_down = self._on_down if name == MAIN else lambda: None
-        is_full = (lambda: False) if name == MAIN else self._is_full  # which refuses what has no room
+    def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
+        client, expiry = client_id(self._settings.group, self.number, name), self._settings.session_expiry
+        session = Session(client, expiry, wanted.most)
         intake = Intake(
-            self._address, session, self._offer, self.number, self._settings.slots, on_down, is_full=is_full
-        )
-        intake.prepare(wanted.feeds, events, wanted.most_bytes)
-        await intake.client.open()
+            self._broker, session, self._offer, self.number, self._settings.slots, self._rooms.of(name, wanted),
+            gate=self._gate,
+        )  # fmt: skip
+        intake.ordered_from = self._ordered_from
+        intake.prepare(wanted.feeds, events)
         supervisor = Supervisor(lambda _: None)
         supervisor.keep(session.client_id, intake.client.run)
         self._intakes[name], self._supervisors[name] = intake, supervisor

@@ -18,6 +18,8 @@ RESULT = Publication("out", b"result")
 class Acknowledgement:
     """Counts what holds a message back."""
 
+    is_dropped = is_bounded = False
+
     def __init__(self) -> None:
         self.held = 0
         self.acknowledged = 0
@@ -25,6 +27,9 @@ class Acknowledgement:
     @property
     def state(self) -> tuple[int, int]:
         return self.held, self.acknowledged
+
+    def abandon(self) -> None:
+        raise AssertionError("nothing was dropped")
 
     def hold(self) -> None:
         assert not self.acknowledged, "held after the acknowledgement"

@@ -68,9 +68,14 @@ class Store:
 class Source:
     """How a message of a worker is acknowledged."""
 
+    is_dropped = is_bounded = False
+
     def __init__(self) -> None:
         self.holds = 0
         self.is_acknowledged = False
+
+    def abandon(self) -> None:
+        raise AssertionError("nothing was dropped")
 
     def hold(self) -> None:
         assert not self.is_acknowledged, "held after its acknowledgement"

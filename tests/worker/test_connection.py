@@ -1,7 +1,6 @@
 """What a worker does with connections to a broker that does exactly what a test scripts, down to the byte."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Collection
 
@@ -13,7 +12,6 @@ from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.intake import Feed, Intake
-from amqtt_rest_bridge.worker.membership import Membership
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 from tests.mqtt.scripted import CONNACK, message, run
 from tests.support.http_target import Peer
@@ -52,7 +50,7 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
             offered.put_nowait((message.payload, delivery))
 
         event = frozenset({("Route", "Event")})
-        intake = Intake(address, SESSION, offer, 0, 1)
+        intake = Intake(lambda: address, SESSION, offer, 0, 1)
         intake.prepare([Feed("in", event)], event)
         await intake.client.open()
         running = asyncio.ensure_future(intake.client.run())
@@ -109,28 +107,9 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.
         pass
 
     async def use(address: Address) -> None:
-        client = ReconnectingClient(address, SESSION, lambda *_: None, nothing)
+        client = ReconnectingClient(lambda: address, SESSION, lambda *_: None, nothing)
         await client.open()
         await client.close()
 
     run(script, use)
     assert caplog.messages == ["the broker keeps the session of plant-0 for 60 s, not for session_expiry, 3600 s"]
-
-
-@pytest.mark.parametrize("retained", [True, False])
-@pytest.mark.parametrize("online", [True, False])
-def test_a_forged_record_has_no_slot_adopted_that_is_served_and_only_delays_the_adoption_of_another(
-    online: bool, retained: bool
-) -> None:
-    now = [100.0]
-    members = Membership("plant", 0, 2, 30, monotonic=lambda: now[0], clock=lambda: 0)
-    forged = json.dumps({"online": online, "instance": "x", "since": 1e12}).encode()
-    for now[0] in (100.0, 110.0, 120.0, 130.0, 140.0, 150.0):  # slot 1 serves, and says so
-        members.received("bridge/plant/1/online", b'{"online": true, "instance": "y", "since": 1}', retained=False)
-        members.received("bridge/plant/1/online", forged, retained=retained)
-        assert members.to_adopt() == []
-    now[0] = 180.1  # it has been silent for adopt_seconds
-    assert members.to_adopt() == [1]
-    for nonsense in (b"", b"[]", b"{}", b'{"online": 1}', b"\xff", b"[" * 100_000):
-        assert members.received("bridge/plant/1/online", nonsense, retained=retained) is None
-    assert members.to_adopt() == [1]

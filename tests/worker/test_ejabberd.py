@@ -199,7 +199,7 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         at_killed = Taker()
         session = Session("plant-2", 3600, 100)
         client = ReconnectingClient(
-            address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more
+            lambda: address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more
         )
         await client.open()
         async with (

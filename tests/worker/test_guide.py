@@ -25,11 +25,6 @@ def test_the_shipped_configuration_of_a_worker_is_sound(
         assert (status, capsys.readouterr().out) == (0, "ok\n")
 
 
-def test_the_shipped_configuration_has_as_many_slots_as_the_guide_starts(capfd: pytest.CaptureFixture[str]) -> None:
-    assert rest_bridge(["worker", "-c", str(ROOT / "conf/worker.yaml"), "--check", "--slot", "2"]) == 1
-    assert "with slots: 2 it is 0 to 1" in capfd.readouterr().out
-
-
 @pytest.mark.mosquitto
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messages(mosquitto: Mosquitto) -> None:

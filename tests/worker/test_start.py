@@ -81,7 +81,7 @@ def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path) -> None:
     line = reason_of(run(tmp_path, slots="2", spool="s.db", slotz=1))
     assert line.startswith(f"{tmp_path}/worker.yaml:1:")
     assert line.endswith("unknown setting slotz (did you mean slots?); 2 more, see --check")
-    assert reason_of(run(tmp_path, slot=1)).endswith("the setting slot is 1; with slots: 1 it is 0 to 0")
+    assert reason_of(run(tmp_path, slot=4)).endswith("the setting slot is 4; with slots: 4 it is 0 to 3")
 
 
 def test_a_brokers_file_is_named_with_the_command_that_runs_it(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_routes_of_an_option_that_are_not_there_are_named_with_the_option(tmp_pa
 
 def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path) -> None:
     wrong: dict[str, Any] = {
-        "slotz": 1, "slots": "2", "spool": "s.db", "slot": 1, "broker": "http://x", "password_secret": "gone"
+        "slotz": 1, "slots": "2", "spool": "s.db", "slot": 4, "broker": "http://x", "password_secret": "gone"
     }  # fmt: skip
     ended = run(tmp_path, "--check", "--adopt-seconds", "0", **wrong)
     assert ended.returncode == 1
@@ -107,7 +107,7 @@ def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path
         "slotz": "unknown setting slotz",
         "slots": "slots must be a whole number, not text",
         "spool": "a worker has no spool",
-        "slot": "the setting slot is 1; with slots: 1 it is 0 to 0",
+        "slot": "the setting slot is 4; with slots: 4 it is 0 to 3",
         "broker": "the setting broker must be mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS",
         "password_secret": "cannot read the setting password_secret",
     }.items():

@@ -108,7 +108,7 @@ def test_routes_chain_up_to_eight_hops(group: Group, mosquitto: Mosquitto) -> No
     with Target(echo) as target:
         group.routes(client_route("Loop", target.port, "results/Loop"))
         worker = group.start(status_seconds=1).ready()
-        client = mosquitto.client().subscribe("results/#", "bridge/plant/0/routes/Loop/status")
+        client = mosquitto.client().subscribe("results/#", "bridge/plant/workers/+/routes/Loop/status")
         client.publish("results/Loop", b"x")
         worker.line("went through 8 routes")
         messages = []
@@ -133,14 +133,13 @@ def test_a_request_is_answered_when_the_broker_has_its_publication(
     assert request(unused_port, "/hook", b"hello")[0] == 200
     assert client.next() == ("received", b"hello")
     mosquitto.kill()
-    for _ in range(2):  # plant-0, and what it publishes on
-        worker.line("lost its connection")
+    worker.line("lost its connection")
     status, body = request(unused_port, "/hook", b"lost")
     assert (status, json.loads(body)["error"]["code"]) == (503, "broker_unavailable")
     status, body = request(admin, "/readyz")
     lost = [reason.partition(" is not connected to ") for reason in json.loads(body)["reasons"]]
     assert (status, {address.partition(": ")[0] for _, _, address in lost}) == (503, {mosquitto.url})
-    assert {name.partition("/")[0] for name, _, _ in lost} == {"plant-0"} and len(lost) == 2
+    assert [name.startswith("plant-") for name, _, _ in lost] == [True]
     mosquitto.start()
     worker.line("is connected again")
     eventually(lambda: request(unused_port, "/hook", b"again")[0] == 200, "the broker is back and requests are refused")
@@ -207,7 +206,7 @@ def test_payloads_that_a_lossless_route_has_no_room_for_stay_at_the_broker_and_n
     with Target(hanging) as target:
         slow = client_route("Slow", target.port, "slow/#", config=f"{LOSSLESS} {config}", path="/hang")
         group.routes(slow + client_route("Other", target.port, "other", config=LOSSLESS))
-        group.start(**settings).ready()
+        group.start(slots=1, **settings).ready()
         client = mosquitto.client().subscribe("results/#")
         for number, body in enumerate(bodies):
             client.publish(f"slow/{number}", body)

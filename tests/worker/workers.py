@@ -9,10 +9,13 @@ from typing import Any, Self
 from tests.support import crashing
 from tests.support.commands import Running
 from tests.support.forked import REST_BRIDGE, Forked
-from tests.worker.mosquitto import Mosquitto
+from tests.support.waiting import eventually
+from tests.worker.mosquitto import SECONDS, Mosquitto
 
 
-def client_route(name: str, port: int, topic: str, *, config: str = "", event: str = "", path: str = "/") -> str:
+def client_route(
+    name: str, port: int, topic: str, *, config: str = "", event: str = "", path: str = "/", timeout: int = 30
+) -> str:
     """Write a route that posts each message of a topic filter and publishes the answer on `results/<name>`."""
     return f"""
 DEFINE ROUTE {name} WITH TYPE REST_API
@@ -20,6 +23,7 @@ DEFINE ROUTE {name} WITH TYPE REST_API
         WITH ENABLE_CLIENT "true"
         WITH BASE_ADDRESS "http://127.0.0.1:{port}"
         WITH RETRIES 0
+        WITH REQUEST_TIMEOUT {timeout}
     {config and f"ADD ROUTE_CONFIG {config}"}
     ADD EVENT Call
         WITH SOURCE_TOPIC "{topic}"
@@ -44,6 +48,16 @@ class Worker(Running):
         """Wait until it takes messages."""
         self.line("ready:")
         return self
+
+    def wrote(self, part: str) -> None:
+        """Wait until it has written a line that holds a text, if it has not before."""
+        eventually(lambda: any(part in line for line in self.lines), f"it has not written {part!r}", SECONDS)
+
+    def id(self) -> str:
+        """Wait until it takes messages, and return the id by which its group knows it."""
+        self.wrote("ready:")
+        ready = next(line for line in self.lines if "ready:" in line)
+        return ready.partition("ready: ")[2].partition(",")[0]
 
     def children(self) -> list[int]:
         """Return the process ids of its bridge processes, whichever of its threads started them."""

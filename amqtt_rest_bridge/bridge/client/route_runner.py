@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -139,6 +139,9 @@ class RouteRunner:
 
     def _check(self, call: OpenCall) -> None:
         """End a call at once that would send nothing; any other one waits for its turn."""
+        if call.id in self._context.calls.withdrawn:
+            self._give_back(call)
+            return
         try:
             with self._context.parsing if len(call.message.payload) >= _LARGE else nullcontext():
                 verdict = call.event.check(call)
@@ -154,6 +157,8 @@ class RouteRunner:
         try:
             if self._pace is not None:
                 self._run_turn(call, self._pace)
+            elif call.id in self._context.calls.withdrawn:
+                self._give_back(call)
             elif (request := self._begin(call)) is not None:
                 reply: HttpResponse | CallError
                 try:
@@ -171,6 +176,9 @@ class RouteRunner:
         try:
             exchange, call.exchange = call.exchange, None
             if exchange is None:
+                if call.id in self._context.calls.withdrawn:
+                    self._give_back(call)
+                    return
                 request = self._begin(call)
                 if request is None:
                     return
@@ -271,8 +279,8 @@ class RouteRunner:
             )  # fmt: skip
         if self._is_lossless:
             self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message))
-        self._begin_wait(call)
-        self._context.timers.after(seconds, partial(self._resume, call))
+        if self._begin_wait(call):
+            self._context.timers.after(seconds, partial(self._resume, call))
 
     def _start_next(self, call: OpenCall) -> None:
         """Start the call that is behind one which has ended, or leaves."""
@@ -288,38 +296,55 @@ class RouteRunner:
 
     def _await_turn(self, call: OpenCall, *, first: bool = False) -> None:
         """Queue a call for its turn; with `first` before those that have sent nothing yet."""
-        if self._pace is not None and not self._stopping:
-            self._begin_wait(call, for_try=False)
+        if self._pace is not None and not self._stopping and self._begin_wait(call, for_try=False):
             self._pace.enter(partial(self._take_turn, call), first=first)
 
     def _take_turn(self, call: OpenCall) -> None:
-        if not self._stopping:
-            self._end_wait(call, lambda call: self._pool.submit((call,)))
+        if not self._stopping and not self._end_wait(call, lambda call: self._pool.submit((call,))):
+            self._pace.decline()  # type: ignore[union-attr]  # it gave the turn
 
-    def _begin_wait(self, call: OpenCall, *, for_try: bool = True) -> None:
+    def _begin_wait(self, call: OpenCall, *, for_try: bool = True) -> bool:
+        """Report that a call waits; return False for one that was withdrawn, which is given back."""
         with self._context.lock:
-            is_complete = self._context.calls.wait(call)
+            is_withdrawn = call.exchange is None and call.id in self._context.calls.withdrawn
+            is_complete = is_withdrawn or self._context.calls.wait(call, partial(self._give_back, call))
+        if is_withdrawn:
+            self._give_back(call)
+            return False
         self._link.send_in_order(Waiting(call.id, 1, for_try, let_go=not is_complete))
+        return True
 
-    def _end_wait(self, call: OpenCall, start: Callable[[OpenCall], None]) -> None:
-        """Report that a call is due and start it; without its payload `start` follows once that has come."""
+    def _give_back(self, call: OpenCall) -> None:
+        """Return a call to the broker process."""
+        self._link.send_in_order(Returned(call.id))
+        self._start_next(call)
+        with self._lock:
+            self._open -= 1
+
+    def _end_wait(self, call: OpenCall, start: Callable[[OpenCall], None]) -> bool:
+        """Report that a call is due and start it once its payload is here; return False for one that was withdrawn."""
         call.start = start
         with self._context.lock:
+            if self._context.calls.was_withdrawn(call):
+                return False
             goes_on = self._context.calls.resume(call)
         self._link.send_in_order(Waiting(call.id, -1))
         if goes_on:
             start(call)
+        return True
 
     # A retry that is due.
 
     def _resume(self, call: OpenCall) -> None:
+        if self._context.calls.was_withdrawn(call):
+            return
         if not (self._retired and self._is_lossless) or self._stopping:
             self._end_wait(call, self._start)
             return
         successor = self._context.successor()
         if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
-            self._link.send_in_order(Returned(call.id))
-            self._start_next(call)
+            self._give_back(call)
+            return
         with self._lock:
             self._open -= 1
 
@@ -436,6 +461,13 @@ class ClientMode:
         for runner in gone:
             runner.retire()
         self._retired.extend(gone)
+
+    def withdraw(self, numbers: Iterable[int]) -> None:
+        """Begin none of these calls any more, and give back those that wait."""
+        with self._lock:
+            waiting = self._calls.withdraw(numbers)
+        for give_back in waiting:
+            give_back()
 
     def share_rates(self, workers: int) -> None:
         """Divide each RATE_LIMIT among so many workers of a group."""

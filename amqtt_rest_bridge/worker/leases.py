@@ -1,0 +1,462 @@
+"""Who holds the slots of a group: records in, intents out. Pure: records and the time come in, nothing is sent here.
+
+Two kinds of retained records, both of which every worker sees:
+
+- `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
+  `adopt_seconds`; its will, and a planned stop, remove it. A worker is gone when its record is, or has been silent for
+  `adopt_seconds`. Silence is counted by one's own monotonic clock from when the record was last heard, since clocks
+  of machines differ and jump: `until` is for people.
+- `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a record which
+  comes late, or twice, changes nothing; of two claims with one term the broker's order decides.
+
+What follows of them is the same on every worker: `shares` is a function of who lives and who holds what, and moves as
+few slots as even shares need. A holder hands a slot over by a record that names the next one; a slot without a living
+holder is claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all have
+heard of it two workers may believe they hold a slot; their sessions have one client id, so the later one has them.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+_BEATS: Final = 3  # records within `adopt_seconds`
+GONE_SECONDS: Final = 3.0
+"""How long a worker whose presence was removed may take to connect again: its slots are free after it."""
+_CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
+_MOST_TERM: Final = 1 << 53
+
+
+def lease_topic(group: str, slot: int | str) -> str:
+    """Return the topic of a slot's lease; of all slots with `+`."""
+    return f"bridge/{group}/{slot}/lease"
+
+
+def presence_topic(group: str, worker: str) -> str:
+    """Return the topic of a worker's presence; of all workers with `+`."""
+    return f"bridge/{group}/workers/{worker}/presence"
+
+
+def status_topic(group: str, worker: str, route: str) -> str:
+    """Return the topic of a route's status on a worker."""
+    return f"bridge/{group}/workers/{worker}/routes/{route}/status"
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The record of a living worker; times are epoch seconds, `slot` is the one that it prefers.
+
+    `routes` is the hash of its route set, `version` that of its software.
+    """
+
+    worker: str
+    until: float
+    routes: str
+    version: str
+    since: float
+    slot: int | None = None
+
+    @property
+    def payload(self) -> bytes:
+        """Return the record as it is published."""
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The record of a slot: its holder since `since`, "" when it was released. Times are epoch seconds.
+
+    `term` counts changes of hands. `waits`: the holder before ended without handing it over, so that calls which it
+    began may still run.
+    """
+
+    worker: str
+    until: float
+    routes: str
+    version: str
+    term: int
+    since: float
+    waits: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        """Return the record as it is published."""
+        return json.dumps(asdict(self)).encode()
+
+
+def parse_presence(payload: bytes) -> Presence | None:
+    """Return the presence that a payload holds, None if it holds none."""
+    try:
+        members = json.loads(payload)
+        slot = members.get("slot")
+        return Presence(
+            _name(members["worker"]), float(members["until"]), str(members["routes"]), str(members["version"]),
+            float(members["since"]), None if slot is None else int(slot),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def parse_lease(payload: bytes) -> Lease | None:
+    """Return the lease that a payload holds, None if it holds none."""
+    try:
+        members = json.loads(payload)
+        term = int(members["term"])
+        if not 0 < term < _MOST_TERM:
+            return None
+        return Lease(
+            _name(members["worker"], empty=True), float(members["until"]), str(members["routes"]),
+            str(members["version"]), term, float(members["since"]), members.get("waits") is True,
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _name(value: Any, *, empty: bool = False) -> str:
+    if not isinstance(value, str) or not (value or empty) or len(value) > 128 or set(value) & set("+#/\0"):
+        raise ValueError("not the id of a worker")
+    return value
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """A group as one worker sees it.
+
+    `workers` are those that live, itself included, by id. `leases` are the last records of the slots, of which a holder
+    may be away. `held` are the slots that the worker itself holds.
+    """
+
+    worker: str
+    workers: Mapping[str, Presence]
+    leases: Mapping[int, Lease]
+    held: frozenset[int] = field(default=frozenset())
+
+    def holder(self, slot: int) -> str | None:
+        """Return the living holder of a slot, None where there is none."""
+        lease = self.leases.get(slot)
+        return lease.worker if lease is not None and lease.worker in self.workers else None
+
+    @property
+    def leader(self) -> str:
+        """Return the lowest id of a living worker."""
+        return min(self.workers)
+
+    @cached_property
+    def route_sets(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the ids of living workers by the hash of their route set."""
+        found: dict[str, tuple[str, ...]] = {}
+        for worker, presence in self.workers.items():
+            found[presence.routes] = (*found.get(presence.routes, ()), worker)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Intent: publish a record, retained."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Intent: stop serving a slot, then call `Leases.grant`, which names the worker whose share it is by then."""
+
+    slot: int
+
+
+Intent = Publish | HandOver
+
+
+@dataclass(slots=True)
+class _Known:
+    """A worker's presence, and when it was heard last by our clock; `gone_at` is when it was removed."""
+
+    presence: Presence
+    heard: float
+    gone_at: float | None = None
+
+
+class Leases:
+    """The leases of a group as one worker sees them. Times that come in are monotonic, but for `clock`: epoch seconds.
+
+    Args:
+        group: The group ...
+        slots: ... and how many slots it has.
+        worker: The id of this worker ...
+        prefers: ... and the slot that it prefers, None without.
+        adopt_seconds: After how long a worker that is silent counts as gone.
+        version: Of the software.
+        clock: The time of the start, in epoch seconds.
+    """
+
+    def __init__(
+        self, group: str, slots: int, worker: str, *, prefers: int | None, adopt_seconds: float, version: str,
+        clock: float,
+    ) -> None:  # fmt: skip
+        self.worker = worker
+        self._routes = ""
+        self.changes = 0
+        """How many times a slot has come to this worker, or has gone."""
+        self._group = group
+        self._slots = slots
+        self._adopt_seconds = adopt_seconds
+        self._prefers = prefers
+        self._version = version
+        self._since = clock
+        self._known: dict[str, _Known] = {}
+        self._leases: dict[int, Lease] = {}
+        self._claimed: dict[int, tuple[int, float]] = {}  # term, and when: claims that have not come back
+        self._free_since: dict[int, float] = {}
+        self._connected: float | None = None  # since when
+        self._due = 0.0  # when records are published again
+        self._heard_again: set[str] = set()  # since `connecting`
+        self._repairs: dict[int, Lease] = {}  # the broker may retain an older record than these
+        self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
+        self._stopping = False
+
+    def use_routes(self, routes: str) -> None:
+        """Publish another hash of the route set from now on."""
+        self._routes, self._due = routes, -math.inf
+
+    # What comes in.
+
+    def connecting(self) -> None:
+        """Note that the connection has ended, or that retained records come from now on: all have at `connected`."""
+        self._connected = None
+        self._heard_again = set()
+
+    def connected(self, now: float) -> None:
+        """Note that all retained records have come: what was not among them was removed while this worker was away."""
+        self._connected = self._due = now
+        self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
+        self._claimed, self._free_since = {}, {}
+
+    def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
+        """Take a record; what is not one changes nothing, and what comes retained may be long over."""
+        levels = topic.split("/")
+        if levels[-1] == "presence" and len(levels) == 5:
+            self._take_presence(levels[3], payload, now)
+        elif levels[-1] == "lease" and len(levels) == 4:
+            name = levels[2]
+            slot = int(name) if name.isascii() and name.isdigit() and len(name) < 5 else -1
+            lease = parse_lease(payload)
+            if lease is not None and 0 <= slot < self._slots:
+                self._take_lease(slot, lease, retained=retained)
+
+    def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
+        known = self._known.get(worker)
+        presence = parse_presence(payload)
+        if presence is not None and presence.worker == worker:
+            self._known[worker] = _Known(presence, now)
+            self._heard_again.add(worker)
+        elif not payload and known is not None and known.gone_at is None:
+            known.gone_at = now
+        if not payload and worker == self.worker:
+            self._due = now  # a will of a connection before, or a stranger's
+
+    def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
+        known, mine = self._leases.get(slot), self.worker
+        held = known is not None and known.worker == mine
+        if known is None or lease.term > known.term:
+            self._leases[slot] = lease
+            self._repairs.pop(slot, None)
+            if held != (lease.worker == mine):
+                self.changes += 1
+        elif (lease.term, lease.worker) == (known.term, known.worker):
+            self._leases[slot] = lease
+        elif held:
+            # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
+            # both may hold it by one term; then the higher id takes the next.
+            again = lease.term == known.term and mine > lease.worker and not retained
+            self._repairs[slot] = replace(known, term=known.term + again)
+        elif retained and lease.term < known.term:
+            self._repairs[slot] = known
+        if slot in self._granted and lease.term >= self._granted[slot][0].term:
+            del self._granted[slot]
+        if lease.worker == mine or lease.term > self._claimed.get(slot, (0, 0.0))[0]:
+            self._claimed.pop(slot, None)
+
+    # What comes of it.
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether records come."""
+        return self._connected is not None
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Return the slots that this worker holds."""
+        return frozenset(slot for slot, lease in self._leases.items() if lease.worker == self.worker)
+
+    def lease(self, slot: int) -> Lease | None:
+        """Return the last record of a slot."""
+        return self._leases.get(slot)
+
+    def view(self, now: float) -> GroupView:
+        """Return the group as it is known now."""
+        living = {
+            known.presence.worker: known.presence
+            for known in self._known.values()
+            if known.presence.worker != self.worker and self._lives(known, now)
+        }
+        living[self.worker] = self._presence(0.0)
+        return GroupView(self.worker, dict(sorted(living.items())), dict(self._leases), self.held)
+
+    def intents(self, now: float, clock: float) -> list[Intent]:
+        """Return what this worker has to do now; nothing while no records come."""
+        if self._connected is None or self._stopping:
+            return []
+        intents: list[Intent] = []
+        again, self._repairs = self._repairs, {}
+        if now >= self._due:
+            self._due = now + self._adopt_seconds / _BEATS
+            intents.append(self._announce(clock))
+            again = {slot: self._leases[slot] for slot in sorted(self.held)} | again
+            self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}
+        for slot, (lease, when) in self._granted.items():
+            if now - when >= _CLAIM_SECONDS:
+                again[slot], self._granted[slot] = lease, (lease, now)
+        intents += [self._publish(slot, self._renewed(lease, clock)) for slot, lease in again.items()]
+        holders, wanted = self._holders(now), self._shares(now)
+        for slot in range(self._slots):
+            holder = holders[slot]
+            if holder is not None:
+                self._free_since.pop(slot, None)
+                if holder == self.worker != wanted[slot]:
+                    intents.append(HandOver(slot))
+                continue
+            free_since = self._free_since.setdefault(slot, now)
+            # A worker that leaves its share unclaimed for so long, whatever keeps it, leaves it to any other.
+            is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
+            claim = self._claimed.get(slot)
+            if is_mine and (claim is None or now - claim[1] >= _CLAIM_SECONDS):
+                before = self._leases.get(slot)
+                crashed = before is not None and before.worker not in ("", self.worker)
+                term = 1 if before is None else before.term + 1
+                self._claimed[slot] = term, now
+                claimed = Lease(self.worker, 0.0, self._routes, self._version, term, clock, crashed)
+                intents.append(self._publish(slot, self._renewed(claimed, clock)))
+        return intents
+
+    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> Publish | None:
+        """Release a slot that this worker serves no more; returns the record, None where it holds the slot no more.
+
+        With `waits` requests of it still run. The record names the living worker whose share the slot is, which may be
+        this one; at the end, where no other one lives, it names none.
+        """
+        lease = self._leases.get(slot)
+        if lease is None or lease.worker != self.worker:
+            return None
+        to = self._shares(now)[slot] or ""
+        present = self._known.get(to)
+        routes, version = (self._routes, self._version) if present is None else (
+            present.presence.routes, present.presence.version
+        )  # fmt: skip
+        granted = Lease(to, clock + self._adopt_seconds if to else clock, routes, version, lease.term + 1, clock, waits)
+        self._leases[slot], self._granted[slot] = granted, (granted, now)
+        self.changes += to != self.worker
+        return self._publish(slot, granted)
+
+    def stop(self) -> None:
+        """Take no more slots: `grant` leaves those that are held to the others."""
+        self._stopping = True
+
+    def farewell(self) -> Publish:
+        """Return the record of a planned stop, which is the will too."""
+        return Publish(presence_topic(self._group, self.worker), b"")
+
+    def share_comes(self, now: float) -> bool:
+        """Return whether this worker holds less than its share."""
+        return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
+
+    def _lives(self, known: _Known, now: float) -> bool:
+        return known.gone_at is None and now - known.heard < self._adopt_seconds
+
+    def _matters(self, known: _Known, now: float) -> bool:
+        return now - (known.heard if known.gone_at is None else known.gone_at) < 2 * self._adopt_seconds
+
+    def _living(self, now: float) -> dict[str, int | None]:
+        """Return the preferred slot of each worker that can be given slots, by id."""
+        living = {worker: known.presence.slot for worker, known in self._known.items() if self._lives(known, now)}
+        living.pop(self.worker, None)
+        return living if self._stopping else living | {self.worker: self._prefers}
+
+    def _holders(self, now: float) -> dict[int, str | None]:
+        """Return the holder of each slot; None where the slot is free."""
+        holders: dict[int, str | None] = {}
+        for slot in range(self._slots):
+            lease = self._leases.get(slot)
+            holders[slot] = lease.worker if lease is not None and self._may_hold(lease.worker, now) else None
+        return holders
+
+    def _may_hold(self, worker: str, now: float) -> bool:
+        if worker in ("", self.worker):
+            return worker != ""
+        known = self._known.get(worker)
+        if known is None or known.gone_at is not None:
+            gone_at = self._connected or now if known is None or known.gone_at is None else known.gone_at
+            return now - gone_at < min(GONE_SECONDS, self._adopt_seconds)
+        return self._lives(known, now)
+
+    def _shares(self, now: float) -> dict[int, str | None]:
+        holders = self._holders(now)
+        if self._stopping:
+            holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
+        return shares(self._living(now), holders)
+
+    def _announce(self, clock: float) -> Publish:
+        presence = self._presence(clock + self._adopt_seconds)
+        return Publish(presence_topic(self._group, self.worker), presence.payload)
+
+    def _presence(self, until: float) -> Presence:
+        return Presence(self.worker, until, self._routes, self._version, self._since, self._prefers)
+
+    def _renewed(self, lease: Lease, clock: float) -> Lease:
+        if lease.worker != self.worker:
+            return lease
+        return replace(lease, until=clock + self._adopt_seconds, routes=self._routes, version=self._version)
+
+    def _publish(self, slot: int, lease: Lease) -> Publish:
+        return Publish(lease_topic(self._group, slot), lease.payload)
+
+
+def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) -> dict[int, str | None]:
+    """Return which worker each slot belongs to: even shares, and as few moves as they need.
+
+    Args:
+        living: The workers that can be given slots: the slot that each prefers, None without.
+        holders: The holder of each slot, None for a free one. One that is not in `living` keeps what it holds.
+
+    A preferred slot is the last that its holder gives away, and the first that its worker is given. It is not taken
+    from a living worker beyond what even shares move.
+    """
+    wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
+    held: dict[str, list[int]] = {worker: [] for worker in living}
+    for slot, holder in sorted(holders.items()):
+        if holder in held:
+            held[holder].append(slot)
+    free = [slot for slot, holder in holders.items() if holder is None]
+    if not living:
+        return dict.fromkeys(holders) | {slot: holder for slot, holder in holders.items() if holder is not None}
+    size, more = divmod(len(free) + sum(map(len, held.values())), len(living))
+    order = sorted(living, key=lambda worker: (-len(held[worker]), worker))
+    quota = {worker: size + (number < more) for number, worker in enumerate(order)}
+    needing = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])
+    for worker, slots in held.items():
+        slots.sort(key=lambda slot: (slot != living[worker], needing[slot], slot))  # used at once
+        free += slots[quota[worker] :]
+        wanted |= dict.fromkeys(slots[: quota[worker]], worker)
+    left = {worker: quota[worker] - len(held[worker]) for worker in order}
+    for worker in order:
+        if living[worker] in free and left[worker] > 0:
+            free.remove(living[worker])  # type: ignore[arg-type]  # it is in there
+            wanted[living[worker]] = worker  # type: ignore[index]
+            left[worker] -= 1
+    for worker in order:
+        for _ in range(left[worker]):
+            wanted[free.pop(0)] = worker
+    return wanted

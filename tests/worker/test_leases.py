@@ -1,0 +1,318 @@
+"""The leases of a group: simulated workers behind a broker that is late, loses and stops, and the rules of sharing."""
+
+import json
+from collections import Counter, deque
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from amqtt_rest_bridge.worker.leases import (
+    GONE_SECONDS,
+    HandOver,
+    Leases,
+    Publish,
+    lease_topic,
+    parse_lease,
+    parse_presence,
+    presence_topic,
+    shares,
+)
+
+SLOTS = 4
+ADOPT = 30.0
+TICK = 0.5
+DRAIN = 5.0
+
+
+class Node:
+    """A worker: what is on its way to it, and since when it hands slots over."""
+
+    def __init__(self, name: str, prefers: int | None, skew: float, clock: float) -> None:
+        self.name = name
+        self.skew = skew
+        self.leases = Leases(
+            "plant", SLOTS, name, prefers=prefers, adopt_seconds=ADOPT, version="1", clock=clock + skew
+        )
+        self.inbox: deque[tuple[str, bytes, bool]] = deque()
+        self.online = self.paused = False
+        self.serving: set[int] = set()
+        self.draining: dict[int, float] = {}
+        self.moved = 0
+
+
+class Group:
+    """Workers, a broker with retained records, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.nodes: dict[str, Node] = {}
+        self.retained: dict[str, bytes] = {}
+        self.numbers = 0
+
+    def start(self, prefers: int | None = None, skew: float = 0.0) -> Node:
+        self.numbers += 1
+        node = self.nodes[f"{self.numbers * 7 % 10}-{self.numbers}"] = Node(
+            f"{self.numbers * 7 % 10}-{self.numbers}", prefers, skew, self.now
+        )
+        self.connect(node)
+        return node
+
+    def connect(self, node: Node) -> None:
+        node.online = True
+        node.inbox = deque((topic, payload, True) for topic, payload in self.retained.items())
+        node.leases.connecting()
+        node.inbox.append(("", b"", False))  # the end of what is retained
+
+    def cut(self, node: Node) -> None:
+        """End a connection: the broker publishes the will."""
+        if node.online:
+            node.online = False
+            node.inbox.clear()
+            node.leases.connecting()
+            self.publish(node.leases.farewell())
+
+    def publish(self, record: Publish) -> None:
+        if record.payload:
+            self.retained[record.topic] = record.payload
+        else:
+            self.retained.pop(record.topic, None)
+        for node in self.nodes.values():
+            if node.online:
+                node.inbox.append((record.topic, record.payload, False))
+
+    def crash(self, node: Node, *, will: bool) -> None:
+        del self.nodes[node.name]
+        if will:
+            self.publish(node.leases.farewell())
+
+    def stop(self, node: Node) -> None:
+        self.deliver(node)
+        node.leases.stop()
+        for slot in sorted(node.leases.held):
+            if (record := node.leases.grant(slot, self.now, self.now + node.skew)) is not None:
+                self.publish(record)
+        del self.nodes[node.name]
+        self.publish(node.leases.farewell())
+
+    def deliver(self, node: Node, most: int = 1000) -> None:
+        while node.inbox and most:
+            most -= 1
+            topic, payload, retained = node.inbox.popleft()
+            if topic:
+                node.leases.received(topic, payload, self.now, retained=retained)
+            else:
+                node.leases.connected(self.now)
+
+    def tick(self, late: tuple[str, ...] = (), seconds: float = TICK) -> None:
+        self.now += seconds
+        for node in list(self.nodes.values()):
+            if node.paused or not node.online:
+                continue
+            self.deliver(node, 1 if node.name in late else 1000)
+            for intent in node.leases.intents(self.now, self.now + node.skew):
+                if isinstance(intent, Publish):
+                    self.publish(intent)
+                else:
+                    node.draining.setdefault(intent.slot, self.now)
+            for slot, since in list(node.draining.items()):
+                if self.now - since >= DRAIN:
+                    del node.draining[slot]
+                    if (record := node.leases.grant(slot, self.now, self.now + node.skew)) is not None:
+                        self.publish(record)
+            held = set(node.leases.held)
+            node.moved += len(held ^ node.serving)
+            node.serving = held
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / TICK)):
+            self.tick()
+
+    @property
+    def held(self) -> dict[str, list[int]]:
+        return {node.name: sorted(node.leases.held) for node in self.nodes.values()}
+
+    def check_settled(self) -> None:
+        """Every slot has one holder, shares are even, all see the same, and nothing moves any more."""
+        held = self.held
+        assert sorted(slot for slots in held.values() for slot in slots) == list(range(SLOTS)), held
+        sizes = [len(slots) for slots in held.values()]
+        assert max(sizes) - min(sizes) <= 1, held
+        before = {node.name: node.moved for node in self.nodes.values()}
+        self.run(2 * ADOPT)
+        assert {node.name: node.moved for node in self.nodes.values()} == before
+        views = [node.leases.view(self.now) for node in self.nodes.values()]
+        assert all(list(view.workers) == sorted(self.nodes) for view in views)
+        assert all({slot: view.holder(slot) for slot in range(SLOTS)} == {
+            slot: name for name, slots in held.items() for slot in slots
+        } for view in views)  # fmt: skip
+
+
+class Simulation(RuleBasedStateMachine):
+    """Workers that start, stop, crash, pause and lose their connections, with records that come late."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.group = Group()
+        self.group.start()
+
+    def some(self, number: int) -> Node:
+        nodes = list(self.group.nodes.values())
+        return nodes[number % len(nodes)]
+
+    @rule(prefers=st.none() | st.integers(0, SLOTS - 1), skew=st.floats(-1e6, 1e6))
+    def start(self, prefers: int | None, skew: float) -> None:
+        if len(self.group.nodes) < 6:
+            self.group.start(prefers, skew)
+
+    @rule(number=st.integers(0, 9), will=st.booleans())
+    def crash(self, number: int, will: bool) -> None:
+        if len(self.group.nodes) > 1:
+            self.group.crash(self.some(number), will=will)
+
+    @rule(number=st.integers(0, 9))
+    def stop(self, number: int) -> None:
+        node = self.some(number)
+        if len(self.group.nodes) > 1 and node.online and not node.paused:
+            self.group.stop(node)
+
+    @rule(number=st.integers(0, 9))
+    def pause(self, number: int) -> None:
+        self.some(number).paused = True
+
+    @rule(number=st.integers(0, 9))
+    def resume(self, number: int) -> None:
+        self.some(number).paused = False
+
+    @rule(number=st.integers(0, 9))
+    def cut(self, number: int) -> None:
+        self.group.cut(self.some(number))
+
+    @rule(number=st.integers(0, 9))
+    def connect(self, number: int) -> None:
+        if not (node := self.some(number)).online:
+            self.group.connect(node)
+
+    @rule()
+    def forget(self) -> None:
+        """Restart the broker without its database: it loses what it retains."""
+        for node in self.group.nodes.values():
+            self.group.cut(node)
+        self.group.retained.clear()
+
+    @rule(topic=st.sampled_from([lease_topic("plant", 1), lease_topic("plant", 99), presence_topic("plant", "x")]),
+          payload=st.sampled_from([b"", b"[]", b"{}", b"\xff", b'{"worker": "x", "term": -1}']))  # fmt: skip
+    def forge(self, topic: str, payload: bytes) -> None:
+        self.group.publish(Publish(topic, payload))
+
+    @rule(late=st.lists(st.integers(0, 9), max_size=3), ticks=st.integers(1, 30))
+    def run(self, late: list[int], ticks: int) -> None:
+        for _ in range(ticks):
+            self.group.tick(tuple(self.some(number).name for number in late))
+
+    @rule()
+    def settle(self) -> None:
+        """All that live go on: then every slot is held within `adopt_seconds` and what handing over takes."""
+        for node in self.group.nodes.values():
+            node.paused = False
+            if not node.online:
+                self.group.connect(node)
+        self.group.run(ADOPT + ADOPT / 3 + 4 * DRAIN + 2 * GONE_SECONDS)
+        self.group.check_settled()
+
+    @invariant()
+    def nothing_is_forgotten_or_piles_up(self) -> None:
+        if hasattr(self, "group"):
+            assert all(len(node.leases.view(self.group.now).leases) <= SLOTS for node in self.group.nodes.values())
+
+    def teardown(self) -> None:
+        if hasattr(self, "group"):
+            self.settle()
+
+
+TestSimulation = Simulation.TestCase
+TestSimulation.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@given(
+    living=st.dictionaries(st.sampled_from("abcdef"), st.none() | st.integers(0, 7), max_size=6),
+    holders=st.dictionaries(st.integers(0, 7), st.none() | st.sampled_from("abcdefg"), max_size=8),
+)
+def test_shares_are_even_complete_and_move_no_slot_without_need(
+    living: dict[str, int | None], holders: dict[int, str | None]
+) -> None:
+    wanted = shares(living, holders)
+    assert wanted.keys() == holders.keys()
+    counts = Counter(dict.fromkeys(living, 0))
+    counts.update(worker for slot, worker in wanted.items() if worker in living)
+    if living:
+        assert all(worker is not None for worker in wanted.values())
+        assert max(counts.values()) - min(counts.values()) <= 1
+        assert shares(living, wanted) == wanted  # nothing moves twice
+        before = Counter(holder for holder in holders.values() if holder in living)
+        moved = sum(holders[slot] != wanted[slot] for slot in holders if holders[slot] in living)
+        assert moved == sum(max(0, before[worker] - counts[worker]) for worker in living)
+    assert all(wanted[slot] == holder for slot, holder in holders.items() if holder is not None and not living)
+
+
+def test_a_preferred_slot_is_given_first_and_given_away_last() -> None:
+    held_by_a = dict.fromkeys(range(4), "a")
+    assert shares({"a": 0, "b": None}, held_by_a) == {0: "a", 1: "a", 2: "b", 3: "b"}
+    assert shares({"a": None, "b": 0}, held_by_a) == {0: "b", 1: "a", 2: "a", 3: "b"}
+    assert shares({"a": None, "b": 1}, {0: "a", 1: None}) == {0: "a", 1: "b"}
+    assert shares({"a": None, "b": 0}, {0: "a", 1: "b"}) == {0: "a", 1: "b"}  # it lives, and shares are even
+
+
+def test_a_planned_stop_hands_all_slots_to_those_that_live_at_once() -> None:
+    group = Group()
+    first, second = group.start(), group.start()
+    group.run(60)
+    group.stop(first)
+    group.tick()
+    assert group.held == {second.name: [0, 1, 2, 3]}
+    assert not any(lease.waits for lease in second.leases.view(group.now).leases.values())
+
+
+def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_last_record() -> None:
+    for will, seconds in ((True, GONE_SECONDS), (False, ADOPT)):
+        group = Group()
+        first, second = group.start(), group.start()
+        group.run(60)
+        crashed = group.now
+        group.crash(first, will=will)
+        while len(second.leases.held) < SLOTS:
+            group.tick()
+        assert group.now - crashed <= seconds + 3 * TICK
+        assert [lease.waits for lease in second.leases.view(group.now).leases.values()].count(True) == 2
+
+
+def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
+    group = Group()
+    node = group.start()
+    group.run(5)
+    old = json.loads(group.retained[lease_topic("plant", 2)]) | {"worker": "other", "term": 1}
+    group.publish(Publish(lease_topic("plant", 2), json.dumps(old).encode()))
+    group.tick()
+    group.tick()
+    kept = parse_lease(group.retained[lease_topic("plant", 2)])
+    assert kept is not None and kept.worker == node.name
+    assert sorted(node.leases.held) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
+)
+def test_what_is_no_record_is_none(payload: bytes) -> None:
+    assert parse_lease(payload) is None and parse_presence(payload) is None
+
+
+def test_intents_are_none_before_all_retained_records_have_come() -> None:
+    leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=ADOPT, version="1", clock=0)
+    assert leases.intents(0, 0) == []
+    leases.connecting()
+    assert leases.intents(1, 1) == [] and not any(isinstance(one, HandOver) for one in leases.intents(2, 2))
+    leases.connected(3)
+    assert len(leases.intents(3, 3)) == 2  # the presence, and a claim
