@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from tests.cli.try_server import Handler
+from tests.cli.echoing_server import Handler
 from tests.support.route_text import write_secrets
 
 ROUTE = """\
