@@ -72,10 +72,22 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a query as typed and as found in a template: the same, or another one when it was corrected."""
+    """A word of a query as typed and as found in a template: the same, or another one that was found in its place.
+
+    `is_synonym` says that the list of synonyms has it for what was typed; else it is a correction.
+    """
 
     typed: str
     found: str
+    is_synonym: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SynonymRule:
+    """Words, or several of them together, that are also searched as others; of a group both are the same."""
+
+    words: tuple[str, ...]
+    meant: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +101,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The templates that a query asks for, and how many there are in all."""
+    """The templates that a query asks for, and how many there are in all.
+
+    `corrected` are the words of the query that others were searched for in place of, `ignored` those that the library
+    has nothing for.
+    """
 
     found: tuple[Found, ...]
     total: int
+    corrected: tuple[Word, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +119,14 @@ class Suggestion:
 
     text: str
     slug: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions:
+    """The titles that complete what was typed, and the words of it that were read otherwise."""
+
+    found: tuple[Suggestion, ...] = ()
+    corrected: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

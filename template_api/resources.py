@@ -14,7 +14,7 @@ import msgspec
 from template_api import query
 from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
 from template_api.library import TemplateLibrary
-from template_api.records import Found, Summary, Template, TemplateQuery
+from template_api.records import Found, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
 
 _SHOWN_LENGTH = 80
@@ -67,7 +67,7 @@ class Answers:
         text = query.suggest_text(req.query_string)
 
         def make() -> Reply:
-            suggested = [{"text": each.text, "slug": each.slug} for each in self._library.suggest(text)]
+            suggested = [{"text": each.text, "slug": each.slug} for each in self._library.suggest(text).found]
             return Reply(encoded({"suggestions": suggested}))
 
         return self._cache.reply(self._library.edition, ("suggestions", text), make)
@@ -151,14 +151,17 @@ def search_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
                 **_summary(each.summary, base_url),
                 "content": each.summary.content,
                 "score": round(each.score, 6),
-                "matched": [
-                    word.typed if word.typed == word.found else {"typed": word.typed, "found": word.found}
-                    for word in each.matched
-                ],
+                "matched": [_word(word) for word in each.matched],
             }
             for each in found
         ]
     }
+
+
+def _word(word: Word) -> str | dict[str, Any]:
+    if word.typed == word.found:
+        return word.typed
+    return {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
 
 
 def template_view(template: Template, base_url: str) -> dict[str, Any]:

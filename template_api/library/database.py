@@ -20,7 +20,7 @@ from template_api.errors import DatabaseUnavailableError, StartError, TemplateAp
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 UPGRADES: Mapping[int, tuple[str, ...]] = {
     1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",),
     2: (
@@ -28,6 +28,7 @@ UPGRADES: Mapping[int, tuple[str, ...]] = {
         "CREATE INDEX templates_listed ON templates"
         " (status, published_at DESC, id, category_id, difficulty, broker_version_id, changed)",
     ),
+    3: ("ALTER TABLE library ADD COLUMN synonyms VARCHAR",),
 }
 """SQL statements that lead from a schema version to the next one. Version 1 is the first."""
 
@@ -44,7 +45,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "template_tags": ("template_id", "tag_id"),
     "template_routes": ("template_id", "route_id"),
     "notebooks": ("id", "template_id", "filename", "version", "is_primary", "is_latest", "place", "cells", "role"),
-    "library": ("id", "schema_version", "version", "is_filling", "identity"),
+    "library": ("id", "schema_version", "version", "is_filling", "identity", "synonyms"),
 }  # fmt: skip
 
 

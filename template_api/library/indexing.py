@@ -26,7 +26,9 @@ from sqlalchemy.engine import Connection, Engine
 from template_api.errors import DamagedIndexError, StartError
 from template_api.library.database import SCHEMA_VERSION, parsed_url, translated
 from template_api.library.statements import Statements, document, is_published
-from template_api.ranking import FORMAT, KeptIndex, Ranking, SearchIndex
+from template_api.ranking import FORMAT, KeptIndex, Ranking, SearchIndex, Synonyms
+from template_api.records import SynonymRule
+from template_api.sources import shipped_synonyms
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,10 @@ class Indexer:
         self._wrong: SearchIndex | None = None  # what the check has found to be so
         self._fault = LastingFault()
         self._library: str | None = None  # whose index `ranking` is
+        self._listed: tuple[str, int] | None = None  # the library and its version whose synonyms were read
+        self._rules: str | None = None
+        self._synonyms = Synonyms(shipped_synonyms())
+        self._searched: tuple[Ranking, Synonyms] | None = None  # what `ranking` consists of
         self.ranking: Ranking | None = None
         """The index as it is searched; None while a first one is built."""
         self.edition = 0
@@ -173,8 +179,12 @@ class Indexer:
         index = self._kept.current()
         with self._reading() as connection:
             library, version = connection.execute(self._statements.identity).one()
+            if self._listed != (library, version):
+                self._list(connection.execute(self._statements.synonyms).scalar_one())
+                self._listed = library, version
         if self._library not in {None, library}:
-            self.ranking = self._library = None  # another library has taken its place, with other templates
+            # Another library has taken its place, with other templates.
+            self.ranking = self._library = self._searched = None
             self.edition += 1
         text = None if index is None else index.ranking.state
         state = None if text is None else State(*json.loads(text))
@@ -248,10 +258,18 @@ class Indexer:
         log.info("library version %d is indexed", state.version)
 
     def _adopt(self, index: SearchIndex, library: str) -> None:
-        """Search the index as it is now."""
-        if self.ranking is not index.ranking:
-            self.ranking, self._library = index.ranking, library
+        """Search the index as it is now, with the synonyms of now."""
+        now = index.ranking, self._synonyms
+        if self._searched != now:
+            self.ranking, self._library, self._searched = index.ranking.with_synonyms(self._synonyms), library, now
             self.edition += 1
+
+    def _list(self, rules: str | None) -> None:
+        """Use the library's own list of synonyms, on top of the shipped one."""
+        if rules != self._rules:
+            own = [SynonymRule(tuple(words), tuple(meant)) for words, meant in json.loads(rules or "[]")]
+            self._synonyms = Synonyms([*shipped_synonyms(), *own])
+            self._rules = rules
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:

@@ -4,6 +4,7 @@ An import is one transaction a template: a killed one leaves whole templates onl
 there. One import runs at a time for each library, the next one waits. Blocks on files and the database.
 """
 
+import json
 import os
 import sqlite3
 import time
@@ -32,7 +33,7 @@ from template_api.library.database import (
 )
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
 from template_api.records import ListedTemplate, Status
-from template_api.sources import Reading, read_templates
+from template_api.sources import Reading, read_synonyms, read_templates
 from template_api.sources.fields import time_text
 from template_api.sources.template import TemplateSource
 
@@ -64,7 +65,8 @@ def import_templates(
         StartError: a path cannot be read or holds no template, or the database cannot be used.
         DatabaseUnavailableError: the database went away; what was imported until then stays.
     """
-    readings = [read_templates(each) for each in ([path] if isinstance(path, Path) else path)]
+    paths = [path] if isinstance(path, Path) else path
+    readings = [read_templates(each) for each in paths]
     with ExitStack() as opened:
         if dry_run and is_missing(database_url):
             engine = open_database(f"sqlite:///{opened.enter_context(TemporaryDirectory())}/empty.db")
@@ -75,7 +77,7 @@ def import_templates(
         if not dry_run:
             opened.enter_context(import_lock(engine, on_wait))
         connection = opened.enter_context(engine.execution_options(writes=True).connect())
-        return _Import(connection, dry_run=dry_run).run(chain.from_iterable(readings), prune, observe)
+        return _Import(connection, dry_run=dry_run).run(paths, chain.from_iterable(readings), prune, observe)
 
 
 def fill_empty_library(
@@ -124,7 +126,9 @@ class _Import:
         self._known = {row.id: (row.digest, row.source_status) for row in rows}
         self._id_of_slug = {row.slug: row.id for row in rows}
 
-    def run(self, readings: Iterable[Reading], prune: bool, observe: Callable[[Reading], None]) -> Report:
+    def run(
+        self, paths: Sequence[Path], readings: Iterable[Reading], prune: bool, observe: Callable[[Reading], None]
+    ) -> Report:
         counts = dict.fromkeys(Outcome, 0)
         for reading in readings:
             outcome, observed = Outcome.FAILED, reading
@@ -135,6 +139,8 @@ class _Import:
                     observed = Reading(None, (exc,), reading.warnings, reading.done, reading.total)
             counts[outcome] += 1
             observe(observed)
+        for outcome in self._bring_synonyms(paths, prune, observe):
+            counts[outcome] += 1
         pruned = prune and not counts[Outcome.FAILED]
         if pruned:
             counts[Outcome.HIDDEN] = self._prune()
@@ -159,6 +165,31 @@ class _Import:
         except sa.exc.IntegrityError as exc:
             self._writer.forget_names()
             raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
+
+    def _bring_synonyms(
+        self, paths: Sequence[Path], prune: bool, observe: Callable[[Reading], None]
+    ) -> Iterator[Outcome]:
+        """Store the synonyms of the paths in the place of those before, without the entries that are wrong."""
+        found = read_synonyms(paths)
+        if found is None and not prune:
+            return
+        rules, faults = found or ((), ())
+        library = tables()["library"]
+        text = json.dumps([(rule.words, rule.meant) for rule in rules]) if rules else None
+        before = self._connection.execute(sa.select(library.c.synonyms)).scalar_one()
+        self._connection.rollback()
+        is_changed = text != before and not (faults and not rules)
+        if is_changed and not self._dry_run:
+            with self._connection.begin():
+                next_version(self._connection)
+                self._connection.execute(library.update().values(synonyms=text))
+        if faults:
+            observe(Reading(None, tuple(faults), (), 1, 1))
+            yield Outcome.FAILED
+        elif is_changed:
+            yield Outcome.CHANGED if before else Outcome.ADDED
+        elif found is not None:
+            yield Outcome.UNCHANGED
 
     def _prune(self) -> int:
         templates = tables()["templates"]

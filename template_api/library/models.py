@@ -128,7 +128,7 @@ class LibraryRow(Table, table=True):
 
     Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
     import runs, and stays so when it is cut off. `identity` is a UUID that tells this library from one created again in
-    its place.
+    its place. `synonyms` is the JSON of the imported list of synonyms: a pair of lists for each of its entries.
     """
 
     __tablename__ = "library"
@@ -138,3 +138,4 @@ class LibraryRow(Table, table=True):
     version: int
     is_filling: bool = False
     identity: str | None = None
+    synonyms: str | None = None

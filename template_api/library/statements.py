@@ -22,6 +22,7 @@ class Statements:
         shown = (t.status, t.id, t.slug, t.title, t.short_description, t.difficulty, t.url, t.facets, t.content)
         self.version = sa.select(library.c.version)
         self.identity = sa.select(library.c.identity, library.c.version)
+        self.synonyms = sa.select(library.c.synonyms)
         indexed = sa.select(
             t.id, t.status, t.published_at, t.difficulty, t.facets, t.title, t.labels, t.short_description, t.content,
             t.cells_text, t.changed,

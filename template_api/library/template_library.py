@@ -18,7 +18,17 @@ from template_api.library.database import open_database, translated
 from template_api.library.indexing import Indexer, Pace
 from template_api.library.statements import Statements, filters, is_published, summary
 from template_api.ranking import Ranking
-from template_api.records import Difficulty, Found, Notebook, Page, Suggestion, Summary, Template, TemplateQuery
+from template_api.records import (
+    Difficulty,
+    Found,
+    Notebook,
+    Page,
+    Suggestion,
+    Suggestions,
+    Summary,
+    Template,
+    TemplateQuery,
+)
 
 log = logging.getLogger(__name__)
 
@@ -123,18 +133,19 @@ class TemplateLibrary:
         ranked = self._ranking().search(query.text, query.limit, query.offset, filters(query))
         summaries = self._summaries([hit.key for hit in ranked.hits])
         found = [Found(summaries[hit.key], hit.score, hit.matched) for hit in ranked.hits if hit.key in summaries]
-        return Page(tuple(found), ranked.total)
+        return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored)
 
-    def suggest(self, text: str) -> list[Suggestion]:
-        """Return at most eight titles that complete a text whose last word is unfinished.
+    def suggest(self, text: str) -> Suggestions:
+        """Return at most eight titles that complete a text whose last word is unfinished, and what was read otherwise.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        ids = self._ranking().suggest(text, _SUGGESTIONS)
-        summaries = self._summaries(ids)
-        shown = [summaries[id_] for id_ in ids if id_ in summaries]
-        return [Suggestion(each.title, each.slug or each.id) for each in shown]
+        suggested = self._ranking().suggest(text, _SUGGESTIONS)
+        summaries = self._summaries(suggested.keys)
+        shown = [summaries[id_] for id_ in suggested.keys if id_ in summaries]
+        found = tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
+        return Suggestions(found, suggested.corrected)
 
     def facets(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.

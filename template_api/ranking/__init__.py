@@ -6,12 +6,14 @@ never changes: any number of threads search in it, while one thread writes the n
 template_api/ARCHITECTURE.md (`tests/benchmarks/ranking.py`, `search_quality.py`).
 
 `tokens` is the only module that imports rapidfuzz and PyStemmer; tantivy is imported nowhere else. From the bottom:
-`tokens` (words, stems, likeness); `fields` (what is indexed); `vocabulary` (known words, and what a query means);
-`engine` (searches in one state of the index); `index` (the index on disk: the one module with I/O).
+`tokens` (words, stems, likeness); `fields` (what is indexed); `spelling` (near words); `vocabulary` (known words);
+`synonyms`; `meaning` (what a query means); `engine` (searches in one state of the index); `index` (the index on disk:
+the one module with I/O).
 """
 
 from template_api.ranking.engine import Filters, Hit, Ranked, Ranking
 from template_api.ranking.fields import FORMAT, Document
 from template_api.ranking.index import KeptIndex, SearchIndex
+from template_api.ranking.synonyms import Synonyms
 
-__all__ = ["FORMAT", "Document", "Filters", "Hit", "KeptIndex", "Ranked", "Ranking", "SearchIndex"]
+__all__ = ["FORMAT", "Document", "Filters", "Hit", "KeptIndex", "Ranked", "Ranking", "SearchIndex", "Synonyms"]

@@ -7,22 +7,21 @@ order of the best are ours.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Any, Final, NamedTuple
 
 from tantivy import DocAddress, Occur, Query, Searcher
 
-from template_api.ranking.fields import STATE_KEY, any_of, either, filtered, telling_terms, term_query, unscored
-from template_api.ranking.tokens import title_likeness, words
-from template_api.ranking.vocabulary import Vocabulary, Wanted, interpret
+from template_api.ranking.fields import STATE_KEY, all_of, any_of, either, filtered, telling_terms, term_query, unscored
+from template_api.ranking.meaning import Meaning, Option, Wanted, interpret
+from template_api.ranking.synonyms import Synonyms
+from template_api.ranking.tokens import STOP_WORDS, title_likeness, words
+from template_api.ranking.vocabulary import SHORTEST_PART, Vocabulary
 from template_api.records import Word
 
 Filters = Sequence[Collection[str]]
 """What a template must have: one facet of each filter."""
 
 _K1: Final = 1.2  # tantivy's, the customary value
-# A corrected word counts a little less than one found as typed, so that of two equal templates the exact one is first.
-_CORRECTED: Final = 0.9
 # How many of the best are reordered by their titles. A title adds up to a fifth for words shared with the query,
 # rare or not, and up to a fifth for how much of what it says, common words counting less, the query has asked for.
 # The second gained 0 to 0.008 nDCG on three test collections, typos or not; with queries of three title words nothing.
@@ -47,10 +46,23 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """The templates asked for, best first, and how many were found in all."""
+    """The templates asked for, best first, and how many were found in all.
+
+    `corrected` are the words of the query that others were searched for in place of, `ignored` those that nothing
+    was found for.
+    """
 
     hits: tuple[Hit, ...] = ()
     total: int = 0
+    corrected: tuple[Word, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+class Suggested(NamedTuple):
+    """The keys of the templates suggested, and what was read otherwise than typed."""
+
+    keys: tuple[str, ...]
+    corrected: tuple[Word, ...]
 
 
 class _Candidate(NamedTuple):
@@ -70,54 +82,95 @@ class _Candidate(NamedTuple):
         return -self.score, -self.newest, self.tie
 
 
+_NO_SYNONYMS: Final = Synonyms()
+
+
 class Ranking:
     """Search one state of the index.
 
     Args:
         searcher: this state.
         vocabulary: its words.
+        synonyms: what words of a query are also searched as.
     """
 
-    def __init__(self, searcher: Searcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, searcher: Searcher, vocabulary: Vocabulary, synonyms: Synonyms = _NO_SYNONYMS) -> None:
         self._searcher = searcher
+        self._synonyms = synonyms
         self.vocabulary = vocabulary
 
-    def search(self, text: str, limit: int, offset: int = 0, filters: Filters = ()) -> Ranked:
+    def with_synonyms(self, synonyms: Synonyms) -> "Ranking":
+        """Return this state of the index, searched with these synonyms."""
+        return Ranking(self._searcher, self.vocabulary, synonyms)
+
+    def search(self, text: str, limit: int, offset: int = 0, filters: Filters = (), *, exact: bool = False) -> Ranked:
         """Return at most `limit` templates that have a word of the text and pass the filters, best first.
 
         A score is the share of what a template could reach at most for this text, were every word found as typed, over
         and over, and its title just these. `offset` leaves out that many of the best. Of equals the newest comes first,
-        then the one with the lowest key.
+        then the one with the lowest key. `exact` keeps the words as they are: no corrections, no synonyms.
         """
-        wanted = interpret(text, self.vocabulary)
+        meaning = self._meaning(text, exact=exact)
+        wanted = meaning.wanted
         if not wanted or limit < 1:
-            return Ranked()
+            return Ranked(ignored=meaning.ignored)
         query = filtered(either(map(self._clause, wanted)), filters)
         best, total = self._best(query, max(offset + limit, _REORDERED))
-        ideal = sum(_repeated(each.count) * self._rarity(each) for each in wanted) * (_K1 + 1)
+        ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
         page = self._reordered(best, wanted)[offset : offset + limit]
-        return Ranked(tuple(self._hits(page, wanted, ideal)), total)
+        return Ranked(tuple(self._hits(page, wanted, ideal)), total, meaning.corrected, meaning.ignored)
 
-    def suggest(self, text: str, limit: int) -> list[str]:
+    def suggest(self, text: str, limit: int) -> Suggested:
         """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
 
-        Those come first that have the words before it too, as `search` would find them, in titles like the text. Where
-        no title has such a word, the result is that of `search`.
+        Those come first that have the words before it too, as `search` would find them, in titles like the text. A last
+        word that was torn apart (`web ho`) is also read without its space, one run together (`homeass`) with one.
+        Where no title has such a word, the result is that of `search`.
         """
-        typed = words(text)
-        begun = self._searcher.terms_with_prefix("title", typed[-1], limit=_SUGGESTED_WORDS) if typed else []
-        if not begun:
-            return [hit.key for hit in self.search(text, limit).hits]
-        titled = [(Occur.Must, unscored(any_of("title", [word for word, _ in begun])))]
-        before = [(Occur.Should, self._clause(each)) for each in interpret(" ".join(typed[:-1]), self.vocabulary)]
-        best, _ = self._best(Query.boolean_query(titled + before), _REORDERED)
-        best.sort(key=lambda each: -title_likeness(" ".join(typed), self._stored(each, "title")))
-        return [self._stored(each, "key") for each in best[:limit]]
+        keys: dict[str, None] = {}
+        corrected: tuple[Word, ...] = ()
+        for before, last, typed, part in self._readings(words(text)):
+            if keys and part:
+                break  # what is run together is parted only where nothing begins so
+            begun = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_SUGGESTED_WORDS)]
+            meaning = self._meaning(" ".join(before))
+            found = self._titled(begun, meaning, [*before, last]) if begun else []
+            if found and not keys:
+                changed = () if typed == last else (Word(typed, f"{part} {begun[0]}".strip()),)
+                corrected = (*meaning.corrected, *changed)
+            keys |= dict.fromkeys(found)
+        if keys:
+            return Suggested(tuple(keys)[:limit], corrected)
+        ranked = self.search(text, limit)
+        return Suggested(tuple(hit.key for hit in ranked.hits), ranked.corrected)
 
-    def facets(self, text: str = "", filters: Filters = ()) -> dict[str, int]:
+    def _readings(self, typed: list[str]) -> Iterator[tuple[list[str], str, str, str]]:
+        """Yield the ways to read a text whose last word is unfinished.
+
+        Each is the words before, the last one, that one as typed, and the part of it that is now among those before.
+        """
+        if len(typed) > 1:
+            yield typed[:-2], "".join(typed[-2:]), " ".join(typed[-2:]), ""
+        if typed:
+            *before, last = typed
+            yield before, last, last, ""
+            for at in range(SHORTEST_PART, len(last)):
+                part = last[:at]
+                if self.vocabulary.has(part) and part not in STOP_WORDS:
+                    yield [*before, part], last[at:], last, part
+
+    def _titled(self, begun: Sequence[str], before: Meaning, typed: Sequence[str]) -> list[str]:
+        """Return the keys of templates with one of some words in the title, those like what was typed first."""
+        titled = (Occur.Must, unscored(any_of("title", begun)))
+        others = [(Occur.Should, self._clause(each)) for each in before.wanted]
+        best, _ = self._best(Query.boolean_query([titled, *others]), _REORDERED)
+        best.sort(key=lambda each: -title_likeness(" ".join(typed), self._stored(each, "title")))
+        return [self._stored(each, "key") for each in best]
+
+    def facets(self, text: str = "", filters: Filters = (), *, exact: bool = False) -> dict[str, int]:
         """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
-        wanted = interpret(text, self.vocabulary)
+        wanted = self._meaning(text, exact=exact).wanted
         found = either(map(self._clause, wanted)) if wanted or text else Query.all_query()
         return dict(self._searcher.terms_with_prefix("facets", "", filter_query=filtered(found, filters)))
 
@@ -133,14 +186,18 @@ class Ranking:
         found = self._searcher.aggregate(Query.all_query(), asked)
         return int(found["count"]["value"]), int(found["sum"]["value"] or 0)
 
-    def _clause(self, wanted: Wanted) -> Query:
-        """Return the query for a word: the best of the terms that may be meant counts, as rare as the commonest."""
-        weight = _repeated(wanted.count) * (_CORRECTED if wanted.corrected else 1) * self._rarity(wanted)
-        terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in wanted.terms]
-        return terms[0] if len(terms) == 1 else Query.disjunction_max_query(terms)
+    def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
+        return interpret(text, self.vocabulary, self._synonyms, exact=exact)
 
-    def _rarity(self, wanted: Wanted) -> float:
-        return min(map(self.vocabulary.idf, wanted.terms))
+    def _clause(self, wanted: Wanted) -> Query:
+        """Return the query for a word, which counts as often as it occurs: the best of what may be meant counts."""
+        options = [self._option(option, wanted.count) for option in wanted.options]
+        return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
+
+    def _option(self, option: Option, count: int) -> Query:
+        weight = count * option.weight / len(option.terms)
+        terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
+        return terms[0] if len(terms) == 1 else all_of(terms)
 
     def _best(self, query: Query, count: int) -> tuple[list[_Candidate], int]:
         """Return the `count` best templates in order, and how many there are in all."""
@@ -162,8 +219,8 @@ class Ranking:
         return sorted(found, key=_Candidate.rank)[:count], result.count
 
     def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
-        query = " ".join(each.options[0].word for each in wanted)
-        asked = frozenset(term for each in wanted for term in each.terms)
+        query = " ".join(each.options[0].text for each in wanted)
+        asked = frozenset(term for each in wanted for option in each.likeliest for term in option.terms)
         top = []
         for each in best[:_REORDERED]:
             title = self._stored(each, "title")
@@ -177,11 +234,12 @@ class Ranking:
 
     def _hits(self, page: Sequence[_Candidate], wanted: Sequence[Wanted], ideal: float) -> Iterator[Hit]:
         keys = [self._stored(each, "key") for each in page]
-        had = self._terms_had(keys, [term for each in wanted for term in each.terms])
+        had = self._terms_had(keys, [term for each in wanted for option in each.options for term in option.terms])
         for key, candidate in zip(keys, page, strict=True):
             terms = had[candidate.place]
-            found = [next((option for option in each.options if option.term in terms), None) for each in wanted]
-            matched = [Word(each.typed, known.word) for each, known in zip(wanted, found, strict=True) if known]
+            found = [next((one for one in each.options if terms.issuperset(one.terms)), None) for each in wanted]
+            both = zip(wanted, found, strict=True)
+            matched = [Word(each.typed, option.text, option.is_synonym) for each, option in both if option]
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE))
             yield Hit(key, share, tuple(matched))
 
@@ -205,8 +263,3 @@ class Ranking:
 
     def _stored(self, candidate: _Candidate, field: str) -> str:
         return self._searcher.doc(candidate.address).get_first(field) or ""
-
-
-def _repeated(count: int) -> float:
-    """Return the weight of a word that a query has so often: the second time adds .7, the third .4 (SMART's "l")."""
-    return 1 + log(count)

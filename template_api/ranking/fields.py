@@ -157,6 +157,11 @@ def either(queries: Iterable[Query]) -> Query:
     return Query.boolean_query([(Occur.Should, query) for query in queries])
 
 
+def all_of(queries: Iterable[Query]) -> Query:
+    """Return the query for what all of several find; their scores add up."""
+    return Query.boolean_query([(Occur.Must, query) for query in queries])
+
+
 def unscored(query: Query) -> Query:
     """Return a query that finds the same and adds nothing to the score."""
     return Query.const_score_query(query, 0.0)

@@ -55,6 +55,16 @@ STOP_WORDS: Final = frozenset(
     yourselves
     """.split()  # noqa: SIM905 - a list of 200 quoted words is unreadable
 )
+# Of German, French, Portuguese and Spanish, those that might be read as a misspelt word of the library; folded.
+FOREIGN_STOP_WORDS: Final = frozenset(
+    """
+    aber alle als auch auf aus avec bei beim bin bis como cuando dans das dem den der des desde die diese dieser dos du
+    ein eine einem einen einer entre es est et fur gegen het hinter ist ich im kann kein keine leur les los mais mein
+    meine meinem meinen meiner mes mit mon nach nicht nous o oder ohne os ou para pas pelo por pour quand que qui sans
+    se sehr seu sich sind sobre son sous su sua sur uber um und une uno unter uma und ver vom von vor votre was wenn
+    wie wir wird y zu zum zur zwischen com cada con sem sin minha meu mi
+    """.split()  # noqa: SIM905 - as above
+)
 _SHORTEST_STEMMED: Final = 3
 _REMEMBERED: Final = 1 << 15  # stems, some 6 MB; 0.06 us for a word among them
 

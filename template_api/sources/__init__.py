@@ -1,8 +1,9 @@
-"""Template folders and `.jsonl` files, read into checked values; without the database.
+"""Template folders, `.jsonl` files and lists of synonyms, read into checked values; without the database.
 
-From the bottom: `fields`; `files`, `template`; `reading`.
+From the bottom: `fields`; `files`, `template`; `reading`, `synonyms`.
 """
 
 from template_api.sources.reading import Reading, read_templates
+from template_api.sources.synonyms import read_synonyms, shipped_synonyms
 
-__all__ = ["Reading", "read_templates"]
+__all__ = ["Reading", "read_synonyms", "read_templates", "shipped_synonyms"]

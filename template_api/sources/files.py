@@ -30,7 +30,28 @@ _Loader.add_constructor(_NULL, lambda _loader, _node: None)
 
 def yaml_fields(root: Path, file: Path) -> Fields:
     """Read a YAML mapping, with the line of each key."""
-    text = file_text(root, file, _LARGEST_YAML)
+    node, members = _parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
+    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
+        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
+    lines: dict[str, int] = {}
+    fields = Fields(str(file), members, lines)
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if lines.setdefault(key.value, line) != line:
+            fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
+    return fields
+
+
+def yaml_node(file: Path, text: str) -> yaml.Node | None:
+    """Parse YAML into nodes, which know their lines; None for an empty document.
+
+    Raises:
+        SourceError: it is not YAML, or has a tag that means nothing here.
+    """
+    return _parsed_yaml(file, text)[0]
+
+
+def _parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
     try:
         loader = _Loader(text)
         try:
@@ -48,15 +69,7 @@ def yaml_fields(root: Path, file: Path) -> Fields:
     if foreign is not None:
         line = foreign.start_mark.line + 1
         raise SourceError(f"{file}:{line}", f"has the tag {foreign.tag!r}, which means nothing here; leave it out")
-    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
-        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
-    lines: dict[str, int] = {}
-    fields = Fields(str(file), members, lines)
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if lines.setdefault(key.value, line) != line:
-            fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
-    return fields
+    return node, members
 
 
 def _foreign_tag(root: yaml.Node | None) -> yaml.Node | None:

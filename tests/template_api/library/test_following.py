@@ -114,9 +114,7 @@ def test_following_outlives_a_fault_of_its_own(
     assert "cannot follow the library's changes" in caplog.text
 
 
-def test_a_request_looks_for_changes_itself_when_nothing_else_does(
-    store: "Store", make_template: Make
-) -> None:
+def test_a_request_looks_for_changes_itself_when_nothing_else_does(store: "Store", make_template: Make) -> None:
     store.bring(make_template("t0"))
     library = TemplateLibrary(store.url, pace=Pace(overdue=-1))
     assert found(library, "t0") == ["t0"]
@@ -140,7 +138,7 @@ def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
         eventually(lambda: library.edition > before)
         assert found(library, "title0") == []
         assert found(library, "")[0] == "t1"
-        assert library.suggest("common title0") == []
+        assert library.suggest("common title0").found == ()
         assert library.get("t0") is None
 
 

@@ -235,7 +235,7 @@ def test_an_empty_library_finds_nothing() -> None:
     ranking = indexed([])
     assert ranking.fingerprint() == (0, 0)
     assert ranking.search("gateway", 10).hits == ()
-    assert ranking.suggest("gateway", 8) == []
+    assert ranking.suggest("gateway", 8).keys == ()
 
 
 def test_threads_get_the_answers_that_one_thread_gets(library: Ranking) -> None:
@@ -270,11 +270,26 @@ TITLES = ["Receive a webhook", "Receive mail", "Web shop orders", "Weather stati
 )
 def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[str]) -> None:
     ranking = indexed(document(title, title) for title in TITLES)
-    assert set(ranking.suggest(text, 8)) == expected
+    assert set(ranking.suggest(text, 8).keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "corrected"),
+    [
+        pytest.param("web ho", "Receive webhooks", ("web ho", "webhooks"), id="torn apart"),
+        pytest.param("homeass", "Call Home Assistant", ("homeass", "home assistant"), id="run together"),
+        pytest.param("recieve we", "Receive webhooks", ("recieve", "receive"), id="misspelt before the last word"),
+    ],
+)
+def test_a_suggestion_names_what_was_read_otherwise(text: str, expected: str, corrected: tuple[str, str]) -> None:
+    titles = ["Receive webhooks", "Call Home Assistant", "Ask a host"]
+    suggested = indexed(Document(title, title, "", "", "", "") for title in titles).suggest(text, 8)
+    assert suggested.keys[0] == expected
+    assert suggested.corrected == (Word(*corrected),)
 
 
 def test_a_suggestion_with_the_words_before_is_first() -> None:
     ranking = indexed(document(title, title) for title in TITLES)
-    assert ranking.suggest("receive we", 8)[0] == "Receive a webhook"
-    assert ranking.suggest("recieve we", 8)[0] == "Receive a webhook"
-    assert len(ranking.suggest("we", 2)) == 2
+    assert ranking.suggest("receive we", 8).keys[0] == "Receive a webhook"
+    assert ranking.suggest("recieve we", 8).keys[0] == "Receive a webhook"
+    assert len(ranking.suggest("we", 2).keys) == 2

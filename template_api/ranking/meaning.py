@@ -1,0 +1,261 @@
+"""What a query means: for each of its words, the terms that a template may have for it, and how much each counts.
+
+Misspellings are put right and synonyms looked up here: in the query, before anything is ranked. Pure; any thread may
+call it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from template_api.ranking.synonyms import Synonyms
+from template_api.ranking.tokens import FOREIGN_STOP_WORDS, STOP_WORDS, words
+from template_api.ranking.vocabulary import Known, Nearest, Vocabulary
+from template_api.records import Word
+
+# Looking for the nearest words costs some tenths of a millisecond; a question has few unknown words, an attack many.
+MOST_CORRECTED: Final = 32
+_SYNONYMS: Final = 12  # of one word that are searched
+
+
+class Origin(StrEnum):
+    """Where a term that is searched for a word of the query comes from."""
+
+    TYPED = "typed"
+    CORRECTED = "corrected"
+    DOUBTED = "doubted"
+    SYNONYM = "synonym"
+
+
+# What a term counts by its origin. A corrected word counts a little less than one found as typed, so that of two equal
+# templates the exact one is first.
+_WEIGHTS: Final = {Origin.TYPED: 1.0, Origin.CORRECTED: 0.9, Origin.DOUBTED: 0.7, Origin.SYNONYM: 0.6}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a word of the query may mean: a word of the library, or several that a template must all have.
+
+    `rarity` is the weight of finding it, of which `weight` is the share that its origin leaves.
+    """
+
+    words: tuple[Known, ...]
+    origin: Origin
+    rarity: float
+
+    @property
+    def weight(self) -> float:
+        """What finding it counts."""
+        return self.rarity * _WEIGHTS[self.origin]
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that a template must have."""
+        return tuple(known.term for known in self.words)
+
+    @property
+    def text(self) -> str:
+        """The words."""
+        return " ".join(known.word for known in self.words)
+
+    @property
+    def is_synonym(self) -> bool:
+        """Whether the list of synonyms has it."""
+        return self.origin is Origin.SYNONYM
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A word of the query: as typed, what may be meant (the likeliest first, and the best counts), how often."""
+
+    typed: str
+    options: tuple[Option, ...]
+    count: int = 1
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the library has the word as typed."""
+        return self.options[0].origin is Origin.TYPED
+
+    @property
+    def likeliest(self) -> tuple[Option, ...]:
+        """The options that are as likely as the first one."""
+        return tuple(option for option in self.options if option.origin is self.options[0].origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a query means: its words that the library can match, in order, and those that it has nothing for."""
+
+    wanted: tuple[Wanted, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def corrected(self) -> tuple[Word, ...]:
+        """The words that others are searched for in place of; parts of one word together."""
+        changed: dict[str, Word] = {}
+        for each in self.wanted:
+            if not each.is_typed:
+                option, before = each.options[0], changed.get(each.typed)
+                found = f"{before.found} {option.text}" if before else option.text
+                changed[each.typed] = Word(each.typed, found, option.is_synonym)
+        return tuple(changed.values())
+
+
+def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: bool = False) -> Meaning:
+    """Return what a query means.
+
+    Stop words are dropped unless there is nothing else. A word that the library has in any form is kept; where a much
+    commoner one is near, both are searched, since the template that has it may be misspelt. Another one that the list
+    of synonyms has is read as these. Any other is read as one word torn apart, as two words run together (unless a
+    known word is one edit away), as the beginning of a word when it is the last, as the nearest known words, or the
+    nearest one of the list of synonyms; failing all that it is ignored. `exact` keeps words as they are.
+    """
+    typed = words(text)
+    reader = _Reader([word for word in typed if word not in STOP_WORDS] or typed, vocabulary, synonyms, exact=exact)
+    found: dict[tuple[tuple[str, ...], ...], Wanted] = {}
+    for wanted in reader.read():
+        key = tuple(option.terms for option in wanted.likeliest)
+        before = found.get(key)
+        if before is None:
+            found[key] = wanted
+        else:
+            found[key] = replace(before if before.is_typed else wanted, count=before.count + 1)
+    return Meaning(tuple(found.values()), tuple(dict.fromkeys(reader.ignored)))
+
+
+class _Reader:
+    """One reading of a query from left to right."""
+
+    def __init__(self, typed: list[str], vocabulary: Vocabulary, synonyms: Synonyms, *, exact: bool) -> None:
+        self._typed = typed
+        self._vocabulary = vocabulary
+        self._synonyms = synonyms
+        self._exact = exact
+        self._corrected: dict[str, tuple[Wanted, ...]] = {}
+        self.ignored: list[str] = []
+
+    def read(self) -> Iterator[Wanted]:
+        """Yield the words that the library can match, and note the others."""
+        at = 0
+        while at < len(self._typed):
+            length, wanted = self._phrase(at) if not self._exact else (0, ())
+            if not length:
+                length, wanted = self._word(at)
+            yield from wanted
+            at += length
+
+    def _phrase(self, at: int) -> tuple[int, tuple[Wanted, ...]]:
+        """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
+        for length in range(min(self._synonyms.longest, len(self._typed) - at), 1, -1):
+            phrase = self._typed[at : at + length]
+            if self._synonyms.has(phrase):
+                each = [self._known(word) for word in phrase]
+                meant = self._meant(phrase)
+                if meant and not all(each):
+                    return length, (Wanted(" ".join(phrase), meant),)
+                if meant:  # in place of the first word, beside the others
+                    first, *others = (Wanted(word, options) for word, options in zip(phrase, each, strict=True))
+                    return length, (replace(first, options=(*first.options, *meant)), *others)
+        return 0, ()
+
+    def _word(self, at: int) -> tuple[int, tuple[Wanted, ...]]:
+        """Return how many words from here are one, and what it means."""
+        word, last = self._typed[at], at == len(self._typed) - 1
+        options = self._known(word)
+        if self._exact:
+            if not options:
+                self.ignored.append(word)
+            return 1, (Wanted(word, options),) if options else ()
+        if options:
+            likely = self._likelier(at, options)
+            return 1, (Wanted(word, (*options, *likely, *self._meant([word], options))),)
+        for left in (at - 1, at):
+            joined = self._joined(left)
+            if joined is not None:
+                is_second_read = left == at and self._vocabulary.term(self._typed[at + 1]) is None
+                return 2 if is_second_read else 1, (joined,)
+        if word not in self._corrected and len(self._corrected) < MOST_CORRECTED:
+            self._corrected[word] = self._unknown(word, last=last)
+        wanted = self._corrected.get(word, ())
+        if not wanted and word not in FOREIGN_STOP_WORDS:
+            self.ignored.append(word)
+        return 1, wanted
+
+    def _known(self, word: str, origin: Origin = Origin.TYPED) -> tuple[Option, ...]:
+        term = self._vocabulary.term(word)
+        return () if term is None else (Option((Known(word, term),), origin, self._vocabulary.idf(term)),)
+
+    def _joined(self, left: int) -> Wanted | None:
+        """Return the word that this one and the next make without the space between them."""
+        if not 0 <= left < len(self._typed) - 1:
+            return None
+        whole = self._typed[left] + self._typed[left + 1]
+        options = self._known(whole, Origin.CORRECTED)
+        typed = f"{self._typed[left]} {self._typed[left + 1]}"
+        return Wanted(typed, (*options, *self._meant([whole], options))) if options else None
+
+    def _likelier(self, at: int, options: Sequence[Option]) -> tuple[Option, ...]:
+        """Return what is much commoner than a known word and may be meant, as the library may have it misspelt once."""
+        word = self._typed[at]
+        if self._synonyms.has([word]) or not self._vocabulary.is_rare(word):
+            return ()
+        near = self._vocabulary.doubted(word)
+        if near is not None:
+            return self._weighed([(near,)], Origin.DOUBTED, options)
+        parts = self._vocabulary.split(word, self._vocabulary.much_commoner(word) - 1)
+        return self._weighed([parts], Origin.DOUBTED, options) if parts else ()
+
+    def _meant(self, phrase: Sequence[str], options: Sequence[Option] = ()) -> tuple[Option, ...]:
+        """Return the synonyms of a phrase that the library has, the commonest counting as the others."""
+        meant = []
+        for synonym in self._synonyms.of(phrase):
+            terms = [(word, self._vocabulary.term(word)) for word in synonym]
+            if all(term is not None for _, term in terms):
+                meant.append(tuple(Known(word, term) for word, term in terms if term is not None))
+        return self._weighed(meant[:_SYNONYMS], Origin.SYNONYM, options)
+
+    def _weighed(
+        self, meanings: Sequence[tuple[Known, ...]], origin: Origin, before: Sequence[Option] = ()
+    ) -> tuple[Option, ...]:
+        """Return options as rare as the commonest of them, and at most as rare as those before."""
+        rarities = [max(self._vocabulary.idf(known.term) for known in each) for each in meanings]
+        rarity = min([*rarities, *(option.rarity for option in before)], default=0.0)
+        return tuple(Option(each, origin, rarity) for each in meanings)
+
+    def _unknown(self, word: str, *, last: bool) -> tuple[Wanted, ...]:
+        if word in FOREIGN_STOP_WORDS:
+            return ()
+        if self._synonyms.has([word]):
+            options = self._meant([word])
+            if not options and last:
+                options = self._weighed([(each,) for each in self._vocabulary.completions(word)], Origin.CORRECTED)
+            return (Wanted(word, options),) if options else ()
+        return self._corrections(word, self._vocabulary.nearest(word), last=last)
+
+    def _corrections(self, word: str, nearest: Nearest, *, last: bool) -> tuple[Wanted, ...]:
+        if nearest.edits != 1:
+            parts = self._vocabulary.split(word)
+            if parts:
+                each = (self._weighed([(part,)], Origin.CORRECTED) for part in parts)
+                return tuple(Wanted(word, options) for options in each)
+        known = nearest.options
+        if last:
+            # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
+            completions = self._vocabulary.completions(word)
+            near = known if nearest.edits == 1 or not completions else ()
+            known = tuple({option.term: option for option in (*completions, *near)}.values())
+        if known:
+            return (Wanted(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
+        return self._nearest_synonym(word) if not nearest.edits else ()
+
+    def _nearest_synonym(self, word: str) -> tuple[Wanted, ...]:
+        """Return what the entries of the list of synonyms that are nearest to a misspelt word mean."""
+        edits = dict(self._synonyms.spelling.near(word))
+        least = min(edits.values(), default=0)
+        for near in sorted(each for each, count in edits.items() if count == least):
+            options = self._meant([near])
+            if options:
+                return (Wanted(word, options),)
+        return ()

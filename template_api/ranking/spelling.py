@@ -1,0 +1,87 @@
+"""A set of words that misspellings are compared with, in a sixth of the memory of so many strings. Pure; immutable."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from template_api.ranking.tokens import within
+
+# How many edits a word of at least so many letters may be from what was meant.
+_EDITS: Final = ((8, 2), (4, 1))
+
+_Buckets = Mapping[tuple[str, int], str]  # words by first letter and length, in alphabetical order, run together
+
+
+class Words:
+    """Some words, all of them folded.
+
+    Args:
+        words: these.
+    """
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self._hold(_sorted_in(words, {}))
+
+    def grown(self, words: Iterable[str]) -> "Words":
+        """Return these words and some more, sharing what stays as it is."""
+        grown = Words()
+        grown._hold(_sorted_in(words, self._buckets))
+        return grown
+
+    def __contains__(self, word: str) -> bool:
+        bucket = self._buckets.get((word[:1], len(word)), "")
+        at = bucket.find(word)
+        while at > 0 and at % len(word):
+            at = bucket.find(word, at + 1)
+        return at >= 0
+
+    def near(self, word: str) -> Iterator[tuple[str, int]]:
+        """Yield the words that another one may mean, each with its number of edits."""
+        most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
+        if most:
+            yield from self.slips(word, most)
+            for near in self._with_other_first_letter(word):
+                yield near, 1
+
+    def slips(self, word: str, most: int = 1) -> Iterator[tuple[str, int]]:
+        """Yield the words at most so many edits away that have the same first letter and the same digits."""
+        digits = _digits(word)
+        for length in range(len(word) - most, len(word) + most + 1):
+            for near, edits in within(word, _parted(self._buckets.get((word[0], length), ""), length), most):
+                if _digits(near) == digits:
+                    yield near, edits
+
+    def _hold(self, buckets: _Buckets) -> None:
+        self._buckets = buckets
+        self._first_letters = sorted({letter for letter, _ in buckets if letter.isalpha()})
+
+    def _with_other_first_letter(self, word: str) -> Iterator[str]:
+        """Yield the words that are one edit of the first letter away: looked up, where comparing would take all."""
+        if word[0].isdigit() or word[1].isdigit():
+            return
+        changed = [word[1:], word[1] + word[0] + word[2:]]
+        changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
+        for near in changed:
+            if near[0] != word[0] and near in self:
+                yield near
+
+
+def _sorted_in(words: Iterable[str], buckets: _Buckets) -> _Buckets:
+    """Return buckets with further words, sharing those that stay as they are."""
+    added: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+    for word in words:
+        added[word[0], len(word)].append(word)
+    grown = dict(buckets)
+    for key, new in added.items():
+        grown[key] = "".join(sorted({*new, *_parted(buckets.get(key, ""), key[1])}))
+    return grown
+
+
+def _parted(bucket: str, length: int) -> list[str]:
+    """Return the words of a bucket."""
+    return [bucket[at : at + length] for at in range(0, len(bucket), length)]
+
+
+def _digits(word: str) -> str:
+    """Return the digits of a word: "esp32" and "esp23" are different things, not one of them misspelt."""
+    return "" if word.isalpha() else "".join(filter(str.isdigit, word))

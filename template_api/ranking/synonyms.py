@@ -1,0 +1,65 @@
+"""The words that mean the same: what the library may call a thing that a query calls otherwise. Pure; immutable."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+from template_api.ranking.spelling import Words
+from template_api.ranking.tokens import STOP_WORDS, stem, words
+from template_api.records import SynonymRule
+
+Phrase = tuple[str, ...]
+"""Folded words, one or several."""
+
+# Written without umlauts, as on a keyboard that has none.
+_UMLAUTS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
+
+
+class Synonyms:
+    """A list of synonyms.
+
+    A phrase is found in any form of its words (*sensors* as *sensor*), with or without accents, and with umlauts
+    written either way (*Störung* as *stoerung*).
+
+    Args:
+        rules: which words are also searched as which.
+    """
+
+    def __init__(self, rules: Sequence[SynonymRule] = ()) -> None:
+        self._meant: defaultdict[Phrase, list[tuple[Phrase, ...]]] = defaultdict(list)
+        single: set[str] = set()
+        for rule in rules:
+            meant = tuple(map(_phrase, rule.meant))
+            for each in rule.words:
+                for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
+                    self._meant[_stems(phrase)].append(meant)
+                    single.update(phrase if len(phrase) == 1 else ())
+        self.longest = max(map(len, self._meant), default=0)
+        """How many words the longest phrase has."""
+        self.spelling = Words(single)
+        """The phrases of one word, which misspellings are compared with."""
+
+    def has(self, phrase: Sequence[str]) -> bool:
+        """Return whether the list has a phrase."""
+        return _stems(phrase) in self._meant
+
+    def of(self, phrase: Sequence[str]) -> tuple[Phrase, ...]:
+        """Return what a phrase means besides itself, in the order of the list."""
+        stems = _stems(phrase)
+        meant = chain.from_iterable(self._meant.get(stems, ()))
+        found: dict[Phrase, Phrase] = {}
+        for each in meant:
+            found.setdefault(_stems(each), each)
+        found.pop(stems, None)
+        return tuple(found.values())
+
+
+def _phrase(text: str) -> Phrase:
+    """Return the words of a phrase, without stop words, as queries have none."""
+    found = tuple(words(text))
+    return tuple(word for word in found if word not in STOP_WORDS) or found
+
+
+def _stems(phrase: Sequence[str]) -> Phrase:
+    return tuple(map(stem, phrase))
