@@ -10,6 +10,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, TextIO
 
+from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.times import rfc3339
 
 _TEXT: Final = "[%(asctime)s] :: %(levelname)s - %(message)s"  # as the amqtt command writes it
@@ -45,7 +46,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Write one record; control characters that would steer a terminal are spelt out."""
         lines = super().format(record).split("\n")
-        return "\n    ".join(line if line.isprintable() else _spelt_out(line) for line in lines)
+        return "\n    ".join("\t".join(map(visible, line.split("\t"))) for line in lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -154,10 +155,6 @@ def _is_not_of_a_connection(record: logging.LogRecord) -> bool:
 def _tells_something(record: logging.LogRecord) -> bool:
     """Drops the stack that amqtt 0.12.1 logs when a listener cannot bind: the service reports it in one line."""
     return record.msg != "Broker startup failed"
-
-
-def _spelt_out(line: str) -> str:
-    return "".join([char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line])
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

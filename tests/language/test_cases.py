@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import SUFFIXES, Source, read
@@ -33,8 +34,11 @@ def in_the_folder_of_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CASES)
 
 
+PARSED = ParsedTexts()  # of the files, each of which several tests load
+
+
 def load_case(path: Path, secrets_dir: Path) -> LoadResult:
-    return load(read([path]), Environment(ENVIRONMENT, secrets_dir))
+    return load(read([path]), Environment(ENVIRONMENT, secrets_dir), PARSED)
 
 
 @pytest.mark.parametrize("path", cases("valid"))
