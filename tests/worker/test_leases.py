@@ -305,7 +305,7 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
 )
-def test_what_is_no_record_is_none(payload: bytes) -> None:
+def test_a_payload_that_is_not_a_record_is_none(payload: bytes) -> None:
     assert parse_lease(payload) is None and parse_presence(payload) is None
 
 
