@@ -12,7 +12,7 @@ from amqtt_rest_bridge.failures import body_members
 from amqtt_rest_bridge.link.admin_frames import Evidence, Record, RunDetail, ShownBody
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
-from amqtt_rest_bridge.records.runs import run_members
+from amqtt_rest_bridge.records.runs import run_members, shown_body
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 
@@ -34,7 +34,7 @@ def _message(record: Record, detail: RunDetail, routes: Mapping[str, Route]) -> 
     evidence, route = detail.evidence, routes.get(record.route or "")
     body = None if evidence is None else evidence.payload
     if detail.payload is not None and route is not None:
-        body = ShownBody(masker_of(route).body(detail.payload, shown=True), detail.size or 0)
+        body = shown_body(masker_of(route), detail.payload, detail.size)
     members: dict[str, Any] = {"topic": loggable(detail.topic), "time": rfc3339(detail.timestamp), "payload": None}
     if body is not None:
         shown = _body(body)

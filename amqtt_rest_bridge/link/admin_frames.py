@@ -67,6 +67,8 @@ class ShownBody(Struct, frozen=True, array_like=True):
 
 SHOWN_BYTES: Final = 16 << 10
 """Bytes of a payload or body that are shown."""
+MASKED_BYTES: Final = 4 * SHOWN_BYTES
+"""Bytes of it that are looked through for secrets: what begins in those that are shown may end behind them."""
 
 
 class Evidence(Struct, frozen=True, array_like=True):
@@ -116,7 +118,7 @@ class RunQuery(Struct, frozen=True, array_like=True):
 class RunDetail(Struct, frozen=True, array_like=True):
     """What the broker process keeps of one run: its message, and what a bridge process knew of it.
 
-    `payload` is the message's as it came, cut at `SHOWN_BYTES`, for the reader to mask; None where `evidence` has it
+    `payload` is the message's as it came, cut at `MASKED_BYTES`, for the reader to mask; None where `evidence` has it
     masked, or nothing can. `size` is that of the whole, None where no payload is kept, so that there is no retry.
     """
 

@@ -31,14 +31,13 @@ from amqtt_rest_bridge.link.admin_frames import (
     LiveRecords,
     Record,
     RunQuery,
-    ShownBody,
     ShownResponse,
     WantLive,
     WantRuns,
 )
 from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masker_of
 from amqtt_rest_bridge.model import Capture, ClientEvent, Route, Run, RunIds, ServerEvent, Try
-from amqtt_rest_bridge.records.runs import is_wanted
+from amqtt_rest_bridge.records.runs import is_wanted, shown_body
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
 
@@ -141,13 +140,13 @@ class BridgeRecords:
             headers = _shown_headers(masker, request.headers)
             if route.config.oauth2_token_url is not None and not has_own(request):
                 headers.append(("Authorization", f"Bearer {MASK}"))
-            body = None if request.body is None else _shown_body(masker, request.body)
+            body = None if request.body is None else shown_body(masker, request.body)
         if response is not None:
             shown = _shown_headers(masker, response.headers)
             received = ShownResponse(
-                response.status, masker.text(response.reason)[:_LONGEST], shown, _shown_body(masker, response.body)
+                response.status, masker.text(response.reason)[:_LONGEST], shown, shown_body(masker, response.body)
             )
-        payload = _shown_body(masker, call.message.payload) if call.has_payload else None
+        payload = shown_body(masker, call.message.payload) if call.has_payload else None
         hint = None if verdict.failure is None else verdict.failure.hint
         attempts = list(call.attempts or ())
         return Evidence(hint, url, call.tries, attempts, payload, carries, headers, body, received)
@@ -273,11 +272,6 @@ def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[t
             break
         shown.append((masker.text(name), masker.header(name, value)))
     return shown
-
-
-def _shown_body(masker: Masker, body: bytes) -> ShownBody:
-    """Return a body as it is shown: masked before it is cut, lest a part of a secret is left."""
-    return ShownBody(masker.body(body, shown=True)[:SHOWN_BYTES], len(body))
 
 
 def _path(target: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.link.admin_frames import SHOWN_BYTES, Evidence, Record, RunDetail
+from amqtt_rest_bridge.link.admin_frames import MASKED_BYTES, Evidence, Record, RunDetail
 from amqtt_rest_bridge.model import MessageProperties
 from amqtt_rest_bridge.records.runs import Outcome, outcome_of
 
@@ -57,7 +57,7 @@ class KeptRun(Struct, frozen=True, array_like=True):
         """Return what there is to show of it."""
         evidence = self.evidence
         is_open = evidence is None or (evidence.payload is None and not evidence.carries)
-        shown = self.payload[:SHOWN_BYTES] if self.payload is not None and is_open else None
+        shown = self.payload[:MASKED_BYTES] if self.payload is not None and is_open else None
         size = None if self.payload is None else len(self.payload)
         return RunDetail(self.topic, self.timestamp, shown, size, self.evidence)
 

@@ -4,7 +4,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
-from amqtt_rest_bridge.link.admin_frames import Record, RunQuery
+from amqtt_rest_bridge.link.admin_frames import MASKED_BYTES, SHOWN_BYTES, Record, RunQuery, ShownBody
+from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import Try
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
@@ -49,6 +50,17 @@ def is_wanted(query: RunQuery, time: float, kind: str, code: str | None, topic: 
         and (query.outcome is None or query.outcome == outcome_of(kind, code))
         and (query.topic is None or (topic is not None and filter_matches(query.topic, topic)))
     )
+
+
+def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBody:
+    """Return what is shown of a body whose first `MASKED_BYTES` are given at least; `size` is that of the whole.
+
+    It is masked before it is cut, and of a large one the end of what was looked through is left out, where a part of a
+    secret may be.
+    """
+    masked = masker.body(body[:MASKED_BYTES], shown=True)
+    most = SHOWN_BYTES if len(body) < MASKED_BYTES else max(0, len(masked) - MASKED_BYTES + SHOWN_BYTES)
+    return ShownBody(masked[: min(most, SHOWN_BYTES)], len(body) if size is None else size)
 
 
 def tries_of(record: Record) -> list[Try]:
