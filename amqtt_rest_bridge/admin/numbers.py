@@ -1,4 +1,4 @@
-"""The broker's numbers, asked for when a caller wants them, and samples of the last ten minutes. Any thread.
+"""The broker's numbers, asked for when a caller wants them. Any thread.
 
 One question is on its way at a time; callers meanwhile share its answer, so that many who look cost the broker no
 more than one. An answer comes in parts. They have the number of their question: a question that is asked again may be
@@ -7,16 +7,14 @@ answered twice, and parts of two answers must never pass for a whole one.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, NumbersPart, RouteNumbers, WantNumbers
 
 REMIND_SECONDS: Final = 0.5
 SAMPLE_SECONDS: Final = 10.0
-SAMPLES: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,44 +92,3 @@ class NumbersCache:
         self._asked, self._asked_at, self._parts = statuses, self._monotonic(), {}
         self._number += 1
         self._send(WantNumbers(self._number, statuses))
-
-
-class Sample(NamedTuple):
-    """Messages and requests within one sample."""
-
-    succeeded: int
-    failed: int
-
-
-class Samples:
-    """What the pages draw: what went well and failed, of each route, every ten seconds. 1 KB of memory a route."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, tuple[int, int]] = {}
-        self._samples: dict[str, deque[Sample]] = {}
-        self._at: float | None = None
-
-    def add(self, numbers: Numbers) -> None:
-        """Add a sample: what has been counted since the one before, for as many seconds as have passed."""
-        samples: dict[str, deque[Sample]] = {}
-        before: dict[str, tuple[int, int]] = {}
-        for name, route in numbers.routes.items():
-            failed = route.failed + route.refused
-            last = self._before.get(name)
-            kept = self._samples.get(name)
-            samples[name] = deque(maxlen=SAMPLES) if kept is None else kept
-            if last is not None:
-                samples[name].append(Sample(max(0, route.succeeded - last[0]), max(0, failed - last[1])))
-            before[name] = (route.succeeded, failed)
-        self._before, self._samples, self._at = before, samples, numbers.at
-
-    def of(self, route: str) -> list[Sample]:
-        """Return the samples of a route, the oldest first."""
-        return list(self._samples.get(route, ()))
-
-    def rate(self, route: str) -> float | None:
-        """Return messages and requests a second in the last sample, None before there is one."""
-        samples = self._samples.get(route)
-        if not samples:
-            return None
-        return (samples[-1].succeeded + samples[-1].failed) / SAMPLE_SECONDS

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from amqtt_rest_bridge.admin.numbers import SAMPLES, Numbers, NumbersCache, Sample, Samples
+from amqtt_rest_bridge.admin.history import SAMPLES, History, Sample
+from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
 from amqtt_rest_bridge.admin.shown_records import Follower, Followers, Runs, event, problem_members
 from amqtt_rest_bridge.admin.shown_runs import whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
@@ -46,7 +47,7 @@ Row = Mapping[str, str]
 class StatusPages:
     """Render the pages from the broker's numbers and the samples of the last minutes."""
 
-    def __init__(self, numbers: NumbersCache, samples: Samples, followers: Followers) -> None:
+    def __init__(self, numbers: NumbersCache, samples: History, followers: Followers) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
         self._numbers = numbers
@@ -117,7 +118,7 @@ class StatusPages:
 class _Changes:
     """A stream of the rows that have changed, every two seconds, and of calls; see `http_server.Stream`."""
 
-    def __init__(self, numbers: NumbersCache, samples: Samples, wake: Callable[[], None], follower: Follower) -> None:
+    def __init__(self, numbers: NumbersCache, samples: History, wake: Callable[[], None], follower: Follower) -> None:
         self._numbers = numbers
         self._samples = samples
         self._wake = wake
@@ -178,7 +179,7 @@ def _read(name: str) -> bytes:
 # What the pages show of a route's numbers, as texts: the same for a page and for its live changes.
 
 
-def row(route: RouteNumbers, all_samples: Samples) -> Row:
+def row(route: RouteNumbers, all_samples: History) -> Row:
     """Return the cells of a route; `ok` and `bad` are the points of two lines in a drawing of 60 by 20."""
     status: Mapping[str, Any] = route.status or {}
     latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
@@ -210,7 +211,7 @@ def row(route: RouteNumbers, all_samples: Samples) -> Row:
     }
 
 
-def rows(numbers: Numbers, samples: Samples) -> list[Row]:
+def rows(numbers: Numbers, samples: History) -> list[Row]:
     """Return the cells of all routes, by name."""
     return [row(route, samples) for route in numbers.routes.values()]
 

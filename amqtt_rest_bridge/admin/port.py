@@ -18,7 +18,8 @@ import msgspec
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
-from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache, Samples
+from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
+from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
 from amqtt_rest_bridge.admin.questions import BadQuestionError, query_of, retry_of
 from amqtt_rest_bridge.admin.shown_records import Followers, RunQuestions, Runs, problem_members, shown
@@ -91,7 +92,7 @@ class AdminServer:
         self._runs = RunQuestions(records, send)
         self._may_retry = settings.admin_token is not None
         self._followers = Followers(send)
-        self._samples = Samples()
+        self._samples = History()
         self._pages = StatusPages(self._numbers, self._samples, self._followers)
         self._server = HttpServer(sock, self, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
         self._server.start()
@@ -178,13 +179,7 @@ class AdminServer:
             unquote(name), wake, lambda runs: json_answer({"calls": [shown(one) for one in runs.recent()]})
         )
             case ["runs"]:
-                try:
-                    query = query_of(_query(request), time.time())
-                except BadQuestionError as error:
-                    return refused(refuse(catalogue.NOT_A_QUERY, str(error)), SAFE)
-                return self._with_runs(
-            query, wake, lambda runs: json_answer({"runs": [run_members(one) for one in runs.newest()]})
-        )
+                return self._find_runs(request, wake)
             case ["runs", run]:
                 return self._with_run(
             run, wake, lambda runs: json_answer(whole_run(runs, self._pages.routes))
@@ -193,6 +188,8 @@ class AdminServer:
                 return self._with_numbers(wake, lambda numbers: json_answer({"problems": problem_members(numbers)}))
             case ["unmatched"]:
                 return self._with_numbers(wake, _unmatched)
+            case ["history"]:
+                return self._history(request)
             case ["live"]:
                 return self._follow(request, wake)
             case ["changes"]:
@@ -231,6 +228,15 @@ class AdminServer:
             _no_answer,
             time.monotonic() + WAIT_SECONDS,
             lambda: self._runs.end(number),
+        )
+
+    def _find_runs(self, request: Request, wake: Wake) -> Response | Pending:
+        try:
+            query = query_of(_query(request), time.time())
+        except BadQuestionError as error:
+            return refused(refuse(catalogue.NOT_A_QUERY, str(error)), SAFE)
+        return self._with_runs(
+            query, wake, lambda runs: json_answer({"runs": [run_members(one) for one in runs.newest()]})
         )
 
     def _with_route(self, name: str, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
@@ -291,6 +297,17 @@ class AdminServer:
             return self._pages.route(name, numbers, runs) if name in numbers.routes else _no_answer()
 
         return self._with_route(name, wake, finish)
+
+    def _history(self, request: Request) -> Response:
+        query = _query(request)
+        route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
+        if span not in RANGES:
+            return refused(refuse(catalogue.NOT_A_QUERY, f"range is one of {', '.join(RANGES)}"), SAFE)
+        if route not in self._pages.routes:
+            return refused(_NO_ROUTE, SAFE)
+        values = self._samples.of(route, span)
+        series = {"succeeded": [one.succeeded for one in values], "failed": [one.failed for one in values]}
+        return json_answer({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
 
     def _follow(self, request: Request, wake: Wake) -> Response:
         query = _query(request)
