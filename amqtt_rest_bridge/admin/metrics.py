@@ -22,6 +22,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     BrokerNumbers,
     Durations,
     EventCounts,
+    GroupNumbers,
     RouteNumbers,
 )
 from amqtt_rest_bridge.model import HEALTHS
@@ -48,6 +49,12 @@ METRICS: Final = {
     "rest_bridge_restarts_total": ("counter", "Bridge processes that had to be started again."),
     "rest_bridge_reload_errors": ("gauge", "Errors of the last reload; 0 when it succeeded."),
     "rest_bridge_ready": ("gauge", "1 when /readyz answers 200, else 0."),
+    "rest_bridge_slot_held": ("gauge", "1 where this worker holds the slot of its group, else 0."),
+    "rest_bridge_unacknowledged": ("gauge", "Messages that have come to this worker and have not ended."),
+    "rest_bridge_redelivered_total": ("counter", "Messages that the broker has sent to this worker again."),
+    "rest_bridge_reconnects_total": ("counter", "Connections to the broker after one that was lost."),
+    "rest_bridge_lease_changes_total": ("counter", "Slots that this worker has taken or given up."),
+    "rest_bridge_route_sets": ("gauge", "Different route sets of the living workers: 1 where all have the same."),
 }
 """Every metric with its type and help; labels are in the samples below."""
 _OPTIONAL: Final = [(name, Any, default) for name, default in Sample._field_defaults.items()]
@@ -124,6 +131,17 @@ class _Samples(Collector):
         self._add("rest_bridge_ready", {}, not broker.reasons)
         for port, count in broker.unmatched.items():
             self._add("rest_bridge_unmatched_requests_total", {"port": str(port)}, count)
+        if broker.group is not None:
+            self._add_group(broker.group)
+
+    def _add_group(self, group: GroupNumbers) -> None:
+        for slot, is_held in enumerate(group.held):
+            self._add("rest_bridge_slot_held", {"slot": str(slot)}, is_held)
+        self._add("rest_bridge_unacknowledged", {}, group.unacknowledged)
+        self._add("rest_bridge_redelivered_total", {}, group.redelivered)
+        self._add("rest_bridge_reconnects_total", {}, group.reconnects)
+        self._add("rest_bridge_lease_changes_total", {}, group.lease_changes)
+        self._add("rest_bridge_route_sets", {}, group.route_sets)
 
     def _add(self, name: str, labels: dict[str, str], value: float) -> None:
         self._metrics[name].samples.append(_Sample(name, labels, value))

@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import json
-import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
 import typer
@@ -33,9 +31,8 @@ from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.routing.status import reload_topic, status_topic
-from amqtt_rest_bridge.times import rfc3339
-from amqtt_rest_bridge.worker.leases import presence_topic
-from amqtt_rest_bridge.worker.leases import status_topic as worker_topic
+from amqtt_rest_bridge.worker import group_records
+from amqtt_rest_bridge.worker.group_records import GroupOverview, GroupRecords
 
 DESCRIPTION = f"""\
 Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last
@@ -45,9 +42,10 @@ On a terminal the table follows the broker until Ctrl-C. Otherwise, and with --j
 printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin publishes every `status_seconds`
 (30 by default, 0: never) and whenever the health of a route changes.
 
-With --group the routes of the workers of a group are shown, each with the worker's id: what they publish on
-bridge/<group>/workers/<id>/routes/<route>/status. A worker that has gone, or published nothing for three times its
-status_seconds, is away: its routes have the time since when in the place of their health.
+With --group the workers of a group are shown: who holds each slot since when, who lives or is away since when, and
+whether their route sets differ. Below them each route is one line for all living workers: health and connection are the
+worst, counts are sums, latencies those of the slowest worker; WORKERS counts them. A route whose workers are all away
+has the time since when in the place of its health. What the broker still keeps for a slot no broker says over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
@@ -75,13 +73,8 @@ TOPIC_FILTER: Final = status_topic("+")
 _QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
 _REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
 _PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
-_GROUP_TOPIC: Final = re.compile(r"bridge/[^/]+/workers/([^/]+)/")
-_AWAY_AFTER: Final = 3  # intervals of the status without one
-_USUAL_SECONDS: Final = 30.0  # between two statuses
 
 Status = dict[str, Any]
-AWAY: Final = "away"
-"""The health of the routes of a worker that is away."""
 _DAY = 86_400
 _NOTHING = (
     "no route has a status yet: is the bridge loaded, and its status_seconds above 0? Those of workers: --group NAME",
@@ -92,10 +85,14 @@ _LINES_OF_ITS_OWN = 3  # summary, titles, and the last line, which would scroll
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a broker reports: the status of each route, and its last reload if that failed (time, errors, message)."""
+    """What a broker reports: the status of each route, and its last reload if that failed (time, errors, message).
 
-    statuses: list[Status]
+    `group` is what the workers of a group report, whose statuses are merged.
+    """
+
+    statuses: Sequence[Status]
     reload_failure: dict[str, Any] | None = None
+    group: GroupOverview | None = None
 
 
 def parse_status(payload: bytes) -> Status | None:
@@ -112,21 +109,21 @@ def _parse(payload: bytes) -> dict[str, Any] | None:
     return members if isinstance(members, dict) else None
 
 
-def snapshot(address: Address, seconds: float | None = None, topic_filter: str = TOPIC_FILTER) -> Overview:
+def snapshot(address: Address, seconds: float | None = None, group: str | None = None) -> Overview:
     """Return the status of every route, and the failed reload, that the broker has retained; blocks.
 
     Args:
         address: The broker.
         seconds: How long to listen; None: until what is retained has come.
-        topic_filter: The topics of the statuses; with a `+` for the worker, each status has the member `worker`.
+        group: That of workers; None: the bridge of the broker itself.
 
     Raises:
         BrokerUnavailableError: It cannot be reached, refuses us, or closes the connection.
     """
 
     async def ask() -> Overview:
-        async with connected(address, _filters(topic_filter)) as subscriber:
-            feed = _Feed(subscriber)
+        async with connected(address, _filters(group)) as subscriber:
+            feed = _Feed(subscriber, group)
             if seconds is None:
                 await feed.receive_retained()
             else:
@@ -142,7 +139,7 @@ def follow(
     address: Address,
     seconds: float | None,
     show: Callable[[Overview], None],
-    topic_filter: str = TOPIC_FILTER,
+    group: str | None = None,
 ) -> None:
     """Call `show` with the status of all routes at each change and every second; blocks.
 
@@ -150,7 +147,7 @@ def follow(
         address: The broker.
         seconds: When to end; None: when interrupted.
         show: Called on the event loop's thread.
-        topic_filter: As in `snapshot`.
+        group: As in `snapshot`.
 
     Raises:
         BrokerUnavailableError: As `snapshot`.
@@ -164,8 +161,8 @@ def follow(
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # Windows
             loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
-        async with connected(address, _filters(topic_filter)) as subscriber:
-            feed = _Feed(subscriber)
+        async with connected(address, _filters(group)) as subscriber:
+            feed = _Feed(subscriber, group)
             await feed.receive_retained()
             while True:
                 show(feed.overview)
@@ -186,32 +183,18 @@ def follow(
 class _Feed:
     """A connected client and the statuses it has received."""
 
-    def __init__(self, subscriber: Subscriber) -> None:
+    def __init__(self, subscriber: Subscriber, group: str | None) -> None:
         self._subscriber = subscriber
         self._statuses: dict[str, Status] = {}
-        self._heard: dict[str, float] = {}  # when a status came that was not retained, by topic (Unix time)
-        self._gone: dict[str, float | None] = {}  # workers without a presence; since when, if that was seen
-        self._present: set[str] = set()
+        self._group = None if group is None else GroupRecords(group)
         self._reload_failure: dict[str, Any] | None = None
 
     @property
     def overview(self) -> Overview:
-        now = time.time()
-        return Overview([self._judged(topic, now) for topic in self._statuses], self._reload_failure)
-
-    def _judged(self, topic: str, now: float) -> Status:
-        """Return a status; one of a worker that is away with health `away`, and since when."""
-        status = self._statuses[topic]
-        worker = status.get("worker")
-        if worker is None:
-            return status
-        last = max(self._heard.get(topic, 0.0), _timestamp(status.get("timestamp")) or 0.0)
-        interval = status.get("status_seconds")
-        seconds = interval if isinstance(interval, int | float) and interval > 0 else _USUAL_SECONDS
-        silent = now - last > _AWAY_AFTER * seconds
-        if worker in self._present and not silent:
-            return status
-        return status | {"health": AWAY, "away_since": rfc3339(self._gone.get(worker) or last)}
+        if self._group is None:
+            return Overview(list(self._statuses.values()), self._reload_failure)
+        group = self._group.overview(time.time())
+        return Overview(group.routes, None, group)
 
     async def receive_retained(self) -> None:
         """Receive until nothing retained has come for a while, however many messages are published meanwhile."""
@@ -234,38 +217,18 @@ class _Feed:
         if topic == RELOAD_TOPIC:
             self._reload_failure = _parse(payload)
             return
-        found = _GROUP_TOPIC.match(topic)
-        worker = None if found is None else found[1]
-        if worker is not None and topic.endswith("/presence"):
-            if _parse(payload) is not None:
-                self._present.add(worker)
-                self._gone.pop(worker, None)
-            elif not payload:
-                self._present.discard(worker)
-                self._gone.setdefault(worker, time.time())
-            return
         status = parse_status(payload)
-        if status is not None:
-            self._statuses[topic] = status | ({} if worker is None else {"worker": worker})
-            if not retained:
-                self._heard[topic] = time.time()
+        if self._group is not None:
+            self._group.take(topic, payload, status, time.time(), retained=retained)
+        elif status is not None:
+            self._statuses[topic] = status
         elif not payload:  # the route is gone
             self._statuses.pop(topic, None)
 
 
-def _timestamp(text: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError):
-        return None
-
-
-def _filters(topic_filter: str) -> list[str]:
+def _filters(group: str | None) -> list[str]:
     """Return what is subscribed: workers do not retain a reload that failed, but records of who is there."""
-    if topic_filter == TOPIC_FILTER:
-        return [topic_filter, RELOAD_TOPIC]
-    group = topic_filter.split("/")[1]
-    return [presence_topic(group, "+"), topic_filter]
+    return [TOPIC_FILTER, RELOAD_TOPIC] if group is None else group_records.filters(group)
 
 
 def _seconds(text: str) -> float:
@@ -292,7 +255,7 @@ def run(
     group: Annotated[
         str | None, typer.Option(metavar="NAME", parser=_group, help="show the workers of this group")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of the status payloads, once")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the status payloads as JSON, once")] = False,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -303,30 +266,33 @@ def run(
 ) -> int:  # fmt: skip
     """Show the table, or print once."""
     address = broker_address(broker, ca_file, cert_file, key_file)
-    topics = TOPIC_FILTER if group is None else worker_topic(group, "+", "+")
     try:
         if sys.stdout.isatty() and not as_json:
             with _Screen(address.shown) as screen:
-                follow(address, seconds, screen.show, topics)
+                follow(address, seconds, screen.show, group)
             return 0
-        overview = snapshot(address, seconds, topics)
+        overview = snapshot(address, seconds, group)
     except BridgeError as error:
         print(f"rest-bridge status: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    _print_once(overview, group, as_json=as_json)
+    _print_once(overview, as_json=as_json)
     return 0
 
 
-def _print_once(overview: Overview, group: str | None, *, as_json: bool) -> None:
+def _print_once(overview: Overview, *, as_json: bool) -> None:
     statuses, failure = overview.statuses, status_table.reload_failure(overview.reload_failure, time.time())
     if failure is not None:
         print(failure.plain, file=sys.stderr)
+    group = overview.group
     if as_json:
-        print(json.dumps(status_table.in_order(statuses), indent=2))
-    elif statuses:
-        console = Console(highlight=False, soft_wrap=True)
+        print(json.dumps(status_table.in_order(statuses) if group is None else group.members(), indent=2))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    if group is not None and group.workers:
+        console.print(status_table.group_tables(group), crop=False)
+    if statuses:
         shown = status_table.table(statuses, console, now=time.time(), width=status_table.UNBOUNDED)
         console.print(shown, crop=False)
         if (age := status_table.counters_age(statuses, time.time())) is not None:
@@ -364,9 +330,12 @@ class _Screen:
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         title = Text(f"{self._broker}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold")
         head = [line for line in (title, status_table.counters_age(statuses, now), failure) if line is not None]
+        group = [] if overview.group is None else [status_table.group_tables(overview.group)]
         if rows is not None:
             rows -= sum(len(line.wrap(self._console, self._console.width)) for line in head) - 1
+            rows -= sum(len(self._console.render_lines(one)) for one in group)
         return Group(
             *head,
+            *group,
             status_table.table(statuses, self._console, now=now, rows=rows),
         )

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amqtt_rest_bridge.model import HEALTHS
+from amqtt_rest_bridge.worker.group_records import GroupOverview
 
 Status = Mapping[str, Any]
 
@@ -24,7 +25,6 @@ _COLOURS: Final[Mapping[str, str]] = {"Green": "green", "Yellow": "yellow", "Red
 _AWAY_COLOUR: Final = "red"
 _WORST_FIRST: Final = (HEALTHS[0], "away", *HEALTHS[1:])
 _TEXTS: Final = (("ROUTE", "name"), ("HEALTH", "health"), ("CONNECTION", "connection"))
-_WORKER: Final = ("WORKER", "worker")  # of statuses of a group of workers
 _NUMBERS: Final = (
     ("TOTAL", "messages", "total"),
     ("OK", "messages", "succeeded"),
@@ -45,13 +45,8 @@ _LEAST_NAME: Final = 12  # characters of a route's name on a line, before column
 
 
 def in_order(statuses: Iterable[Status]) -> list[Status]:
-    """Sort by the routes' names, and the workers of a group."""
-
-    def place(status: Status) -> tuple[str, str, str]:
-        name = str(status["name"])
-        return name.lower(), name, str(status.get("worker", ""))
-
-    return sorted(statuses, key=place)
+    """Sort by the routes' names."""
+    return sorted(statuses, key=lambda status: (str(status["name"]).lower(), str(status["name"])))
 
 
 def table(
@@ -128,10 +123,12 @@ class _Band:
 
 
 def _columns(ordered: Sequence[Status]) -> list[_Column]:
-    texts = (*_TEXTS[:1], _WORKER, *_TEXTS[1:]) if any("worker" in status for status in ordered) else _TEXTS
     columns = [
-        _Column(title, [_cell(status, name) for status in ordered], is_name=name == "name") for title, name in texts
+        _Column(title, [_cell(status, name) for status in ordered], is_name=name == "name") for title, name in _TEXTS
     ]
+    if any("workers" in status for status in ordered):  # of a group
+        counts = [Text(str(len(status.get("workers", ())))) for status in ordered]
+        columns.insert(1, _Column("WORKERS", counts, is_number=True))
     for title, *path in _NUMBERS:
         if any(_member(status, *path) for status in ordered):
             cells = [Text(_text(_member(status, *path))) for status in ordered]
@@ -181,10 +178,15 @@ def _cell(status: Status, name: str) -> Text:
     value = status.get(name)
     since = status.get("away_since")
     if name == "health" and since is not None:
-        return Text(f"away since {_clock(since)}", _AWAY_COLOUR)
+        return _away_since(since)
     if name == "connection" and since is not None:  # it was that of the worker
         return Text(_UNKNOWN)
     return Text(_text(value), _COLOURS.get(str(value), ""))
+
+
+def _away_since(since: Any) -> Text:
+    """Return since when something is away; `since` is RFC 3339."""
+    return Text(f"away since {_clock(since)}", _AWAY_COLOUR)
 
 
 def _clock(time: Any) -> str:
@@ -264,6 +266,51 @@ def _text(value: Any) -> str:
         case float():
             return f"{value:.1f}"
         case str():
-            return "".join([char if char.isprintable() else "\ufffd" for char in value]) or _UNKNOWN
+            return _printable(value) or _UNKNOWN
         case _:
             return json.dumps(value)
+
+
+def _printable(text: str) -> str:
+    """Return a text whose control characters are replaced."""
+    return "".join([char if char.isprintable() else "\ufffd" for char in text])
+
+
+def group_tables(group: GroupOverview) -> Group:
+    """Return the slots, the workers, and what is wrong with them; an empty line at the end."""
+    slots = [
+        (Text(str(one.slot)), _optional(one.worker, Text("none", _AWAY_COLOUR)), _since(one.since, one.away_since))
+        for one in group.slots
+    ]
+    workers = [
+        (_optional(one.worker), _since(one.since, one.away_since), _optional(one.routes), _optional(one.version))
+        for one in group.workers
+    ]
+    parts: list[RenderableType] = [_uncut(("SLOT", "HOLDER", "SINCE"), slots), Text()] if slots else []
+    return Group(*parts, _uncut(("WORKER", "SINCE", "ROUTE SET", "VERSION"), workers), *_differing_sets(group), Text())
+
+
+def _differing_sets(group: GroupOverview) -> Iterable[Text]:
+    if len(group.route_sets) > 1:
+        sets = (f"{routes} on {', '.join(workers)}" for routes, workers in sorted(group.route_sets.items()))
+        yield Text(_printable(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR)
+
+
+def _uncut(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
+    """Return a table in which nothing is cut, however narrow the console is."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, title in enumerate(titles):
+        width = max(len(title), *(row[number].cell_len for row in rows))
+        table.add_column(title, no_wrap=True, width=width)
+    for row in rows:
+        table.add_row(*row)
+    table.width = sum(column.width + 2 for column in table.columns if column.width is not None)
+    return table
+
+
+def _since(since: str | None, away: str | None) -> Text:
+    return _away_since(away) if away is not None else Text(_clock(since))
+
+
+def _optional(text: str | None, missing: Text = Text(_UNKNOWN)) -> Text:  # noqa: B008  # no cell is changed
+    return missing if text is None else Text(_printable(text))

@@ -221,11 +221,23 @@ MOST_NAMED: Final = 20
 """Routes that a problem names."""
 
 
+class GroupNumbers(Struct, frozen=True, array_like=True):
+    """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it."""
+
+    held: list[bool]
+    unacknowledged: int
+    redelivered: int
+    reconnects: int
+    lease_changes: int
+    route_sets: int
+
+
 class BrokerNumbers(Struct, frozen=True, array_like=True):
     """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
 
     `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
     `spool_refusing` is whether messages of lossless routes are refused for a full disk. `problems` are those of now.
+    `group` is that of a worker, None beside amqtt.
     """
 
     restarts: int
@@ -235,6 +247,7 @@ class BrokerNumbers(Struct, frozen=True, array_like=True):
     unmatched_paths: list[UnmatchedPath] = []
     spool_refusing: bool = False
     problems: list[Problem] = []
+    group: GroupNumbers | None = None
 
 
 # Broker to bridge process.

@@ -15,6 +15,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     EventCounts,
     FoundRuns,
     FromAdmin,
+    GroupNumbers,
     LiveRecords,
     NumbersPart,
     Record,
@@ -67,6 +68,7 @@ class AdminAnswers:
         retries: Sends messages of failures again.
         loop: The broker's, which may not run yet.
         troubles: Returns why the MQTT side is not ready; nothing when it is.
+        group: Returns what a worker counts of its group, None beside amqtt.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class AdminAnswers:
         retries: Retries,
         loop: asyncio.AbstractEventLoop,
         troubles: Callable[[], Iterable[str]] = tuple,
+        group: Callable[[], GroupNumbers | None] = lambda: None,
     ) -> None:
         self._records = records
         self._reporter = reporter
@@ -88,6 +91,7 @@ class AdminAnswers:
         self._retries = retries
         self._loop = loop
         self._troubles = troubles
+        self._group = group
         self._timer: asyncio.TimerHandle | None = None
         self._followed_by: BrokerEnd | None = None
         self._answering: tuple[BrokerEnd, int] | None = None  # the question whose answer is gathered
@@ -196,8 +200,9 @@ class AdminAnswers:
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
         return BrokerNumbers(
-            restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems
-        )
+            restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems,
+            self._group(),
+        )  # fmt: skip
 
     def _follow(self, on: bool, processes: Processes) -> None:
         if on == self._records.following:

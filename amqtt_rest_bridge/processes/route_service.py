@@ -19,6 +19,7 @@ from typing import Final
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Capture, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
@@ -31,7 +32,7 @@ from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import RoutesPublisher, Store
+from amqtt_rest_bridge.routing.calls import EventName, RoutesPublisher, Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
@@ -154,8 +155,9 @@ def assemble(
     *,
     store: Store | None = None,
     topic: Callable[[str], str] = status_topic,
-    leads: Callable[[], bool] = lambda: True,
+    leads: Callable[[EventName], bool] = lambda _: True,
     troubles: Callable[[], Iterable[str]] = tuple,
+    group: Callable[[], GroupNumbers | None] = lambda: None,
     times: Times = _TIMES,
 ) -> Parts:
     """Construct the parts that messages pass; nothing is started, but the allocator returns large blocks from now on.
@@ -167,8 +169,9 @@ def assemble(
         loop: The event loop, which may not run yet.
         store: Keeps the calls of lossless routes; None where there are none.
         topic: Returns the status topic of a route.
-        leads: Returns whether this process runs the events that have an interval; for the lowest of several workers.
+        leads: Returns whether this process runs an event that has an interval; for the lowest of several workers.
         troubles: Returns why the MQTT side is not ready; nothing when it is.
+        group: Returns what a worker counts of its group, None beside amqtt.
         times: What the service waits for.
 
     Raises:
@@ -190,7 +193,9 @@ def assemble(
     admin = None
     if records is not None:
         retries = Retries(records, lambda *retry: dispatcher.run(*retry), runs, loop)  # noqa: PLW0108  # made below
-        admin = AdminAnswers(records, reporter, statistics, server, store, retries, loop, _with_file(troubles, file))
+        admin = AdminAnswers(
+            records, reporter, statistics, server, store, retries, loop, _with_file(troubles, file), group
+        )
     for_bridges = replace(bridge_settings(settings), runs=runs)
     pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds, times)
     return_large_blocks()

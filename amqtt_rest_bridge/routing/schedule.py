@@ -2,7 +2,7 @@
 
 The schedule is kept beside the dispatcher, not in a bridge process: so an event runs once however many bridge processes
 there are, and one that dies or is replaced changes nothing about when. Where several brokers or workers share the
-routes, `leads` tells which of them runs the schedule.
+routes, `leads` tells which of them runs an event.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Schedule:
 
     Args:
         run: Runs an event.
-        leads: Returns whether this process runs the schedule now, where several share the routes.
+        leads: Returns whether this process runs an event now, where several share the routes.
         monotonic: The clock of the intervals, in seconds.
         clock: Unix seconds, for the messages.
         chance: Returns a number from 0 to 1.
@@ -65,7 +65,7 @@ class Schedule:
     def __init__(
         self,
         run: Run,
-        leads: Callable[[], bool] = lambda: True,
+        leads: Callable[[EventName], bool] = lambda _: True,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
@@ -111,11 +111,11 @@ class Schedule:
 
     def run_due(self) -> float | None:
         """Run what is due now; return the seconds until the next run, None when there is none."""
-        now, leads = self._monotonic(), self._leads()
+        now = self._monotonic()
         for name, entry in list(self._entries.items()):
             if entry.due <= now:
                 entry.due += entry.interval * (math.floor((now - entry.due) / entry.interval) + 1)
-                if leads:
+                if self._leads(name):
                     self._begin(name, entry)
         return min((entry.due - now for entry in self._entries.values()), default=None)
 

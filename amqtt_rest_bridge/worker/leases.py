@@ -49,7 +49,7 @@ def status_topic(group: str, worker: str, route: str) -> str:
 class Presence:
     """The record of a living worker; times are epoch seconds, `slot` is the one that it prefers.
 
-    `routes` is the hash of its route set, `version` that of its software.
+    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY.
     """
 
     worker: str
@@ -58,6 +58,7 @@ class Presence:
     version: str
     since: float
     slot: int | None = None
+    every: tuple[str, ...] = ()
 
     @property
     def payload(self) -> bytes:
@@ -94,7 +95,7 @@ def parse_presence(payload: bytes) -> Presence | None:
         slot = members.get("slot")
         return Presence(
             _name(members["worker"]), float(members["until"]), str(members["routes"]), str(members["version"]),
-            float(members["since"]), None if slot is None else int(slot),
+            float(members["since"]), None if slot is None else int(slot), tuple(map(str, members.get("every", ()))),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
@@ -139,10 +140,9 @@ class GroupView:
         lease = self.leases.get(slot)
         return lease.worker if lease is not None and lease.worker in self.workers else None
 
-    @property
-    def leader(self) -> str:
-        """Return the lowest id of a living worker."""
-        return min(self.workers)
+    def leader(self, event: str) -> str | None:
+        """Return the lowest id of a living worker whose routes have an event with EVERY, None where none has it."""
+        return min((worker for worker, presence in self.workers.items() if event in presence.every), default=None)
 
     @cached_property
     def route_sets(self) -> Mapping[str, tuple[str, ...]]:
@@ -199,6 +199,7 @@ class Leases:
     ) -> None:  # fmt: skip
         self.worker = worker
         self._routes = ""
+        self._every: tuple[str, ...] = ()
         self.changes = 0
         """How many times a slot has come to this worker, or has gone."""
         self._group = group
@@ -218,9 +219,9 @@ class Leases:
         self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
         self._stopping = False
 
-    def use_routes(self, routes: str) -> None:
-        """Publish another hash of the route set from now on."""
-        self._routes, self._due = routes, -math.inf
+    def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
+        """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
+        self._routes, self._every, self._due = routes, every, -math.inf
 
     # What comes in.
 
@@ -413,7 +414,9 @@ class Leases:
         return Publish(presence_topic(self._group, self.worker), presence.payload)
 
     def _presence(self, until: float) -> Presence:
-        return Presence(self.worker, until, self._routes, self._version, self._since, self._prefers)
+        return Presence(
+            self.worker, until, self._routes, self._version, self._since, self._prefers, self._every
+        )  # fmt: skip
 
     def _renewed(self, lease: Lease, clock: float) -> Lease:
         if lease.worker != self.worker:

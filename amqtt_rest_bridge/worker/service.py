@@ -22,6 +22,7 @@ from importlib.metadata import version
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.reload import load_first
@@ -30,6 +31,7 @@ from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.route_set import route_set_hash, server_ports
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
+from amqtt_rest_bridge.worker.group import RouteSets, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
 from amqtt_rest_bridge.worker.leases import GroupView, Leases, Publish, status_topic
 from amqtt_rest_bridge.worker.slots import Plan, Rooms, Slot, plan
@@ -124,6 +126,7 @@ class Worker:
         self._settled = asyncio.Event()
         self._lost_at: float | None = None  # since when no lease can be renewed
         self._sharing = 1  # workers that share each RATE_LIMIT
+        self._differing = RouteSets(settings.group)
         self._stopping = False
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
         loaded = load_first(settings, code.check_routes)
@@ -138,7 +141,8 @@ class Worker:
         self._parts = assemble(
             settings, code, self._publisher, self._loop,
             topic=partial(status_topic, settings.group, self._leases.worker),
-            leads=lambda: self._view.leader == self._view.worker, troubles=self._troubles,
+            leads=lambda event: self._view.leader(event_name(*event)) == self._view.worker,
+            troubles=self._troubles, group=self._numbers,
         )  # fmt: skip
         self._rooms = Rooms(self._parts.dispatcher.is_full)
         self._clean_session = CleanSession(
@@ -231,7 +235,7 @@ class Worker:
     def _use_routes(self) -> None:
         routes = [numbered.route for numbered in self._service.routes]
         self._clean_session.prepare(routes)
-        self._leases.use_routes(route_set_hash(routes))
+        self._leases.use_routes(route_set_hash(routes), every(routes))
 
     def _routes_replaced(self) -> None:
         self._use_routes()
@@ -311,13 +315,20 @@ class Worker:
                 self._settled.set()
 
     def _group_changed(self, view: GroupView) -> None:
-        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
+        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike; warn of routes that differ."""
+        self._differing.changed(view)
         workers = len(view.workers)
         if workers != self._sharing:
             self._sharing = workers
             self._parts.pool.share_rates(workers)
             if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
                 log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
+
+    def _numbers(self) -> GroupNumbers:
+        held = [slot in self._slots for slot in range(self._settings.slots)]
+        return GroupNumbers(
+            held, self.unacknowledged, self.redelivered, self.reconnects, self.lease_changes, len(self._view.route_sets)
+        )
 
     def _open(self, number: int, now: float) -> None:
         lease, wanted, group = self._leases.lease(number), self._plan(), self._settings.group

@@ -142,11 +142,11 @@ def test_errors_that_do_not_fit_below_are_counted() -> None:
 
 def test_a_worker_that_is_away_is_never_green() -> None:
     moment = datetime.now().astimezone().replace(hour=12, minute=34, second=56)
-    away = status("a", worker="b", health="away", away_since=moment.isoformat(), last_error=None)
-    title, first, second = lines(status("a", worker="a", last_error=None), away)
-    assert title.startswith("ROUTE  WORKER  HEALTH")
-    assert first.startswith("a      a       Green ")
-    assert second.startswith("a      b       away since 12:34:56  -  ")
+    away = status("a", workers=[], health="away", away_since=moment.isoformat(), last_error=None)
+    title, first, second = lines(away, status("b", workers=["x", "y"], last_error=None))
+    assert title.startswith("ROUTE  WORKERS  HEALTH")
+    assert first.startswith("a            0  away since 12:34:56  -  ")
+    assert second.startswith("b            2  Green ")
     assert summary([away, status("b")]) == "2 routes: 1 away, 1 Green"
 
 

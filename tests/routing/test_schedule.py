@@ -34,7 +34,7 @@ class Rig:
         self.held: list[Delivery] = []
         self.hold = False
         self.schedule = Schedule(
-            self._run, lambda: self.leads, monotonic=lambda: self.now, clock=lambda: 7.0, chance=lambda: chance
+            self._run, lambda _: self.leads, monotonic=lambda: self.now, clock=lambda: 7.0, chance=lambda: chance
         )
         self.schedule.replace(routes(*every))
 

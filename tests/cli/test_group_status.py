@@ -1,0 +1,153 @@
+"""`rest-bridge status --group`: the records of a group as one view, whatever is retained there."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from amqtt_rest_bridge.cli import status_table
+from amqtt_rest_bridge.cli.status import parse_status
+from amqtt_rest_bridge.times import rfc3339
+from amqtt_rest_bridge.worker.group_records import GroupOverview, GroupRecords, merge
+from amqtt_rest_bridge.worker.leases import Lease, Presence
+from tests.cli.test_status_table import status
+
+NOW = 1_000_000_000.0
+
+
+def lease(worker: str, since: float = NOW) -> bytes:
+    return Lease(worker, NOW + 30, "aaaa", "1.0", 1, since).payload
+
+
+def presence(worker: str, routes: str = "aaaa", until: float = NOW + 30) -> bytes:
+    return Presence(worker, until, routes, "1.0", NOW - 60).payload
+
+
+def overview(records: dict[str, bytes], *later: tuple[str, bytes]) -> GroupOverview:
+    """Take records that were retained, then some that come a second later."""
+    group = GroupRecords("plant")
+    for topic, payload in records.items():
+        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW, retained=True)
+    for topic, payload in later:
+        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW + 1, retained=False)
+    return group.overview(NOW + 1)
+
+
+def of_route(**members: Any) -> bytes:
+    return json.dumps(status("Echo") | {"timestamp": rfc3339(NOW)} | members).encode()
+
+
+def shown(group: GroupOverview) -> list[str]:
+    console = Console(width=40, soft_wrap=True, highlight=False)
+    with console.capture() as captured:
+        console.print(status_table.group_tables(group), crop=False)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+TWO = {
+    "0/lease": lease("a"),
+    "1/lease": lease("b", NOW - 5),
+    "workers/a/presence": presence("a"),
+    "workers/b/presence": presence("b"),
+    "workers/a/routes/Echo/status": of_route(health="Green"),
+    "workers/b/routes/Echo/status": of_route(health="Yellow"),
+}
+
+
+def test_slots_have_their_holders_and_routes_are_one_for_all_workers() -> None:
+    group = overview(TWO)
+    assert [(one.slot, one.worker, one.since, one.away_since) for one in group.slots] == [
+        (0, "a", rfc3339(NOW), None), (1, "b", rfc3339(NOW - 5), None),
+    ]  # fmt: skip
+    assert [(one.worker, one.routes, one.away_since) for one in group.workers] == [
+        ("a", "aaaa", None),
+        ("b", "aaaa", None),
+    ]
+    (route,) = group.routes
+    assert (route["health"], route["workers"]) == ("Yellow", ["a", "b"])
+    assert not any("differ" in line for line in shown(group))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param([("workers/b/presence", b"")], id="its will"),
+        pytest.param([], id="silent"),
+    ],
+)
+def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_of_the_others(
+    later: list[tuple[str, bytes]],
+) -> None:
+    group = overview(TWO | {"workers/b/presence": presence("b", until=NOW - 10)}, *later)
+    since = rfc3339(NOW + 1 if later else NOW - 10)
+    assert [one.away_since for one in group.slots] == [None, since]
+    assert [one.away_since for one in group.workers] == [None, since]
+    (route,) = group.routes
+    assert (route["health"], route["workers"]) == ("Green", ["a"])
+    assert any(re.match("1 +b +away since ", line) for line in shown(group))
+
+
+def test_a_route_whose_workers_are_all_away_is_never_green() -> None:
+    (route,) = overview({"workers/b/routes/Echo/status": of_route(health="Green")}).routes
+    assert (route["health"], route["away_since"], route["workers"]) == ("away", rfc3339(NOW), [])
+
+
+def test_a_worker_that_was_heard_now_lives_whatever_its_clock_says() -> None:
+    group = overview({}, ("workers/a/presence", presence("a", until=0)))
+    assert [one.away_since for one in group.workers] == [None]
+
+
+def test_a_slot_that_was_released_has_no_holder() -> None:
+    group = overview({"0/lease": lease(""), "workers/a/presence": presence("a")})
+    assert [(one.worker, one.since) for one in group.slots] == [(None, None)]
+    assert shown(group)[1].split() == ["0", "none", "-"]
+
+
+def test_route_sets_that_differ_are_named_with_their_workers() -> None:
+    group = overview(TWO | {"workers/b/presence": presence("b", "bbbb")})
+    assert group.members()["route_sets"] == {"aaaa": ["a"], "bbbb": ["b"]}
+    assert "route sets differ: aaaa on a; bbbb on b" in shown(group)
+
+
+def test_nothing_is_cut_in_a_narrow_console() -> None:
+    worker = "a-host-with-a-long-name-in-a-large-factory-0123abcd"
+    lines = shown(overview({"0/lease": lease(worker), f"workers/{worker}/presence": presence(worker)}))
+    assert sum(worker in line for line in lines) == 2
+
+
+def test_counts_are_sums_latencies_the_slowest_and_the_error_is_the_newest() -> None:
+    first = status("Echo") | {
+        "messages": {"total": 2, "failed": 1},
+        "latency_ms": {"p99": 5.0},
+        "connection": "failing",
+    }
+    second = status("Echo") | {"messages": {"total": 3, "queued": 4}, "latency_ms": {"p99": None}, "connection": "idle"}
+    first |= {"health": "Green", "last_error": {"time": "2026-01-01T00:00:00Z", "code": "old"}}
+    second |= {"health": "Red", "last_error": {"time": "2026-01-02T00:00:00Z", "code": "new"}}
+    merged = merge([first, second])
+    assert merged["messages"] == {"total": 5, "failed": 1, "queued": 4}
+    assert merged["latency_ms"] == {"p99": 5.0}
+    assert (merged["health"], merged["connection"], merged["last_error"]["code"]) == ("Red", "failing", "new")
+
+
+@pytest.mark.parametrize("payload", [b"", b"1", b"{}", b'{"name": "x"}', b'{"worker": 1}', b"[" * 5000, b"\xff"])
+def test_what_is_not_a_record_is_passed_over(payload: bytes) -> None:
+    topics = [
+        "0/lease",
+        "-1/lease",
+        "x/lease",
+        "0/0/lease",
+        "workers/a/presence",
+        "workers/presence",
+        "workers/a/routes",
+    ]
+    group = overview(dict.fromkeys(topics, payload), ("workers/a/presence", payload))
+    assert (group.slots, group.workers, group.routes) == ([], [], [])
+    overview({"workers/a/routes/Echo/status": payload})
+
+
+def test_numbers_that_are_not_times_are_shown_as_none() -> None:
+    group = overview({"0/lease": Lease("a", 1e300, "r", "1", 1, 1e300).payload, "workers/a/presence": presence("a")})
+    assert group.slots[0].since is None
