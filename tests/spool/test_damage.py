@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.spool import Kept, Spool, Unreadable
+from amqtt_rest_bridge.spool.rows import salvage
 from tests.spool.filling import filled, left_over, message
 
 
@@ -66,6 +67,18 @@ def test_what_can_be_read_of_a_damaged_spool_is_sent_and_the_file_is_kept(
     assert f"the spool {path} was damaged" in caplog.text
     with contextlib.closing(Spool(path)) as spool:
         assert len(left_over(spool)) == len(found) + 1
+
+
+def test_what_is_salvaged_has_the_present_format_whatever_the_damaged_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    filled(path, 200)
+    content = bytearray(path.read_bytes())
+    content[60:64] = bytes(4)  # its user_version
+    overwrite_a_page(content)
+    path.write_bytes(content)
+    salvage(path, "damaged")
+    with contextlib.closing(Spool(path)) as spool:
+        assert len(left_over(spool)) > 60
 
 
 UNREADABLE = [
