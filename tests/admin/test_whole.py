@@ -65,7 +65,7 @@ def test_right_after_the_start_an_answer_has_all_routes_or_is_503(tmp_path: Path
     ended = threading.Event()
 
     def ask(path: str) -> None:
-        while not ended.wait(0.005):  # which lets the broker, a thread of this process, start on a starved machine
+        while not ended.wait(0.02):  # which lets the broker, a thread of this process, start on a starved machine
             with contextlib.suppress(OSError, http.client.HTTPException):  # it does not listen yet
                 answer = Admin(port).get(path)
                 seen.append((answer.status, routes_in(answer, path) if answer.status == 200 else 0))
