@@ -33,7 +33,8 @@ from template_api.errors import (
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
 from template_api.replies import JSON, Get, Reply, error_body
-from template_api.resources import Answers, Health, Search
+from template_api.resources import Answers, Health, Metrics, Search
+from template_api.searches import Searches
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +47,17 @@ _FAILURES: dict[str | None, Callable[[], ApiError]] = {
     "/api/search": SearchFailedError,
     "/api/suggest": SearchFailedError,
     "/api/facets": SearchFailedError,
-    "/health": LibraryUnavailableError,
+    "/ready": LibraryUnavailableError,
     "/": SearchFailedError,
     "/templates/{id_or_slug}": TemplateUnavailableError,
 }
 REQUEST_ID = "X-Request-ID"
 CORS_FIELDS = (
     ("Access-Control-Allow-Origin", "*"),
-    ("Access-Control-Expose-Headers", f"ETag, Link, Retry-After, X-Total-Count, {REQUEST_ID}"),
+    (
+        "Access-Control-Expose-Headers",
+        f"ETag, Link, Retry-After, X-Ignored-Parameters, X-Search-Corrected, X-Total-Count, {REQUEST_ID}",
+    ),
 )
 _PREFLIGHT_FIELDS = (
     ("Access-Control-Allow-Methods", "GET, HEAD, POST"),
@@ -64,7 +68,11 @@ _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def create_app(
-    library: TemplateLibrary, base_url: str = DEFAULT_BASE_URL, access_log: logging.Logger | None = None
+    library: TemplateLibrary,
+    base_url: str = DEFAULT_BASE_URL,
+    access_log: logging.Logger | None = None,
+    *,
+    log_empty_searches: bool = False,
 ) -> falcon.App[falcon.Request, falcon.Response]:
     """Return the API over a library as a WSGI application.
 
@@ -72,8 +80,11 @@ def create_app(
         library: what the API reads; its opener closes it.
         base_url: the public address, from which a template without a `url` of its own gets one.
         access_log: gets one line of JSON for each request, at INFO; None logs none.
+        log_empty_searches: log the searches that find nothing, at INFO.
     """
-    answers, pages = Answers(library, base_url.rstrip("/")), Pages(library, base_url.rstrip("/"))
+    searches = Searches(log_empty=log_empty_searches)
+    answers = Answers(library, base_url.rstrip("/"), searches)
+    pages = Pages(library, base_url.rstrip("/"), searches)
     description = Reply(query.description_text())
     resources: dict[str, object] = {
         "/api/templates": Get(answers.listed),
@@ -82,7 +93,9 @@ def create_app(
         "/api/suggest": Get(answers.suggestions),
         "/api/facets": Get(answers.facets),
         "/openapi.json": Get(lambda _req: description),
-        "/health": Health(library),
+        "/health": Health(),
+        "/ready": Health(library.check),
+        "/metrics": Metrics(library, searches),
         **pages.resources(),
     }
     middleware: list[Any] = [CommonFields()]

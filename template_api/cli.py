@@ -81,10 +81,13 @@ def _option(setting: "Field[Any]") -> Any:
     """Return the option of a setting: what its row says."""
     row = row_of(setting)
     text = f"{row.meaning} (default: {row.absent or setting.default})  [env var: {variable_of(setting)}]"
-    return typer.Option(option_of(setting), metavar="N" if row.high else "TEXT", help=text.replace("`", ""))
+    metavar = None if setting.type is bool else "N" if row.high else "TEXT"
+    return typer.Option(option_of(setting), metavar=metavar, help=text.replace("`", ""))
 
 
-_OPTIONS = {one.name: Annotated[str | None, _option(one)] for one in fields(Settings)}
+_OPTIONS = {
+    one.name: Annotated[(bool if one.type is bool else str) | None, _option(one)] for one in fields(Settings)
+}
 DatabaseUrl = Annotated[str | None, _option(next(one for one in fields(Settings) if one.name == "database_url"))]
 Slugs = Annotated[list[str], typer.Argument(metavar="SLUG", help="slug or id of a template")]
 Threads = Annotated[int, typer.Option(metavar="N", help=f"requests answered at once, 1 to {MOST_THREADS}")]
@@ -176,7 +179,7 @@ def serve_library(
     log_level: LogLevel = "INFO",
     socket_fd: Descriptor = None,  # these two are what a supervisor hands over, see serving/supervisor.py
     link_fd: Descriptor = None,
-    **settings: str | None,
+    **settings: str | bool | None,
 ) -> int:
     """Serve until a signal."""
     from template_api.serving import service

@@ -17,6 +17,7 @@ DEFAULT_THREADS = 4  # measured: 16 are slower than 4, as they take the interpre
 MOST_THREADS = 64
 _PREFIX = "TEMPLATE_API_"
 _NEAR = 0.91  # how like a variable another one is that is probably misspelt; the prefix alone makes them alike
+_FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound
 
 SettingFault = tuple[tuple[str, ...], str]
@@ -82,12 +83,17 @@ class Settings:
         None, "folder to keep the search index in", "/var/cache/templates",
         "`template-api` in the user's cache folder",
     )  # fmt: skip
+    log_empty_searches: bool = _setting(
+        False, "log the searches that find nothing, one line each, so that synonyms can be added", "true", "`false`"
+    )
 
     def value_faults(self) -> Iterator[SettingFault]:
         """Return what is wrong with the values; database, library and index are not looked at."""
         for one in fields(self):
             value, high = getattr(self, one.name), row_of(one).high
-            if isinstance(value, int) and not 0 <= value <= high:
+            if one.type is bool and not isinstance(value, bool):
+                yield (one.name,), f"{one.name} must be true or false, not {value!r}"
+            elif one.type is int and not 0 <= value <= high:
                 yield (one.name,), f"{one.name} must be a whole number from 0 to {high}, not {value}"
         if not self.host.strip():
             yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
@@ -133,7 +139,7 @@ class Settings:
         return {variable_of(one): str(values[one.name] or "") for one in fields(self)}
 
 
-def read_settings(options: Mapping[str, str | None], environment: Mapping[str, str]) -> Settings:
+def read_settings(options: Mapping[str, str | bool | None], environment: Mapping[str, str]) -> Settings:
     """Return the settings that options and variables set; an option overrides its variable, an empty one sets none.
 
     Raises:
@@ -146,7 +152,8 @@ def read_settings(options: Mapping[str, str | None], environment: Mapping[str, s
             log.warning("the variable %s sets nothing%s", visible(name), meant)
     given: dict[str, Any] = {}
     for one in fields(Settings):
-        text, source = options.get(one.name), option_of(one)
+        option, source = options.get(one.name), option_of(one)
+        text = str(option).lower() if isinstance(option, bool) else option
         if text is None:
             text, source = environment.get(variable_of(one), "").strip() or None, variable_of(one)
         if text is None:
@@ -154,7 +161,9 @@ def read_settings(options: Mapping[str, str | None], environment: Mapping[str, s
         high = row_of(one).high
         if one.type is int and not (text.isascii() and text.isdigit() and int(text) <= high):
             raise SettingsError(f"{source} must be a whole number from 0 to {high}, not {text!r}")
-        given[one.name] = int(text) if one.type is int else text
+        if one.type is bool and text.lower() not in _FLAGS:
+            raise SettingsError(f"{source} must be true or false, not {text!r}")
+        given[one.name] = int(text) if one.type is int else _FLAGS[text.lower()] if one.type is bool else text
     settings = Settings(**given)
     settings.check()
     return settings

@@ -7,9 +7,11 @@ Only values live here, no I/O. `query` makes a `TemplateQuery` of a request; the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any
 
 DEFAULT_LIMIT = 20
+_MOST_SEEN = 200  # a cursor's marks: ten pages back, 1,067 characters
 
 FreeForm = Mapping[str, Any]
 """A free-form JSON object of the specification; ours carry at least `id`, `name` and `slug`."""
@@ -21,6 +23,14 @@ class Difficulty(StrEnum):
     BEGINNER = "beginner"
     INTERMEDIATE = "intermediate"
     ADVANCED = "advanced"
+
+
+class Sort(StrEnum):
+    """The order of templates; without a text the newest are the most relevant."""
+
+    RELEVANCE = "relevance"
+    NEWEST = "newest"
+    TITLE = "title"
 
 
 class Status(StrEnum):
@@ -100,8 +110,30 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ended, so that the next one begins there whatever is published meanwhile.
+
+    Pages of the database's list go on after the date and id in `after`. Those of a search, whose order changes with
+    each publication, go on with what was not `seen`: the marks (`mark_of`) of the last templates shown.
+    """
+
+    shown: int
+    seen: tuple[int, ...] = ()
+    after: tuple[str, str] | None = None
+
+    def following(self, ids: Sequence[str]) -> "Place":
+        """Return the place after more templates of a search were shown."""
+        return Place(self.shown + len(ids), (*self.seen, *map(mark_of, ids))[-_MOST_SEEN:])
+
+
+def mark_of(id_: str) -> int:
+    """Return the number that stands for a template in a `Place`, 32 bits."""
+    return int.from_bytes(blake2b(id_.encode(), digest_size=4).digest(), "big")
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """The templates that a query asks for, and how many there are in all.
+    """The templates that a query asks for, how many there are in all, and where this page ended, None at the end.
 
     `corrected` are the words of the query that others were searched for in place of, `ignored` those that the library
     has nothing for.
@@ -111,6 +143,7 @@ class Page:
     total: int
     corrected: tuple[Word, ...] = ()
     ignored: tuple[str, ...] = ()
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +179,7 @@ class TemplateQuery:
     """A query for templates.
 
     An empty `text` selects the most recently published ones. Ids are in lower case; an empty set of ids passes all.
+    `updated_since` counts microseconds since 1970. Beside a `place`, `offset` has no effect.
     """
 
     text: str = ""
@@ -156,3 +190,12 @@ class TemplateQuery:
     tag_ids: frozenset[str] = frozenset()
     route_ids: frozenset[str] = frozenset()
     broker_version_ids: frozenset[str] = frozenset()
+    exact: bool = False
+    sort: Sort = Sort.RELEVANCE
+    updated_since: int | None = None
+    place: Place | None = None
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the database lists what is wanted: without a text, the newest first, changed at any time."""
+        return not self.text and self.sort is not Sort.TITLE and self.updated_since is None

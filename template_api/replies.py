@@ -8,6 +8,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from copy import copy
 from http import HTTPStatus
 
 import falcon
@@ -35,17 +36,26 @@ class Reply:
     """One answer with its headers, its media type, its entity tag and, from its first use on, its compressed form.
 
     The tag depends on the content only, so an import that changes nothing changes no tag. It is a weak one because the
-    compressed form shares it (RFC 9110 section 8.8.1).
+    compressed form shares it (RFC 9110 section 8.8.1). `total` is the number of templates found, on all pages.
     """
 
-    __slots__ = ("_compressed", "body", "etag", "headers", "media_type")
+    __slots__ = ("_compressed", "body", "etag", "headers", "media_type", "total")
 
-    def __init__(self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON) -> None:
+    def __init__(
+        self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON, total: int = 0
+    ) -> None:
         self.body = body
+        self.total = total
         self.media_type = media_type
         self.headers = (("Vary", "Accept-Encoding"), *headers)
         self.etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         self._compressed: bytes | None = None
+
+    def beside(self, *headers: tuple[str, str]) -> "Reply":
+        """Return this answer with more headers."""
+        more = copy(self)
+        more.headers = (*self.headers, *headers)
+        return more
 
     def compressed(self) -> bytes:
         """Return the body in gzip format, the same bytes each time."""

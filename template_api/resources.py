@@ -3,7 +3,7 @@
 They run on the server's threads and may be entered by several at once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,10 +12,19 @@ import falcon
 import msgspec
 
 from template_api import query
-from template_api.errors import PayloadTooLargeError, TemplateNotFoundError, UnsupportedMediaTypeError
+from template_api.errors import (
+    DatabaseUnavailableError,
+    IndexNotReadyError,
+    PayloadTooLargeError,
+    TemplateNotFoundError,
+    UnsupportedMediaTypeError,
+)
 from template_api.library import TemplateLibrary
-from template_api.records import Found, Summary, Template, TemplateQuery, Word
+from template_api.query import Asked, View
+from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
+from template_api.searches import Searches
+from template_api.snippets import snippet
 
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
@@ -27,48 +36,79 @@ class Answers:
     Args:
         library: what is read.
         base_url: the public address of this API, without a trailing slash.
+        searches: counts the searches.
     """
 
-    def __init__(self, library: TemplateLibrary, base_url: str) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, searches: Searches) -> None:
         self._library = library
+        self._searches = searches
         self._root = urlsplit(base_url).path
         self._base_url = base_url
         self._cache = ReplyCache()
 
     def listed(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/templates."""
-        return self.found(query.list_query(req.query_string), list_view, query.LIST_PATH)
+        return self.found(query.list_query(req.query_string), query.LIST_PATH)
 
     def searched(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/search."""
-        return self.found(query.search_query(req.query_string), search_view, query.SEARCH_PATH)
+        return self.found(query.search_query(req.query_string), query.SEARCH_PATH)
 
-    def found(self, wanted: TemplateQuery, view: Callable[[Iterable[Found], str], object], path: str | None) -> Reply:
-        """Return the templates that a query asks for, as a list or as search results.
+    def found(self, asked: Asked, path: str) -> Reply:
+        """Return the templates that a request asks for, as the list or the search results that a GET of `path` answers.
 
-        Headers name how many there are in all, and the address of the next ones: at a GET of `path`, None without one.
+        Headers name how many there are in all, the words that were changed, and the address of the next ones.
         Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
         """
+        wanted = asked.wanted
 
         def make() -> Reply:
             page = self._library.find(wanted)
-            headers = [("X-Total-Count", str(page.total))]
-            following = wanted.offset + wanted.limit
-            if path is not None and following < page.total and following <= query.MOST_OFFSET:
-                target = f"{self._root}{path}?{query.query_string(replace(wanted, offset=following))}"
-                if len(target) <= _LINK_LENGTH:
+            headers = [("X-Total-Count", str(page.total)), *_corrected(page.corrected)]
+            following = None
+            if page.place is not None:
+                following = replace(wanted, offset=page.place.shown, place=page.place)
+                target = f"{self._root}{path}?{query.query_string(following, asked.view)}"
+                if (path == query.LIST_PATH or wanted.text) and len(target) <= _LINK_LENGTH:
                     headers.append(("Link", f'<{target}>; rel="next"'))
-            return Reply(encoded(view(page.found, self._base_url)), headers)
+            document: dict[str, Any] = {"results": self._results(page, asked.view, path)}
+            if asked.view.meta:
+                document["meta"] = self._meta(wanted, page, following)
+            return Reply(encoded(document), headers, total=page.total)
 
-        return self._cache.reply(self._library.edition, (view, wanted), make)
+        reply = self._cache.reply(self._library.edition, (path, wanted, asked.view), make)
+        if wanted.text:
+            self._searches.count(wanted, reply.total)
+        return reply.beside(("X-Ignored-Parameters", query.ignored_header(asked.ignored))) if asked.ignored else reply
+
+    def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
+        show = _summary if path == query.LIST_PATH else _result
+        results = [show(each, self._base_url) for each in page.found]
+        if view.highlight:
+            for result, each in zip(results, page.found, strict=True):
+                result["snippet"] = snippet(each)
+        if view.fields is None:
+            return results
+        chosen = view.fields | ({"snippet"} if view.highlight else set())
+        return [{name: value for name, value in result.items() if name in chosen} for result in results]
+
+    def _meta(self, wanted: TemplateQuery, page: Page, following: TemplateQuery | None) -> dict[str, Any]:
+        return {
+            "total": page.total,
+            "corrected": [{"from": word.typed, "to": word.found} for word in page.corrected],
+            "ignored": page.ignored,
+            "facets": self._library.facets(wanted),
+            **({} if following is None else {"next_cursor": query.cursor_text(following)}),
+        }
 
     def suggestions(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/suggest: titles that complete a text."""
         text = query.suggest_text(req.query_string)
 
         def make() -> Reply:
-            suggested = [{"text": each.text, "slug": each.slug} for each in self._library.suggest(text).found]
-            return Reply(encoded({"suggestions": suggested}))
+            suggested = self._library.suggest(text)
+            shown = [{"text": each.text, "slug": each.slug} for each in suggested.found]
+            return Reply(encoded({"suggestions": shown}), _corrected(suggested.corrected))
 
         return self._cache.reply(self._library.edition, ("suggestions", text), make)
 
@@ -93,6 +133,12 @@ class Answers:
         return self._cache.reply(self._library.edition, ("template", id_or_slug), make)
 
 
+def _corrected(words: Sequence[Word]) -> list[tuple[str, str]]:
+    """Return the header that names the words that were changed, where there are any."""
+    value = query.corrected_header((word.typed, word.found) for word in words)
+    return [("X-Search-Corrected", value)] if value else []
+
+
 class Search(Get):
     """GET and POST /api/search."""
 
@@ -102,23 +148,46 @@ class Search(Get):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query in the JSON body."""
-        wanted = query.body_query(_json_body(req))
-        path = query.SEARCH_PATH if wanted.text else None
-        send_whole(req, resp, self._answers.found(wanted, search_view, path))
+        send_whole(req, resp, self._answers.found(query.body_query(_json_body(req)), query.SEARCH_PATH))
 
 
 class Health:
-    """GET /health."""
+    """GET /health and GET /ready.
 
-    def __init__(self, library: TemplateLibrary) -> None:
-        self._library = library
+    Args:
+        check: raises where the answer is not 200.
+    """
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Send 200 when the library's database can be read."""
-        self._library.check()
+        """Send 200."""
+        self._check()
         resp.set_header("Cache-Control", "no-store")
         resp.content_type = JSON
         resp.data = encoded({"status": "ok"})
+
+    on_head = on_get
+
+
+class Metrics:
+    """GET /metrics: the searches in Prometheus' text format."""
+
+    def __init__(self, library: TemplateLibrary, searches: Searches) -> None:
+        self._library = library
+        self._searches = searches
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        """Send the numbers."""
+        try:
+            self._library.check()
+            ready = True
+        except (DatabaseUnavailableError, IndexNotReadyError):
+            ready = False
+        resp.set_header("Cache-Control", "no-store")
+        resp.content_type = "text/plain; version=0.0.4; charset=utf-8"
+        resp.data = self._searches.metrics(ready=ready)
 
     on_head = on_get
 
@@ -138,23 +207,13 @@ def _json_body(req: falcon.Request) -> bytes:
     return body
 
 
-def list_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
-    """Return the answer of GET /api/templates: summaries, without the markdown body."""
-    return {"results": [_summary(each.summary, base_url) for each in found]}
-
-
-def search_view(found: Iterable[Found], base_url: str) -> dict[str, Any]:
-    """Return the answer of a search: summaries with `content`, `score` and `matched`."""
+def _result(found: Found, base_url: str) -> dict[str, Any]:
+    """Return a search result: a summary with `content`, `score` and `matched`."""
     return {
-        "results": [
-            {
-                **_summary(each.summary, base_url),
-                "content": each.summary.content,
-                "score": round(each.score, 6),
-                "matched": [_word(word) for word in each.matched],
-            }
-            for each in found
-        ]
+        **_summary(found, base_url),
+        "content": found.summary.content,
+        "score": round(found.score, 6),
+        "matched": [_word(word) for word in found.matched],
     }
 
 
@@ -167,7 +226,7 @@ def _word(word: Word) -> str | dict[str, Any]:
 def template_view(template: Template, base_url: str) -> dict[str, Any]:
     """Return the answer of GET /api/templates/{idOrSlug}."""
     summary = template.summary
-    members = _summary(summary, base_url)
+    members = _members(summary, base_url)
     # The specification's table of the template names every member but this one of the summary's.
     del members["broker_version"]
     members["content"] = summary.content
@@ -184,7 +243,12 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
     return {"template": members}
 
 
-def _summary(summary: Summary, base_url: str) -> dict[str, Any]:
+def _summary(found: Found, base_url: str) -> dict[str, Any]:
+    """Return a result of a list: without the markdown body."""
+    return _members(found.summary, base_url)
+
+
+def _members(summary: Summary, base_url: str) -> dict[str, Any]:
     members: dict[str, Any] = {
         "id": summary.id,
         "slug": summary.slug,

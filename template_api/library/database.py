@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
+from template_api.sources.fields import time_text
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
@@ -28,7 +30,10 @@ UPGRADES: Mapping[int, tuple[str, ...]] = {
         "CREATE INDEX templates_listed ON templates"
         " (status, published_at DESC, id, category_id, difficulty, broker_version_id, changed)",
     ),
-    3: ("ALTER TABLE library ADD COLUMN synonyms VARCHAR",),
+    3: (
+        "ALTER TABLE library ADD COLUMN synonyms VARCHAR",
+        "ALTER TABLE templates ADD COLUMN updated_at VARCHAR",
+    ),
 }
 """SQL statements that lead from a schema version to the next one. Version 1 is the first."""
 
@@ -41,6 +46,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "templates": (
         "id", "slug", "title", "short_description", "content", "difficulty", "url", "status", "source_status",
         "published_at", "category_id", "broker_version_id", "facets", "labels", "cells_text", "digest", "changed",
+        "updated_at",
     ),
     "template_tags": ("template_id", "tag_id"),
     "template_routes": ("template_id", "route_id"),
@@ -225,6 +231,15 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         connection.execute(library.update().values(schema_version=schema, version=library.c.version + 1))
         nameless = library.c.identity.is_(None)
         connection.execute(library.update().where(nameless).values(identity=str(uuid.uuid4())))
+        # Decision: a template of an older version counts as changed at the upgrade, so that no change is missed.
+        templates = tables()["templates"]
+        undated = templates.c.updated_at.is_(None)
+        connection.execute(templates.update().where(undated).values(updated_at=now_text()))
+
+
+def now_text() -> str:
+    """Return the present time as the library keeps it."""
+    return time_text(datetime.now(UTC))
 
 
 @cache

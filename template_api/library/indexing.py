@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -150,6 +151,8 @@ class Indexer:
         self.ranking: Ranking | None = None
         """The index as it is searched; None while a first one is built."""
         self.edition = 0
+        self.looked = threading.Event()
+        """Set once a kept index is open, or known not to be there."""
 
     def work(self) -> bool:
         """Do a part of what the index lacks, `Pace.part` of it; return whether something is left.
@@ -163,6 +166,8 @@ class Indexer:
             self._fault.met(exc)
             self.close()  # until the next time; searches keep the state that they have
             return False
+        finally:
+            self.looked.set()
         if not is_left:
             self._fault.ended()
         return is_left
@@ -197,6 +202,7 @@ class Indexer:
                 return True
             if not writes or self._is_right(index, state, version):
                 return False
+        self.looked.set()
         return writes and self._build_part(library, version)
 
     def _is_right(self, index: SearchIndex, state: State, version: int) -> bool:

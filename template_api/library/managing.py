@@ -10,7 +10,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -24,6 +23,7 @@ from template_api.errors import SourceError, StartError, TemplateApiError, Unkno
 from template_api.library.database import (
     check_url,
     is_missing,
+    now_text,
     open_database,
     parsed_url,
     shown_url,
@@ -34,7 +34,6 @@ from template_api.library.database import (
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
 from template_api.records import ListedTemplate, Status
 from template_api.sources import Reading, read_synonyms, read_templates
-from template_api.sources.fields import time_text
 from template_api.sources.template import TemplateSource
 
 _GONE = "gone"  # the source_status of a template that a pruning import did not find any more
@@ -202,6 +201,7 @@ class _Import:
             with self._connection.begin():
                 version = next_version(self._connection)
                 values = {"status": Status.HIDDEN.value, "source_status": _GONE, "changed": version}
+                values["updated_at"] = now_text()
                 self._connection.execute(templates.update().where(templates.c.id == id_), values)
         return len(gone)
 
@@ -301,9 +301,10 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
             row = min(matches, key=lambda match: match.id != wanted)
             if row.status == status.value:
                 return False
-            values: dict[str, Any] = {"status": status.value, "changed": next_version(connection)}
+            now = now_text()
+            values: dict[str, Any] = {"status": status.value, "changed": next_version(connection), "updated_at": now}
             if status is Status.PUBLISHED and row.published_at is None:
-                values["published_at"] = time_text(datetime.now(UTC))
+                values["published_at"] = now
             connection.execute(templates.update().where(t.id == row.id), values)
             return True
     finally:

@@ -53,8 +53,8 @@ class TemplateRow(Table, table=True):
 
     `facets`, `labels` and `cells_text` repeat the linked rows: `facets` is the JSON of category, tags, routes
     and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
-    status in the source when it was last imported, `digest` the hash of that source, and `changed` is the
-    library's version that this row came with.
+    status in the source when it was last imported, `digest` the hash of that source, `changed` is the
+    library's version that this row came with, and `updated_at` when that was.
     """
 
     __tablename__ = "templates"
@@ -83,6 +83,7 @@ class TemplateRow(Table, table=True):
     cells_text: str
     digest: str
     changed: int = Field(index=True)
+    updated_at: str | None = None
 
 
 class TemplateTag(Table, table=True):

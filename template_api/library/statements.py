@@ -25,7 +25,7 @@ class Statements:
         self.synonyms = sa.select(library.c.synonyms)
         indexed = sa.select(
             t.id, t.status, t.published_at, t.difficulty, t.facets, t.title, t.labels, t.short_description, t.content,
-            t.cells_text, t.changed,
+            t.cells_text, t.changed, t.updated_at,
         )  # fmt: skip
         most: sa.BindParameter[int] = sa.bindparam("most")
         self.changed = indexed.where(t.changed > sa.bindparam("since")).order_by(t.changed).limit(most)
@@ -53,7 +53,10 @@ class Statements:
         }
 
     def listed(self, query: TemplateQuery) -> tuple[sa.Select[Any], sa.Select[Any]]:
-        """Return the SELECTs of the ids that a query without a text asks for, and of how many there are in all."""
+        """Return the SELECTs of what a query without a text asks for, and of how many there are in all.
+
+        The first selects `published_at` and `id`, of one template more than a page has: whether another page follows.
+        """
         t = tables()["templates"].c
         wanted = [t.status == Status.PUBLISHED.value]
         if query.category_id:
@@ -69,11 +72,14 @@ class Statements:
             if ids:
                 link = tables()[name].c
                 wanted.append(t.id.in_(sa.select(link.template_id).where(link[column].in_(_storable(ids)))))
-        ids_of_page = sa.select(t.id).where(*wanted).order_by(t.published_at.desc(), t.id)
-        return (
-            ids_of_page.limit(query.limit).offset(query.offset),
-            sa.select(sa.func.count(t.id)).where(*wanted),
-        )
+        page = sa.select(t.published_at, t.id).where(*wanted).order_by(t.published_at.desc(), t.id)
+        if query.place is not None and query.place.after is not None:
+            date, id_ = query.place.after
+            same_time = sa.and_(t.published_at == date, t.id > id_)
+            page = page.where(t.published_at <= date, sa.or_(t.published_at < date, same_time))
+        else:
+            page = page.offset(query.offset)
+        return page.limit(query.limit + 1), sa.select(sa.func.count(t.id)).where(*wanted)
 
 
 def _storable(ids: Iterable[str]) -> list[str]:
@@ -98,7 +104,7 @@ def document(row: Any) -> Document:
         found.append(f"difficulty:{row.difficulty}")
     return Document(
         row.id, row.title, row.labels, row.short_description, row.content, row.cells_text, row.published_at,
-        tuple(found), row.changed,
+        tuple(found), row.changed, row.updated_at,
     )  # fmt: skip
 
 

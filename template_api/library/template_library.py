@@ -23,6 +23,7 @@ from template_api.records import (
     Found,
     Notebook,
     Page,
+    Place,
     Suggestion,
     Suggestions,
     Summary,
@@ -95,8 +96,9 @@ class TemplateLibrary:
     def follow(self) -> None:
         """Start the threads that look for changes until `close`.
 
-        Waits until a kept search index is open, or for `Pace.first_index` at most until a first one is complete:
-        searches right after the start of all but large libraries find everything.
+        Waits until a kept search index is open, however long that takes, or where there is none, for
+        `Pace.first_index` at most until a first one is complete: searches right after the start of all but large
+        libraries find everything.
         """
 
         def index() -> None:
@@ -104,11 +106,14 @@ class TemplateLibrary:
                 while not self._stopping.is_set() and self._indexer.work():
                     pass
 
-        deadline = time.monotonic() + self._pace.first_index
         for name, act in (("library-version", self._check), ("library-index", index)):
             thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
+        # Opening a large index takes seconds while the disk is busy, as when two processes start: searches of the
+        # second one got 503.
+        self._indexer.looked.wait()
+        deadline = time.monotonic() + self._pace.first_index
         while self._indexer.ranking is None and time.monotonic() < deadline:
             self._stopping.wait(0.005)
 
@@ -128,12 +133,15 @@ class TemplateLibrary:
             DatabaseUnavailableError: the database does not answer.
         """
         self.current()
-        if not query.text:
+        if query.is_listed:
             return self._latest(query)
-        ranked = self._ranking().search(query.text, query.limit, query.offset, filters(query))
+        ranked = self._ranking().search(
+            query.text, query.limit, query.offset, filters(query), exact=query.exact, since=query.updated_since,
+            sort=query.sort, place=query.place,
+        )  # fmt: skip
         summaries = self._summaries([hit.key for hit in ranked.hits])
         found = [Found(summaries[hit.key], hit.score, hit.matched) for hit in ranked.hits if hit.key in summaries]
-        return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored)
+        return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored, ranked.place)
 
     def suggest(self, text: str) -> Suggestions:
         """Return at most eight titles that complete a text whose last word is unfinished, and what was read otherwise.
@@ -147,13 +155,16 @@ class TemplateLibrary:
         found = tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
         return Suggestions(found, suggested.corrected)
 
-    def facets(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.
+
+        Args:
+            query: counts only what it finds, as `facet_counts` does.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        counts = self._ranking().facets()
+        counts = self._ranking().facets() if query is None else self.facet_counts(query)
         with translated(self._engine), self._engine.connect() as connection:
             named = {
                 name: [(row._asdict(), counts.get(f"{kind}:{row.id}", 0)) for row in connection.execute(statement)]
@@ -178,10 +189,11 @@ class TemplateLibrary:
         """
         self.current()
         ranking, chosen = self._ranking(), filters(query)
-        counts = ranking.facets(query.text, chosen)
+        counts = ranking.facets(query.text, chosen, exact=query.exact, since=query.updated_since)
         for own in chosen:
             kind = next(iter(own)).partition(":")[0]
-            without = ranking.facets(query.text, [each for each in chosen if each is not own])
+            others = [each for each in chosen if each is not own]
+            without = ranking.facets(query.text, others, exact=query.exact, since=query.updated_since)
             counts |= {facet: count for facet, count in without.items() if facet.startswith(f"{kind}:")}
         return counts
 
@@ -202,13 +214,14 @@ class TemplateLibrary:
         return Template(summary(row), tuple(Notebook(*notebook) for notebook in notebooks))
 
     def check(self) -> None:
-        """Check that the database answers.
+        """Check that searches are answered: the database answers, and the search index is open.
 
         Raises:
-            DatabaseUnavailableError: it does not answer.
+            IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         with translated(self._engine), self._engine.connect() as connection:
             connection.execute(self._statements.version)
+        self._ranking()
 
     def is_empty(self) -> bool:
         """Return whether no template is published.
@@ -221,10 +234,15 @@ class TemplateLibrary:
     def _latest(self, query: TemplateQuery) -> Page:
         page, counted = self._statements.listed(query)
         with translated(self._engine), self._engine.connect() as connection:
-            ids = connection.execute(page).scalars().all()
+            rows = connection.execute(page).all()
             total = connection.execute(counted).scalar_one()
-        summaries = self._summaries(ids)
-        return Page(tuple(Found(summaries[id_], 0.0) for id_ in ids if id_ in summaries), total)
+        shown = rows[: query.limit]
+        summaries = self._summaries([row.id for row in shown])
+        found = tuple(Found(summaries[row.id], 0.0) for row in shown if row.id in summaries)
+        if len(rows) == len(shown):
+            return Page(found, total)
+        begun = query.offset if query.place is None else query.place.shown
+        return Page(found, total, place=Place(begun + len(shown), after=(shown[-1].published_at, shown[-1].id)))
 
     def _ranking(self) -> Ranking:
         ranking = self._indexer.ranking

@@ -4,16 +4,15 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from template_api.library.database import tables
+from template_api.library.database import now_text, tables
 from template_api.records import Status
-from template_api.sources.fields import NamedSource, time_text
+from template_api.sources.fields import NamedSource
 from template_api.sources.template import NotebookSource, TemplateSource
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
@@ -83,7 +82,7 @@ class TemplateWriter:
                 transaction.rollback()  # another import brought the same meanwhile
                 return Outcome.UNCHANGED
             facets, values = self._values(source, row)
-            values |= {"digest": digest, "changed": version}
+            values |= {"digest": digest, "changed": version, "updated_at": now_text()}
             if row is None:
                 connection.execute(self._insert, {"id": id_, **values})
             else:
@@ -104,7 +103,7 @@ class TemplateWriter:
         status = source.status if row is None or row.source_status != source.status else row.status
         published_at = source.published_at or (row.published_at if row is not None else None)
         if published_at is None and status == Status.PUBLISHED.value:
-            published_at = time_text(datetime.now(UTC))
+            published_at = now_text()
         facets = {
             "category": self._named("categories", source.category),
             "tags": [self._named("tags", tag) for tag in source.tags],

@@ -19,9 +19,11 @@ from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundEr
 from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.markup import rendered
-from template_api.query import ID_LISTS, MOST_OFFSET
+from template_api.parameters import MOST_OFFSET
+from template_api.query import ID_LISTS
 from template_api.records import Page, TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
+from template_api.searches import Searches
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -51,10 +53,12 @@ class Pages:
     Args:
         library: what is read.
         base_url: the public address, without a trailing slash; links of the pages begin with its path.
+        searches: counts the searches.
     """
 
-    def __init__(self, library: TemplateLibrary, base_url: str) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, searches: Searches) -> None:
         self._library = library
+        self._searches = searches
         self._base_url = base_url
         self._templates = _compiled(urlsplit(base_url).path)
         self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
@@ -94,7 +98,10 @@ class Pages:
             except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
                 return self._library_page(wanted, page, {}, {})
 
-        return self._cache.reply(self._library.edition, wanted, make)
+        reply = self._cache.reply(self._library.edition, wanted, make)
+        if wanted.text:
+            self._searches.count(wanted, reply.total)
+        return reply
 
     def _library_page(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
         """Return the page that lists templates; `counts` as `TemplateLibrary.facet_counts` returns them."""
@@ -102,18 +109,20 @@ class Pages:
         kept = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
         kept |= {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
         following, preceding = wanted.offset + wanted.limit, max(0, wanted.offset - wanted.limit)
-        return self._page(
+        reply = self._page(
             "library",
             wanted=wanted,
             page=page,
             facets=shown.facets(known, counts, wanted),
-            corrections=shown.corrections(page.found),
+            as_typed=shown.search_link(replace(wanted, offset=0, exact=True)),
             kept=[(name, value) for name, value in kept.items() if value],
             next=following < page.total
             and following <= MOST_OFFSET
             and shown.search_link(replace(wanted, offset=following)),
             previous=wanted.offset > 0 and shown.search_link(replace(wanted, offset=preceding)),
         )
+        reply.total = page.total
+        return reply
 
     def _known(self) -> Known:
         """Return what there is to filter by, read once for an edition: each letter that is typed asks for a page."""

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from template_api import query
 from template_api.pages.markup import highlighted, rendered
-from template_api.records import Found, Notebook, Summary, TemplateQuery
+from template_api.records import Notebook, Summary, TemplateQuery
 
 _MOST_VALUES: Final = 30
 _SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}
@@ -84,11 +84,6 @@ def search_link(wanted: TemplateQuery) -> str:
     """Return the query of a link to the page that shows these templates, "?" when it shows all."""
     pairs = parse_qsl(query.query_string(wanted))
     return "?" + urlencode([(name, value) for name, value in pairs if name != "limit" and value != "0"])
-
-
-def corrections(found: Iterable[Found]) -> dict[str, str]:
-    """Return the words that were corrected, as typed to as found."""
-    return {word.typed: word.found for each in found for word in each.matched if word.typed != word.found}
 
 
 def install_line(summary: Summary, base_url: str) -> str:

@@ -15,5 +15,18 @@ from template_api.ranking.engine import Filters, Hit, Ranked, Ranking
 from template_api.ranking.fields import FORMAT, Document
 from template_api.ranking.index import KeptIndex, SearchIndex
 from template_api.ranking.synonyms import Synonyms
+from template_api.ranking.tokens import stem, words
 
-__all__ = ["FORMAT", "Document", "Filters", "Hit", "KeptIndex", "Ranked", "Ranking", "SearchIndex", "Synonyms"]
+__all__ = [
+    "FORMAT",
+    "Document",
+    "Filters",
+    "Hit",
+    "KeptIndex",
+    "Ranked",
+    "Ranking",
+    "SearchIndex",
+    "Synonyms",
+    "stem",
+    "words",
+]

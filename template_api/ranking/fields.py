@@ -13,6 +13,9 @@ times: S. Robertson, H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple 
 | `title` | the words of its title |
 | `facets` | what filters ask for |
 | `published`, `tie` | order among equals: the newest first, then by key |
+| `title_order` | the first letters of the title, as a number that sorts like them |
+| `updated` | when the template last changed, in microseconds since 1970 |
+| `mark` | what stands for it in the place where a page ended |
 | `changed` | the library's version that it came with |
 | `state` | in one document that no query finds: how far the index is |
 """
@@ -25,11 +28,12 @@ from functools import cache
 from typing import Final
 
 from tantivy import Document as Entry
-from tantivy import Occur, Query, Schema, SchemaBuilder
+from tantivy import FieldType, Occur, Query, Schema, SchemaBuilder
 
 from template_api.ranking.tokens import STOP_WORDS, stem, words
+from template_api.records import mark_of
 
-FORMAT: Final = 1
+FORMAT: Final = 3
 """Raised when the fields or what they hold change: an index of another format is not opened."""
 
 STATE_KEY: Final = ":state"
@@ -51,7 +55,7 @@ class Document:
     """A template as the ranking sees it; `labels` are the names of its tags, routes, category and broker version.
 
     `published_at` (RFC 3339) orders equals, `facets` are what filters ask for, `changed` is the library's version that
-    the template came with.
+    the template came with, `updated_at` when that was.
     """
 
     key: str
@@ -63,6 +67,7 @@ class Document:
     published_at: str = ""
     facets: tuple[str, ...] = ()
     changed: int = 0
+    updated_at: str = ""
 
 
 @cache
@@ -77,7 +82,8 @@ def schema() -> Schema:
     builder.add_text_field("facets", tokenizer_name="raw", index_option="basic")
     builder.add_integer_field("published", fast=True)
     builder.add_integer_field("tie", fast=True)
-    builder.add_integer_field("changed", fast=True)
+    for name in ("title_order", "updated", "mark", "changed"):
+        builder.add_integer_field(name, fast=True)
     builder.add_text_field("state", stored=True, tokenizer_name="raw", index_option="basic")
     return builder.build()
 
@@ -103,19 +109,31 @@ def entry(document: Document) -> tuple[Entry, Collection[str]]:
     # Half weights are rounded up: a word of the cells only counts once.
     repeated = {term: f"{term} " * ((weight + 1) // 2) for term, weight in weights.items()}
     stops = repeated.keys() & _STOP_STEMS
-    time = document.published_at
+    title = " ".join(words(document.title)[:_TITLE_WORDS])
     kept = Entry(
         key=document.key,
         text="".join([text for term, text in repeated.items() if term not in stops]),
         stops="".join([repeated[term] for term in stops]),
         words=" ".join(counted),
-        title=" ".join(words(document.title)[:_TITLE_WORDS]),
+        title=title,
+        title_order=_leading(title),
         facets=list(document.facets),
-        published=round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0,
-        tie=int.from_bytes(document.key.encode()[:7].ljust(7, b"\0"), "big"),
+        published=_microseconds(document.published_at),
+        updated=_microseconds(document.updated_at),
+        tie=_leading(document.key),
+        mark=mark_of(document.key),
         changed=document.changed,
     )
     return kept, counted.keys()
+
+
+def _leading(text: str) -> int:
+    """Return the first seven bytes of a text as a number."""
+    return int.from_bytes(text.encode()[:7].ljust(7, b"\0"), "big")
+
+
+def _microseconds(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0
 
 
 def state_entry(state: str) -> Entry:
@@ -138,10 +156,17 @@ def term_query(term: str) -> Query:
     return Query.term_query(schema(), term_field(term), term, "freq")
 
 
-def filtered(query: Query, filters: Iterable[Collection[str]]) -> Query:
-    """Return a query that finds, with the same scores, only what has one facet of each filter."""
+def filtered(query: Query, filters: Iterable[Collection[str]], since: int | None = None) -> Query:
+    """Return a query that finds, with the same scores, only what has one facet of each filter, changed since a time."""
     passed = [(Occur.Must, unscored(any_of("facets", facets))) for facets in filters]
+    if since is not None:
+        passed.append((Occur.Must, unscored(Query.range_query(schema(), "updated", FieldType.Integer, since))))
     return Query.boolean_query([(Occur.Must, query), *passed]) if passed else query
+
+
+def every() -> Query:
+    """Return the query for all templates."""
+    return Query.boolean_query([(Occur.Must, Query.all_query()), (Occur.MustNot, any_of("key", [STATE_KEY]))])
 
 
 def any_of(field: str, values: Collection[str]) -> Query:

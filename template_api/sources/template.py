@@ -5,12 +5,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from template_api.errors import SourceError, did_you_mean
 from template_api.records import Difficulty, Status
-from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of
+from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of, time_text
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
@@ -125,10 +126,14 @@ def template_source(
 
 
 def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what is odd but no fault: a blank title, and each unknown key that is near to a known one."""
+    """Yield what is odd but no fault: a blank title, a date to come, each unknown key that is near to a known one."""
     title = fields.members.get("title")
     if isinstance(title, str) and not title.strip():
         yield f"{fields.where('title')}: warning: title is blank; the slug is used instead"
+    published_at = fields.time("published_at")
+    if published_at is not None and published_at > time_text(datetime.now(UTC)):
+        where, day = fields.where("published_at"), published_at[:10]
+        yield f"{where}: warning: published_at {day} is in the future: the template is listed first until then"
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.

@@ -2,20 +2,25 @@
 
     python -m tests.documents.tables
 
-writes them, and the grammar, into the pages of the reference; a test compares the pages with them.
+writes them, and the grammar, into the pages of the reference, and the API's parameters into its description; a test
+compares them.
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
-from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
+from amqtt_rest_bridge.language.parameters import PARAMETERS as SETTINGS
+from amqtt_rest_bridge.language.parameters import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
 from template_api import config
+from template_api.parameters import PARAMETERS, Kind, Operation, parameters_of
+from template_api.parameters import Parameter as ApiParameter
 from tests.support.documents import ROOT
 
 PLAIN = {
@@ -25,6 +30,7 @@ PLAIN = {
 }
 """The settings of the specified language; all others are extensions of it."""
 
+DESCRIPTION = "template_api/openapi.json"
 _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
 
 
@@ -32,7 +38,7 @@ def setting_table(kind: BlockKind) -> str:
     """Make the table of a block's settings; *ext* marks what goes beyond the plain language."""
     rows = (
         (_name(row), row.allowed, _default(row), _MODES[row.applies], row.meaning, f"`WITH {row.name} {row.example}`")
-        for row in PARAMETERS[kind].values()
+        for row in SETTINGS[kind].values()
     )
     return _table(("Setting", "Value", "Default", "Mode", "Meaning", "Example"), rows)
 
@@ -71,6 +77,68 @@ def api_table() -> str:
     )  # fmt: skip
     head = ("plugin setting", "option of `serve`", "environment variable", "default", "meaning", "example")
     return _table(head, rows)
+
+
+def parameter_table() -> str:
+    """Make the table of the parameters of lists and searches."""
+    rows = (
+        (f"`{one.name}`", _places(one), one.allowed, _shown(one.default), one.meaning, _shown(one.example))
+        for one in PARAMETERS
+    )
+    return _table(("parameter", "of", "value", "default", "meaning", "example"), rows)
+
+
+def _places(one: ApiParameter) -> str:
+    names = {Operation.LIST: "list", Operation.SEARCH: "search", Operation.SUGGEST: "suggest"}
+    names[Operation.POST] = "POST `filters`" if one.filters else "POST"
+    return ", ".join(names[each] for each in one.operations)
+
+
+def _shown(value: object) -> str:
+    return "" if value in (None, "") else f"`{json.dumps(value)}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def described() -> str:
+    """Return the API's description with the parameters that the code has."""
+    document = json.loads((ROOT / DESCRIPTION).read_text(encoding="utf-8"))
+    for operation in Operation:
+        method, path = operation.split()
+        described = document["paths"][path][method.lower()]
+        if operation is Operation.POST:
+            schema = described["requestBody"]["content"]["application/json"]["schema"]
+            rows = parameters_of(operation).values()
+            filters = {one.name: _member(one) for one in rows if one.filters}
+            schema["required"] = [one.name for one in rows if one.required]
+            schema["properties"] = {one.name: _member(one) for one in rows if not one.filters} | {
+                "filters": {
+                    "type": ["object", "null"],
+                    "description": "Conditions that every result meets.",
+                    "additionalProperties": False,
+                    "properties": filters,
+                }
+            }
+        else:
+            headers = [each for each in described["parameters"] if each["in"] != "query"]
+            rows = parameters_of(operation).values()
+            described["parameters"] = [_described(one, operation) for one in rows] + headers
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _member(one: ApiParameter) -> dict[str, Any]:
+    return {**one.schema(in_body=True), "description": one.meaning}
+
+
+def _described(one: ApiParameter, operation: Operation) -> dict[str, Any]:
+    notes = ["Comma-separated."] if one.kind in (Kind.IDS, Kind.NAMES) else []
+    notes += ["Applied only with q."] if one.needs_text and operation is Operation.LIST else []
+    parameter = {
+        "name": one.name,
+        "in": "query",
+        "required": one.required,
+        "description": " ".join([one.meaning, *notes]),
+        "schema": one.schema(in_body=False),
+    }
+    return parameter | ({} if one.example == "" else {"example": one.example})
 
 
 def placeholder_table() -> str:
@@ -131,6 +199,7 @@ def made() -> Iterator[tuple[str, str, str]]:
     yield "amqtt_rest_bridge/README.md", "Configuration", plugin_table(Settings)
     yield "amqtt_rest_bridge/worker/README.md", "Settings", plugin_table(WorkerSettings, Settings)
     yield "template_api/README.md", "Settings", api_table()
+    yield "template_api/README.md", "Parameters", parameter_table()
     yield "amqtt_rest_bridge/placeholders/README.md", "Names", placeholder_table()
     yield "amqtt_rest_bridge/bridge/README.md", "Failure codes", failure_table()
     yield "amqtt_rest_bridge/bridge/README.md", "Answers", answer_table()
@@ -139,6 +208,7 @@ def made() -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     """Put each part in the place of the one that begins like it, below its heading."""
+    (ROOT / DESCRIPTION).write_text(described(), encoding="utf-8")
     for name, heading, text in made():
         file = ROOT / name
         before, title, rest = file.read_text(encoding="utf-8").partition(f" {heading}\n")

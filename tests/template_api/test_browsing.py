@@ -77,7 +77,7 @@ def test_post_has_pages_and_names_the_next_one_at_get(client: "Client") -> None:
     page = client.post({"query": "receive", "limit": 5, "offset": 5, "filters": {"tag_ids": [tag]}})
     assert page.headers["X-Total-Count"] == "13"
     link = page.headers["Link"]
-    assert link == f'</api/search?q=receive&limit=5&offset=10&tag_ids={tag}>; rel="next"'
+    assert link.startswith(f"</api/search?q=receive&limit=5&offset=10&tag_ids={tag}&cursor=")
     following = client.get(link.partition("<")[2].partition(">")[0])
     assert len(following.json["results"]) == 3
     assert (

@@ -1,6 +1,7 @@
 """The description of the API: valid, complete, and what the served API keeps."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from template_api.query import description
+from tests.documents.tables import described
+from tests.support.documents import ROOT
 
 DESCRIPTION = description()
 OPERATIONS = [
@@ -27,6 +30,10 @@ def test_the_description_is_valid_openapi_3_1() -> None:
     assert DESCRIPTION["openapi"] == "3.1.0"
     assert DESCRIPTION["info"]["version"] == "1.0.0"
     assert list(OpenAPIV31SpecValidator(dict(DESCRIPTION)).iter_errors()) == []
+
+
+def test_the_parameters_are_those_of_the_code() -> None:
+    assert json.loads(described()) == DESCRIPTION, "python -m tests.documents.tables writes them"
 
 
 def test_every_member_has_a_schema_that_generators_read() -> None:
@@ -87,7 +94,8 @@ def schemathesis(port: int, folder: Path, examples: int) -> "subprocess.Complete
         str(Path(sys.executable).with_name("schemathesis")), "run", f"http://127.0.0.1:{port}/openapi.json",
         "--checks", "all", "--max-examples", str(examples), "--no-color",
     ]  # fmt: skip
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=550)
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=550)
 
 
 def test_schemathesis_finds_nothing(served: Any, tmp_path: Path) -> None:

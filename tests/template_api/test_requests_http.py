@@ -189,7 +189,7 @@ class BrokenLibrary:
         ("GET", "/api/templates/one", "template_unavailable"),
         ("GET", "/api/search?q=x", "search_failed"),
         ("POST", "/api/search", "search_failed"),
-        ("GET", "/health", "library_unavailable"),
+        ("GET", "/ready", "library_unavailable"),
     ],
 )
 @pytest.mark.parametrize("failure", [DatabaseUnavailableError("secret host"), ZeroDivisionError("secret detail")])

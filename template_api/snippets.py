@@ -1,0 +1,73 @@
+"""The piece of a template that shows why it was found: escaped text with the words found in `<mark>`. Pure."""
+
+import re
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+
+from template_api.ranking import stem, words
+from template_api.records import Found
+
+_LENGTH: Final = 240
+_LEAD: Final = 40  # characters before the first word
+_READ: Final = 20_000  # characters of a content; the words that follow are not looked for
+_RUN: Final = re.compile(r"[^\W_]+")
+
+_Span = tuple[int, int]
+
+
+def snippet(found: Found) -> str:
+    """Return about 240 characters of the content or, where no word is in that, of the short description, as HTML.
+
+    All is escaped but `<mark>` and `</mark>` around the words that `matched` lists, in whatever form they are there.
+    """
+    sought = frozenset(stem(part) for word in found.matched for part in words(word.found))
+    for text in (found.summary.content[:_READ], found.summary.short_description):
+        plain = " ".join(text.split())
+        spans = list(_spans(plain, sought)) if sought else []
+        if spans:
+            return _marked(plain, spans)
+    return _marked(" ".join(found.summary.short_description.split()), [])
+
+
+def _spans(text: str, sought: frozenset[str]) -> Iterator[_Span]:
+    """Yield where the words are; of scripts without spaces, where the pairs of characters are."""
+    known: dict[str, list[str]] = {}
+    for run in _RUN.finditer(text):
+        written = run[0]
+        if written not in known:
+            several = words(written)
+            hits = [word for word in several if stem(word) in sought]
+            known[written] = hits if len(several) > 1 else [written] * len(hits)
+        for hit in known[written]:
+            at = written.find(hit)
+            if at >= 0:
+                yield run.start() + at, run.start() + at + len(hit)
+
+
+def _marked(text: str, spans: list[_Span]) -> str:
+    begin = max(0, _densest(spans) - _LEAD) if spans else 0
+    if begin:
+        begin = text.find(" ", begin, begin + _LEAD) + 1 or begin
+    end = begin + _LENGTH
+    if end < len(text):
+        end = max(text.rfind(" ", begin, end), max((stop for _, stop in spans if stop <= end), default=begin)) or end
+        end = end if end > begin else begin + _LENGTH
+    parts, at = ["… " if begin else ""], begin
+    for start, stop in sorted(spans):
+        if at <= start and stop <= end:
+            parts += [escape(text[at:start]), "<mark>", escape(text[start:stop]), "</mark>"]
+            at = stop
+    return "".join([*parts, escape(text[at:end]), " …" if end < len(text) else ""])
+
+
+def _densest(spans: list[_Span]) -> int:
+    """Return where the window begins that has the most words."""
+    begins = sorted(start for start, _ in spans)
+    best, most, first = begins[0], 0, 0
+    for last, start in enumerate(begins):
+        while start - begins[first] > _LENGTH - 2 * _LEAD:
+            first += 1
+        if last - first > most:
+            best, most = begins[first], last - first
+    return best

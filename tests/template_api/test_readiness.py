@@ -1,0 +1,208 @@
+"""What operators ask of a process, over real sockets: whether it lives, answers searches, and which found nothing."""
+
+import http.client
+import json
+import re
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from template_api.library import Pace, TemplateLibrary
+from template_api.ranking import KeptIndex
+from template_api.records import TemplateQuery
+from template_api.searches import Searches
+from tests.support.served_api import Served
+
+if TYPE_CHECKING:
+    from tests.support.library_store import Store
+
+Make = Callable[..., dict[str, Any]]
+Serve = Callable[..., Any]
+NAMING = ("x-ignored-parameters", "x-search-corrected")
+
+
+def metrics(served: Served) -> dict[str, int]:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    with closing(connection):
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        assert answer.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
+        return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", answer.read().decode(), re.MULTILINE)}
+
+
+def test_a_process_without_an_index_lives_and_is_not_ready(sqlite_store: "Store", make_template: Make) -> None:
+    sqlite_store.bring(make_template("pump"))
+    with sqlite_store.without_index() as client:
+        assert client.get("/health").json == {"status": "ok"}
+        refused = client.get("/ready")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert refused.json["error"]["code"] == "search_not_ready"
+        assert "template_api_ready 0" in client.page("/metrics").text
+    assert sqlite_store.client().get("/ready").json == {"status": "ok"}
+
+
+def test_a_process_without_its_database_lives_and_is_not_ready(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
+    with serve("--database-url", sqlite_url) as api:
+        assert api.get("/ready").json == {"status": "ok"}
+        with closing(sqlite3.connect(tmp_path / "library.db")) as lost:
+            lost.execute("ALTER TABLE library RENAME TO lost")
+        assert api.get("/health").status == 200
+        assert (api.get("/ready").status, api.get("/ready").json["error"]["code"]) == (500, "library_unavailable")
+        assert metrics(api)["template_api_ready"] == 0
+
+
+def test_two_processes_on_one_kept_index_answer_searches_from_ready_on(
+    sqlite_store: "Store", make_template: Make, serve: Serve, tmp_path: Path
+) -> None:
+    sqlite_store.bring(*(make_template(f"pump-{n}", title="Pump control") for n in range(300)))
+    arguments = ("--database-url", sqlite_store.url, "--index-dir", str(tmp_path / "index"))
+    with serve(*arguments) as first, serve(*arguments) as second:
+        stop = threading.Event()
+
+        def change() -> None:
+            for number in range(8):
+                if not stop.is_set():
+                    sqlite_store.bring(make_template(f"pump-{number}", title=f"Pump control {number}"))
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            for api in (first, second):
+                assert api.get("/ready").status == 200
+                assert {api.get(f"/api/search?q=pump+{number}").status for number in range(40)} == {200}
+        finally:
+            stop.set()
+            changing.join()
+        shutil.rmtree(tmp_path / "index", ignore_errors=True)  # both may write to it meanwhile
+        assert {api.get("/api/search?q=control").status for api in (first, second)} == {200}
+
+
+def test_a_start_waits_for_a_kept_index_however_slowly_it_opens(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process got 503 on its searches where opening took longer than a first index is waited for."""
+    sqlite_store.bring(make_template("pump", title="Pump control"))
+    first = TemplateLibrary(sqlite_store.url, tmp_path / "index")
+    first.refresh()
+    current, waited = KeptIndex.current, threading.Event()
+
+    def slowly(kept: KeptIndex) -> Any:
+        waited.wait(0.5)
+        return current(kept)
+
+    monkeypatch.setattr(KeptIndex, "current", slowly)
+    second = TemplateLibrary(sqlite_store.url, tmp_path / "index", Pace(first_index=0))
+    second.follow()
+    second.check()
+    assert second.find(TemplateQuery(text="pump")).total == 1
+    second.close()
+    first.close()
+
+
+def test_searches_that_find_nothing_are_counted_and_logged_when_asked(
+    serve: Serve, sqlite_store: "Store", make_template: Make
+) -> None:
+    sqlite_store.bring(make_template("pump", title="Pump control"))
+    with serve("--database-url", sqlite_store.url, "--log-empty-searches") as api:
+        for path in ("/api/search?q=Thermometer", "/api/search?q=Thermometer", "/api/search?q=pump", "/api/templates"):
+            api.get(path)
+        api.get("/api/search?q=a%0A%5B2026%5D+forged%1b[31m+line%E2%80%AE")
+        api.get("/api/search?q=key+sk9f8a7s6d5f4g3h2j1+me@example.org+" + "x" * 40)
+        body = json.dumps({"query": "sms"}).encode()
+        api.ask("POST", "/api/search", body, {"Content-Type": "application/json"})
+        assert metrics(api) == {
+            "template_api_searches_total": 6,
+            "template_api_empty_searches_total": 5,
+            "template_api_ready": 1,
+        }
+        log = api.log
+    lines = [line.partition("without a result: ")[2] for line in log.read_text().splitlines() if "without a" in line]
+    assert lines[:2] == ['"Thermometer"'] * 2
+    assert lines[2] == '"a\\n[2026] forged\\u001b[31m line\\u202e"'
+    assert lines[3:] == ['"key *** *** ***"', '"sms"']
+
+
+def test_without_being_asked_no_search_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    searches = Searches()
+    searches.count(TemplateQuery(text="sms"), 0)
+    assert caplog.text == ""
+
+
+def raw(api: Served, request: bytes) -> tuple[int, list[tuple[str, str]]]:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    with closing(connection):
+        connection.connect()
+        connection.sock.sendall(request)
+        answer = http.client.HTTPResponse(connection.sock)
+        answer.begin()
+        answer.read()
+        return answer.status, answer.getheaders()
+
+
+@pytest.fixture(scope="module")
+def api(serve_in: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("served")
+    library = folder / "library.jsonl"
+    library.write_text(json.dumps({"slug": "one", "title": "Receive a webhook"}))
+    with serve_in(folder, "--database-url", f"sqlite:///{folder / 'l.db'}", "--library", str(library)) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param(b"%0d%0aX-Forged:%20yes=1", id="line break in a name"),
+        pytest.param(b"a,b%22%3b=1&%2c=2&%e2%80%ae=3", id="separators and direction marks"),
+        pytest.param(b"%ff%fe%ed%a0%80=1&%00=2", id="bytes that are not UTF-8"),
+        pytest.param(b"&".join(b"p%d=1" % n for n in range(6000)), id="thousands of names"),
+        pytest.param(b"x" * 30000 + b"=1", id="a long name"),
+        pytest.param(b"q=recieve%0d%0aX-Forged:+yes+webhok%2c=", id="corrected words"),
+        pytest.param(b"q=" + b"webhok" * 500, id="long words"),
+    ],
+)
+def test_no_parameter_changes_the_shape_of_a_header(api: Served, query: bytes) -> None:
+    begin = query if query.startswith(b"q=") else b"q=webhok&" + query
+    status, headers = raw(api, b"GET /api/search?%s HTTP/1.1\r\nHost: x\r\n\r\n" % begin)
+    assert status == 200
+    names = [name.lower() for name, _ in headers]
+    named = {name: value for name, (_, value) in zip(names, headers, strict=True) if name in NAMING}
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"[A-Za-z0-9%=., _~-]+", value) and len(value) <= 4200 for value in named.values())
+    assert "x-forged" not in names
+    assert ("x-ignored-parameters" in named) == (not query.startswith(b"q="))
+
+
+@pytest.mark.parametrize("cursor", [b"A" * 30000, b"%00" * 9000, b"\xff" * 30000, b"%ed%a0%80", b"A" * 1_000_000])
+def test_a_hostile_cursor_is_refused_over_a_socket(api: Served, cursor: bytes) -> None:
+    try:
+        status, _ = raw(api, b"GET /api/search?q=x&cursor=%s HTTP/1.1\r\nHost: x\r\n\r\n" % cursor)
+    except (ConnectionResetError, BrokenPipeError):
+        assert len(cursor) > 65536  # refused before it was sent whole
+    else:
+        assert status == (400 if len(cursor) < 65536 else 431)
+    body = b'{"query": "x", "cursor": "%s"}' % cursor.replace(b"%", b"")
+    answer = api.ask("POST", "/api/search", body, {"Content-Type": "application/json"})
+    assert answer.status == (413 if len(body) > 65536 else 400)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"query": "\\ud800"}', '{"query": "x", "cursor": "\\ud800"}', '{"query": "x", "fields": ["\\udfff"]}',
+        '{"query": "x", "sort": "\\u0000"}', '{"query": "x", "updated_since": "\\ud8002026"}',
+        '{"query": "x", "filters": {"\\ud800": 1}}', '{"query": "x", "limit": 1e999}', '{"query": "x", "fields": [[]]}',
+    ],
+)  # fmt: skip
+def test_a_hostile_member_is_refused_over_a_socket(api: Served, body: str) -> None:
+    assert api.ask("POST", "/api/search", body.encode(), {"Content-Type": "application/json"}).status == 400
+    named = b'{"query": "x", "\\ud800\\r\\nX: y": 1}'
+    answer = api.ask("POST", "/api/search", named, {"Content-Type": "application/json"})
+    assert (answer.status, answer.headers["x-ignored-parameters"]) == (200, "%3F%0D%0AX%3A%20y")
