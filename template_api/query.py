@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, wraps
 from hashlib import blake2b
 from importlib import resources
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 from template_api.errors import InvalidBodyError, InvalidParameterError, did_you_mean
@@ -36,8 +36,7 @@ _FOREIGN_CURSOR = InvalidParameterError(
 _Given = TypeVar("_Given", str, bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """How results are shown: with `meta` beside them, with a snippet each, only some members of each."""
 
     meta: bool = False

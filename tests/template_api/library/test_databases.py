@@ -118,7 +118,7 @@ def test_a_lost_database_answers_500_and_service_returns_by_itself(
         own_postgres.stop()
         try:
             ask_until(served, "/api/templates/one", 500)
-            paths = ("/api/templates/one", "/api/search?q=webhook", "/api/templates?limit=7", "/health")
+            paths = ("/api/templates/one", "/api/search?q=webhook", "/api/templates?limit=7", "/ready")
             lost = [served.get(path) for path in paths]
         finally:
             own_postgres.start()

@@ -248,6 +248,7 @@ def test_a_database_of_the_first_version_gets_roles(store: "Store", make_templat
         connection.execute(sa.text("DROP INDEX templates_listed"))
         connection.execute(sa.text("ALTER TABLE library DROP COLUMN identity"))
         connection.execute(sa.text("ALTER TABLE library DROP COLUMN synonyms"))
+        connection.execute(sa.text("ALTER TABLE templates DROP COLUMN updated_at"))
         connection.execute(sa.text("UPDATE library SET schema_version = 1"))
     engine.dispose()
     assert SCHEMA_VERSION == 4
