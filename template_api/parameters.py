@@ -273,7 +273,7 @@ PARAMETERS: Final = (
     ),
     Parameter(
         "sort", Kind.CHOICE, "The order: best first, newest first, or by title. Without a text the newest are best.",
-        "newest", default=Sort.RELEVANCE.value, choices=tuple(Sort),
+        "newest", default=Sort.RELEVANCE.value, choices=tuple(map(str, Sort)),
     ),
     Parameter("exact", Kind.FLAG, "Search for the words as typed: no corrections, no synonyms.", True, default=False),
     Parameter(
@@ -295,8 +295,8 @@ PARAMETERS: Final = (
         filters=True,
     ),
     Parameter(
-        "difficulty", Kind.CHOICE, "Only templates of this difficulty.", "beginner", choices=tuple(Difficulty),
-        filters=True,
+        "difficulty", Kind.CHOICE, "Only templates of this difficulty.", "beginner",
+        choices=tuple(map(str, Difficulty)), filters=True,
     ),
     Parameter("tag_ids", Kind.IDS, "Only templates with one of these tags.", _TAG, filters=True, needs_text=True),
     Parameter(
