@@ -116,7 +116,7 @@ def test_the_metrics_of_a_worker_have_its_slots_and_what_the_broker_sent_again(
         eventually(lambda: metrics(port)["rest_bridge_reconnects_total"] >= 2)
 
 
-def test_an_interval_runs_on_the_worker_that_has_the_event_whoever_has_the_lowest_id(group: Group) -> None:
+def test_an_interval_runs_on_the_worker_that_has_the_event_though_another_has_the_lowest_id(group: Group) -> None:
     with Target(echo) as first, Target(echo) as second:
         start(group, POLL.format(port=first.port).replace("Poll", "First"), 0)
         start(group, POLL.format(port=second.port), 1)
