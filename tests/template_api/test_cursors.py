@@ -1,4 +1,4 @@
-"""Pages that go on where the page before ended, whatever is published meanwhile; and texts that are no cursors."""
+"""Pages that go on where the page before ended, whatever is published meanwhile; and other texts in their place."""
 
 import random
 from collections.abc import Callable
