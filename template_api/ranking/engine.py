@@ -308,10 +308,11 @@ class Ranking:
 
     def _hits(self, page: Sequence[_Candidate], wanted: Sequence[Wanted], ideal: float) -> Iterator[Hit]:
         keys = [self._stored(each, "key") for each in page]
+        options = [[(option, option.terms) for option in each.options] for each in wanted]
         had = self._terms_had(keys, [term for each in wanted for option in each.options for term in option.terms])
         for key, candidate in zip(keys, page, strict=True):
             terms = had[candidate.place]
-            found = [next((one for one in each.options if terms.issuperset(one.terms)), None) for each in wanted]
+            found = [next((option for option, its in each if terms.issuperset(its)), None) for each in options]
             both = zip(wanted, found, strict=True)
             matched = [Word(each.typed, option.text, option.is_synonym) for each, option in both if option]
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE))

@@ -16,6 +16,7 @@ from template_api.records import Word
 
 # Looking for the nearest words costs some tenths of a millisecond; a question has few unknown words, an attack many.
 MOST_CORRECTED: Final = 32
+_MOST_DOUBTED: Final = 8  # likewise; of many words one more or less matters little
 _SYNONYMS: Final = 12  # of one word that are searched
 
 
@@ -134,6 +135,7 @@ class _Reader:
         self._synonyms = synonyms
         self._exact = exact
         self._corrected: dict[str, tuple[Wanted, ...]] = {}
+        self._doubted = 0
         self.ignored: list[str] = []
 
     def read(self) -> Iterator[Wanted]:
@@ -148,7 +150,7 @@ class _Reader:
 
     def _phrase(self, at: int) -> tuple[int, tuple[Wanted, ...]]:
         """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
-        for length in range(min(self._synonyms.longest, len(self._typed) - at), 1, -1):
+        for length in range(min(self._synonyms.longest(self._typed[at]), len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
             if self._synonyms.has(phrase):
                 each = [self._known(word) for word in phrase]
@@ -199,8 +201,9 @@ class _Reader:
     def _likelier(self, at: int, options: Sequence[Option]) -> tuple[Option, ...]:
         """Return what is much commoner than a known word and may be meant, as the library may have it misspelt once."""
         word = self._typed[at]
-        if self._synonyms.has([word]) or not self._vocabulary.is_rare(word):
+        if self._synonyms.has([word]) or not self._vocabulary.is_rare(word) or self._doubted == _MOST_DOUBTED:
             return ()
+        self._doubted += 1
         near = self._vocabulary.doubted(word)
         if near is not None:
             return self._weighed([(near,)], Origin.DOUBTED, options)

@@ -35,10 +35,15 @@ class Synonyms:
                 for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
                     self._meant[_stems(phrase)].append(meant)
                     single.update(phrase if len(phrase) == 1 else ())
-        self.longest = max(map(len, self._meant), default=0)
-        """How many words the longest phrase has."""
+        self._longest: dict[str, int] = {}
+        for first, *others in self._meant:
+            self._longest[first] = max(self._longest.get(first, 0), 1 + len(others))
         self.spelling = Words(single)
         """The phrases of one word, which misspellings are compared with."""
+
+    def longest(self, word: str) -> int:
+        """Return how many words the longest phrase has that begins with a word; 0 when none does."""
+        return self._longest.get(stem(word), 0)
 
     def has(self, phrase: Sequence[str]) -> bool:
         """Return whether the list has a phrase."""

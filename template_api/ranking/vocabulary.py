@@ -57,7 +57,6 @@ class Vocabulary:
         self._spelling = spelling
         self._size = searcher.num_docs
         self._frequencies: dict[str, int] = {}
-        self._doubted: dict[str, Known | None] = {}
 
     @classmethod
     def of(cls, searcher: Searcher) -> "Vocabulary":
@@ -135,12 +134,10 @@ class Vocabulary:
         """Return the much commoner word, one edit away, that a rare word of the library may be a slip for."""
         if len(word) < SHORTEST_DOUBTED or not self.is_rare(word):
             return None
-        if word not in self._doubted:
-            least = self.much_commoner(word)
-            near = (near for near, _ in self._spelling.slips(word) if near not in STOP_WORDS)
-            likely = self._commonest((near for near in near if self.frequency(stem(near)) >= least), 1)
-            self._doubted[word] = likely[0] if likely else None
-        return self._doubted[word]
+        least = self.much_commoner(word)
+        near = (near for near, _ in self._spelling.slips(word) if near not in STOP_WORDS)
+        likely = self._commonest((near for near in near if self.frequency(stem(near)) >= least), 1)
+        return likely[0] if likely else None
 
     def is_rare(self, word: str) -> bool:
         """Return whether so few templates have a word that it may be misspelt in them."""
