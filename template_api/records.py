@@ -127,7 +127,7 @@ class Place:
 
 
 def mark_of(id_: str) -> int:
-    """Return the number that stands for a template in a `Place`, 32 bits."""
+    """Return the number of a template in a `Place`, 32 bits."""
     return int.from_bytes(blake2b(id_.encode(), digest_size=4).digest(), "big")
 
 

@@ -15,7 +15,7 @@ times: S. Robertson, H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple 
 | `published`, `tie` | order among equals: the newest first, then by key |
 | `title_order` | the first letters of the title, as a number that sorts like them |
 | `updated` | when the template last changed, in microseconds since 1970 |
-| `mark` | what stands for it in the place where a page ended |
+| `mark` | its number in the place where a page ended |
 | `changed` | the library's version that it came with |
 | `state` | in one document that no query finds: how far the index is |
 """
