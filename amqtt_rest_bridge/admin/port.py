@@ -365,7 +365,7 @@ def _is_same_origin(headers: Mapping[str, str]) -> bool:
         return False
     if origin is None or (origin == "null" and site is not None):
         return True
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    return origin.partition("://")[2].lower() == headers.get("host", "").lower()
 
 
 def _retried(answer: Retried) -> Response:

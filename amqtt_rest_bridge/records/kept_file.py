@@ -120,13 +120,22 @@ class FailureFile:
                 try:
                     with database:
                         for name, run in waiting.items():
-                            if run is None:
+                            row = None if run is None else _encoded(run)
+                            if row is None:
                                 database.execute("DELETE FROM runs WHERE id = ?", (name,))
                             else:
-                                row = name, _encoder.encode(run)
-                                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", row)
+                                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
                 except BaseException:
                     with self._changed:
                         self._waiting = waiting | self._waiting  # what came meanwhile is newer
                     raise
                 self.trouble = None
+
+
+def _encoded(run: KeptRun) -> bytes | None:
+    """Return a run as it is written; None for one with a text that has no UTF-8 form, which stays in memory."""
+    try:
+        return _encoder.encode(run)
+    except UnicodeEncodeError as error:
+        log.error("a failure of route %s cannot be written: %s", run.record.route, error)  # noqa: TRY400  # the fact is enough
+        return None

@@ -95,6 +95,7 @@ def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder) ->
         assert post(admin, path, Authorization="Bearer wrong-wrong-wrong-wrong")[0] == 401
         assert post(admin, path, Origin="http://evil.example")[0] == 403
         assert post(admin, path, Origin="null")[0] == 403
+        assert post(admin, path, Origin="http://[")[0] == 403
         assert post(admin, path, Origin=own, Sec_Fetch_Site="cross-site")[0] == 403
         assert post(admin, path.replace("/api", ""), Origin="http://evil.example")[0] == 403
         assert post(admin, "/api/failures/retry", b'{"route": "Orders"}', Origin="http://evil.example")[0] == 403

@@ -10,10 +10,24 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.records.kept_file import FailureFile
-from tests.support.admin_client import TOKEN, admin_of, admin_with_token, client_route, post, refusing_with_reason
+from amqtt_rest_bridge.records.kept_runs import KeptRun
+from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.support.admin_client import (
+    TOKEN,
+    Admin,
+    admin_of,
+    admin_with_token,
+    client_route,
+    post,
+    refusing_with_reason,
+    runs,
+)
+from tests.support.broker_process import BrokerProcess
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder, recording
+from tests.support.ports import steady_port
 from tests.support.waiting import eventually
 
 
@@ -74,3 +88,46 @@ def test_a_file_that_cannot_be_written_any_more_is_said_and_costs_nothing_else(
         eventually(lambda: admin.get("/readyz").status == 503)
         assert admin.get("/readyz").json["reasons"] == ["failures cannot be written: no such table: runs"]
         assert admin.get(f"/api/runs/{name}").status == 200
+
+
+def test_a_run_that_cannot_be_written_keeps_no_other_one_from_it(tmp_path: Path) -> None:
+    file = FailureFile(tmp_path / "failures.db")
+    for number, message in enumerate(("one", "half a pair \ud800", "two")):
+        record = Record(float(number), "call", str(number), "R", "E", "in", code="http_status", message=message)
+        file.put(str(number), KeptRun(record, "in", 0.0, b"payload", None))
+    file.close()
+    loaded = FailureFile(tmp_path / "failures.db").loaded
+    assert [one.record.message for one in loaded] == ["one", "two"]
+
+
+def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "failures.db"
+    file = FailureFile(path)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")  # as unwritable as a full disk
+        record = Record(0.0, "call", "1", "R", "E", "in", code="http_status")
+        file.put("1", KeptRun(record, "in", 0.0, b"payload", None))
+        eventually(lambda: file.trouble is not None)
+        other.rollback()
+    eventually(lambda: file.trouble is None)
+    file.close()
+    assert [one.record.id for one in FailureFile(path).loaded] == ["1"]
+
+
+def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> None:
+    target.answer = refusing_with_reason
+    path, port = tmp_path / "failures.db", steady_port()
+    broker = BrokerProcess(tmp_path, client_route(target.url), admin_port=port, failures=str(path))
+    with closing(broker), closing(sqlite3.connect(path)) as file:
+        broker.start()
+        with closing(Wire(broker.port, "publisher").sock) as wire:
+            wire.sendall(publish_packet("orders/7", b"bad", 1))
+            admin = Admin(port)
+            eventually(lambda: len(runs(admin)) == 1)
+        (before,) = runs(admin)
+        eventually(lambda: file.execute("SELECT count(*) FROM runs").fetchone() == (1,))
+        broker.kill()
+        broker.start()
+        eventually(lambda: admin.get("/healthz").status == 200)
+        after = admin.get(f"/api/runs/{before['id']}").json
+        assert (after["message"]["payload"], after["response"]["status"]) == ("bad", 422)
