@@ -72,7 +72,7 @@ class MqttConnection(asyncio.Protocol):
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._paused = self._take_due = self._is_full = False
+        self._paused = self._take_due = self._is_full = self._is_leaving = False
         self._is_reading = True
         self._unsent: list[bytes] = []
         self._last_id = 0
@@ -86,7 +86,7 @@ class MqttConnection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Return whether packets can be sent."""
-        return self._connected.done() and not self._ended.done()
+        return self._connected.done() and not self._ended.done() and not self._is_leaving
 
     @property
     def can_publish(self) -> bool:
@@ -209,11 +209,17 @@ class MqttConnection(asyncio.Protocol):
             self._take_soon()
 
     async def disconnect(self) -> None:
-        """Send DISCONNECT, so that no will is published, and wait for the end of the connection."""
+        """Send DISCONNECT, so that no will is published, and wait until the broker closes the connection.
+
+        What still comes is read and dropped: a socket that is closed with bytes unread resets the connection, and the
+        broker would not read the last acknowledgements.
+        """
         if self.is_open and self._transport is not None:
             self._write(packets.disconnect())
             self._flush()
-            self._transport.close()
+            self._is_leaving = True
+            self._paused = False
+            self._read(True)
             await asyncio.wait([self._ended], timeout=1.0)
         self.abort()
 
@@ -232,6 +238,8 @@ class MqttConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the broker sends."""
         self._has_received = True
+        if self._is_leaving:
+            return
         self._decoder.feed(data)
         if not self._take_due:
             self._take()
@@ -344,7 +352,7 @@ class MqttConnection(asyncio.Protocol):
         self._take_due = False
         left = _MOST_PACKETS
         try:
-            while left and not self._paused and not self._ended.done() and (packet := self._decoder.next()) is not None:
+            while left and not self._paused and self._hands_out and (packet := self._decoder.next()) is not None:
                 left -= 1
                 if type(packet) is Publish:
                     self._on_publish(packet)
@@ -359,6 +367,10 @@ class MqttConnection(asyncio.Protocol):
             self._read(left > 0)
             if not left:
                 self._take_soon()
+
+    @property
+    def _hands_out(self) -> bool:
+        return not self._is_leaving and not self._ended.done()
 
     def _take_soon(self) -> None:
         if not self._take_due:

@@ -138,6 +138,7 @@ class Intake:
         self._choices: dict[tuple[int, ...], _Choice] = {}
         self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
         self._waiting: deque[tuple[Message, int, Collection[EventName], Acknowledgement]] = deque()
+        self._connection: MqttConnection | None = None  # the latest
         self._subscribing = 0
         self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
         self._has_subscribed = False  # on the connection before, which was ended for what it had missed
@@ -177,6 +178,7 @@ class Intake:
             self._waiting.popleft()[3].abandon()
 
     async def _connected(self, connection: MqttConnection) -> None:
+        self._connection = connection
         has_subscribed, self._has_subscribed = self._has_subscribed, False
         if not connection.session_present:  # then no message of before comes again
             self._unacknowledged = {}
@@ -209,12 +211,11 @@ class Intake:
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         self.redelivered += received.duplicate
-        if self._is_under_way(connection, received):
-            return
-        if self._subscribing and not self._has_room():
-            self._missed = True
-            return
-        self._accept(connection, received)
+        if not self._is_under_way(connection, received):
+            if self._missed or (self._subscribing and not self._has_room()):
+                self._missed = True  # and so are all that follow: they would be called before it
+                return
+            self._accept(connection, received)
         if not self._has_room() and not self._subscribing:
             connection.pause()
 
@@ -309,8 +310,8 @@ class Intake:
             self._acknowledge(delivery)
         elif delivery.came_again and delivery.connection.is_open:
             self._accept(delivery.connection, delivery.received)
-        if self._has_room():
-            delivery.connection.resume()
+        if self._has_room() and self._connection is not None:  # which may be a later one than the message came on
+            self._connection.resume()
 
     def _acknowledge(self, delivery: "Acknowledgement") -> None:
         """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""

@@ -49,7 +49,8 @@ def status_topic(group: str, worker: str, route: str) -> str:
 class Presence:
     """The record of a living worker; times are epoch seconds, `slot` is the one that it prefers.
 
-    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY.
+    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. One that
+    `leaves` keeps its slots until it has handed them over, and is given none.
     """
 
     worker: str
@@ -59,6 +60,7 @@ class Presence:
     since: float
     slot: int | None = None
     every: tuple[str, ...] = ()
+    leaves: bool = False
 
     @property
     def payload(self) -> bytes:
@@ -96,6 +98,7 @@ def parse_presence(payload: bytes) -> Presence | None:
         return Presence(
             _name(members["worker"]), float(members["until"]), str(members["routes"]), str(members["version"]),
             float(members["since"]), None if slot is None else int(slot), tuple(map(str, members.get("every", ()))),
+            members.get("leaves") is True,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
@@ -302,7 +305,7 @@ class Leases:
         living = {
             known.presence.worker: known.presence
             for known in self._known.values()
-            if known.presence.worker != self.worker and self._lives(known, now)
+            if known.presence.worker != self.worker and self._lives(known, now) and not known.presence.leaves
         }
         living[self.worker] = self._presence(0.0)
         return GroupView(self.worker, dict(sorted(living.items())), dict(self._leases), self.held)
@@ -362,9 +365,11 @@ class Leases:
         self.changes += to != self.worker
         return self._publish(slot, granted)
 
-    def stop(self) -> None:
-        """Take no more slots: `grant` leaves those that are held to the others."""
+    def stop(self, clock: float) -> Publish:
+        """Take no more slots: `grant` leaves those that are held to the others; returns the record that says so."""
         self._stopping = True
+        presence = replace(self._presence(clock + self._adopt_seconds), leaves=True)
+        return Publish(presence_topic(self._group, self.worker), presence.payload)
 
     def farewell(self) -> Publish:
         """Return the record of a planned stop, which is the will too."""
@@ -382,7 +387,11 @@ class Leases:
 
     def _living(self, now: float) -> dict[str, int | None]:
         """Return the preferred slot of each worker that can be given slots, by id."""
-        living = {worker: known.presence.slot for worker, known in self._known.items() if self._lives(known, now)}
+        living = {
+            worker: known.presence.slot
+            for worker, known in self._known.items()
+            if self._lives(known, now) and not known.presence.leaves
+        }
         living.pop(self.worker, None)
         return living if self._stopping else living | {self.worker: self._prefers}
 

@@ -211,7 +211,7 @@ class Worker:
         What has not ended is not acknowledged: the broker keeps it for the next holder of the slot.
         """
         self._stopping = True
-        self._leases.stop()
+        self._publish(self._leases.stop(time.time()))
         slots = {**self._slots, **self._leaving}
         for slot in slots.values():
             slot.drop()

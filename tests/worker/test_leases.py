@@ -89,7 +89,8 @@ class Group:
 
     def stop(self, node: Node) -> None:
         self.deliver(node)
-        node.leases.stop()
+        self.publish(node.leases.stop(self.now + node.skew))
+        self.tick(seconds=0)
         for slot in sorted(node.leases.held):
             if (record := node.leases.grant(slot, self.now, self.now + node.skew)) is not None:
                 self.publish(record)

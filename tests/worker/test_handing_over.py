@@ -1,0 +1,172 @@
+"""Slots change hands, sessions have backlogs, targets are dead: nothing is lost, doubled or out of order."""
+
+import signal
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from tests.support.http_target import Peer, Target, echo, reply
+from tests.support.waiting import eventually
+from tests.worker.mosquitto import Client, Mosquitto
+from tests.worker.workers import LOSSLESS, Group, Worker, client_route
+
+pytestmark = pytest.mark.mosquitto
+
+ORDERED = 'WITH ORDERED "true"'
+TOPICS = 8
+
+
+def hanging(peer: Peer) -> None:
+    """Take a request and answer nothing."""
+    if peer.request() is not None:
+        peer.wait()
+
+
+def slowly(peer: Peer) -> None:
+    """Answer each request after 5 ms."""
+    while (seen := peer.request()) is not None:
+        peer.server.stopping.wait(0.005)
+        peer.send(reply(seen.body))
+
+
+def publish_all(client: Client, topic: Callable[[int], str], numbers: range) -> None:
+    infos = []
+    for number in numbers:
+        infos.append(client.publish(topic(number), b"%d" % number, wait=False))
+        if len(infos) % 500 == 0:
+            infos[-1].wait_for_publish(60)
+    for info in infos:
+        info.wait_for_publish(60)
+
+
+def ordered_topic(number: int) -> str:
+    return f"in/{number % TOPICS}"
+
+
+def check(target: Target, count: int, *, doubled: int = 0) -> None:
+    """Each message was called once (but `doubled` of them), and those of a topic in their order."""
+    called = [int(seen.body) for seen in target.requests]
+    assert set(called) == set(range(count)), f"{count - len(set(called))} lost"
+    assert len(called) - len(set(called)) <= doubled, Counter(called).most_common(5)
+    by_topic: dict[int, list[int]] = defaultdict(list)
+    for number in called:
+        by_topic[number % TOPICS].append(number)
+    steps = [pair for numbers in by_topic.values() for pair in pairwise(numbers) if pair[1] < pair[0]]
+    assert steps == []
+
+
+def are_called(target: Target, count: int) -> Callable[[], bool]:
+    return lambda: len({seen.body for seen in list(target.requests)}) >= count
+
+
+@pytest.mark.parametrize("waiting", [300, pytest.param(3000, marks=pytest.mark.long)])
+def test_a_start_depends_on_no_target_however_many_messages_wait_for_a_dead_one(
+    group: Group, mosquitto: Mosquitto, waiting: int
+) -> None:
+    """Capacity 10, more than that waiting: ready, the healthy route works, and so does one that a reload adds."""
+    with Target(echo) as target, Target(hanging) as dead:
+        small = f"{LOSSLESS} WITH OVERLOAD_CAPACITY 10"
+        routes = client_route("Dead", dead.port, "dead/#", config=small) + client_route(
+            "Well", target.port, "well/#", config=LOSSLESS
+        )
+        group.routes(routes)
+        assert group.start(slots=4).ready().stop() == 0
+        client = mosquitto.client().subscribe("results/#")
+        publish_all(client, lambda number: f"dead/{number}", range(waiting))
+        publish_all(client, lambda number: f"well/{number}", range(50))
+        worker = group.start(slots=4).ready()
+        assert sorted(int(payload) for _, payload in client.collect(50)) == list(range(50))
+        group.routes(routes + client_route("Added", target.port, "dead/+", config=LOSSLESS))
+        worker.send(signal.SIGHUP)
+        worker.line("routes reloaded")
+        client = mosquitto.client().subscribe("results/Added")
+
+        def gets_some() -> bool:
+            client.publish("dead/new", b"new")
+            return not client.messages.empty()
+
+        eventually(gets_some, "the route that was added gets nothing", pause_seconds=0.1)
+        assert len(dead.requests) <= 4 + 10
+
+
+@pytest.mark.parametrize("config", [pytest.param("", id="balanced"), pytest.param(LOSSLESS, id="lossless")])
+@pytest.mark.parametrize("waiting", [2500, pytest.param(60_000, marks=pytest.mark.long)])
+def test_a_backlog_is_worked_off_in_order_and_each_message_is_called_once(
+    group: Group, mosquitto: Mosquitto, config: str, waiting: int
+) -> None:
+    """With a dead target beside it; more wait than Receive Maximum and capacity are."""
+    with Target(echo) as target, Target(hanging) as dead:
+        config = f"{config} WITH OVERLOAD_CAPACITY 100".strip()
+        group.routes(
+            client_route("Well", target.port, "in/+", config=config, event=ORDERED)
+            + client_route("Dead", dead.port, "dead/#", config=LOSSLESS)
+        )
+        assert group.start(slots=4).ready().stop() == 0
+        client = mosquitto.client()
+        publish_all(client, ordered_topic, range(waiting))
+        publish_all(client, lambda number: f"dead/{number}", range(waiting))
+        group.start(slots=4).ready()
+        eventually(are_called(target, waiting), "not all were called", 30 + waiting / 100)
+        check(target, waiting)
+
+
+@pytest.mark.parametrize("count", [1500, pytest.param(10_000, marks=pytest.mark.long)])
+def test_workers_that_come_and_go_and_a_rolling_restart_lose_double_and_disorder_nothing(
+    group: Group, mosquitto: Mosquitto, count: int
+) -> None:
+    """1 -> 4 -> 1 workers under load, then each is replaced."""
+    with Target(slowly) as target:
+        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=5))
+        workers: list[Worker] = [group.start(0, slots=4).ready()]
+        publisher = mosquitto.client("publisher")
+        steps = 9
+        stopped = threading.Event()
+
+        def publish() -> None:
+            for number in range(count):
+                publisher.publish(ordered_topic(number), b"%d" % number, wait=number % 50 == 49)
+                if number % (count // (20 * steps) or 1) == 0:
+                    stopped.wait(0.05)
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        workers += [group.start(slot, slots=4).ready() for slot in (1, 2, 3)]
+        for _ in range(3):
+            assert workers.pop(0).stop() == 0
+        for slot in (1, 2, 3):
+            workers.append(group.start(slot, slots=4).ready())
+            assert workers.pop(0).stop() == 0
+        publishing.join()
+        eventually(are_called(target, count), "not all were called", 120)
+        check(target, count)
+
+
+def test_a_fresh_group_with_one_of_four_slots_up_misses_no_message(group: Group, mosquitto: Mosquitto) -> None:
+    """The first worker holds all slots, so every subscription exists from the beginning."""
+    with Target(echo) as target:
+        group.routes(client_route("InOrder", target.port, "in/+", event=ORDERED))
+        group.start(3, slots=4).ready()
+        publish_all(mosquitto.client(), ordered_topic, range(40))
+        eventually(are_called(target, 40), "not all were called")
+        check(target, 40)
+
+
+def test_a_planned_stop_has_others_take_over_within_two_seconds(group: Group, mosquitto: Mosquitto) -> None:
+    """What is published after the stop is called by the other; `adopt_seconds` is 30."""
+    with Target(echo) as target:
+        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED))
+        first, second = group.start(0).ready(), group.start(1).ready()
+        client = mosquitto.client()
+        before = sum("is taken here" in line for line in second.lines)
+        late = threading.Timer(2, second.kill)  # after which nothing is taken over
+        late.start()
+        first.send(signal.SIGTERM)
+        eventually(lambda: sum("is taken here" in line for line in second.lines) > before)
+        late.cancel()
+        publish_all(client, ordered_topic, range(40))
+        eventually(are_called(target, 40), "not all were called")
+        assert first.end() == 0
+        check(target, 40)
