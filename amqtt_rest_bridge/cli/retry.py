@@ -15,9 +15,9 @@ from amqtt_rest_bridge.errors import visible
 _MOST_SHOWN: Final = 20
 
 DESCRIPTION = f"""\
-Send the messages of failures again, each through its own event only, by the definition that is in use now: those of the
-given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before it
-does.
+Send the messages of failures again, each through its own event only, by the definition that is in use now: those of
+the given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before
+it does.
 
 The bridge needs the settings admin_port and admin_token; set {TOKEN_VARIABLE} to the latter.
 """

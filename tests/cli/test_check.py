@@ -177,7 +177,7 @@ def test_secrets_dir_and_environment_are_used(folder: Path, monkeypatch: pytest.
     assert check("a.lot") == 1
 
 
-@pytest.mark.parametrize("command", [[], ["check"], ["try"], ["serve"], ["status"]])
+@pytest.mark.parametrize("command", [[], ["check"], ["try"], ["serve"], ["status"], ["failures"], ["retry"]])
 def test_help_is_worth_reading(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     text = capsys.readouterr().out
