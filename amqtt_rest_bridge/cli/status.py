@@ -44,8 +44,9 @@ printed once. It comes from $SYS/broker/routes/<route>/status, which the plugin 
 
 With --group the workers of a group are shown: who holds each slot since when, who lives or is away since when, and
 whether their route sets differ. Below them each route is one line for all living workers: health and connection are
-the worst, counts are sums, latencies those of the slowest worker; WORKERS counts them. A route whose workers are all away
-has the time since when in the place of its health. What the broker still keeps for a slot no broker says over MQTT.
+the worst, counts are sums, latencies those of the slowest worker; WORKERS counts them. A route whose workers are all
+away has the time since when in the place of its health. What the broker still keeps for a slot no broker says over
+MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
