@@ -22,7 +22,7 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.routing.calls import Delivery, EventName
-from amqtt_rest_bridge.topics import loggable
+from amqtt_rest_bridge.topics import filter_matches, loggable
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,11 @@ class Feed:
         """Return the subscription identifier: the same after a restart, when the session has messages from before."""
         return 1 + crc32(self.topic_filter.encode()) % 268_435_454
 
+    def matches(self, topic: str) -> bool:
+        """Return whether the subscription is for a topic."""
+        shared = self.topic_filter.startswith("$share/")
+        return filter_matches(self.topic_filter.split("/", 2)[2] if shared else self.topic_filter, topic)
+
 
 class Room:
     """How many messages, and bytes of payloads, the sessions of a route hold together, and how many they may."""
@@ -85,11 +90,15 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Whom the messages of some subscriptions are not for: where the topic is this slot's, and where it is not."""
+    """Whom the messages of some subscriptions are not for: where the topic is this slot's, and where it is not.
+
+    `is_known` is False where one of the subscriptions is not of these routes.
+    """
 
     mine: frozenset[EventName]
     others: frozenset[EventName]
     at_once: bool
+    is_known: bool = True
 
 
 class Intake:
@@ -106,6 +115,7 @@ class Intake:
         room: What the sessions of the route hold; without room no message is read beside one that is held.
         on_down: Called when its connection has ended, with why.
         gate: Awaited before each connection.
+        keeps_unserved: Returns whether messages that no event here takes wait, since others may have the event.
     """
 
     def __init__(
@@ -118,6 +128,7 @@ class Intake:
         room: Room | None = None,
         on_down: Callable[[str], None] = lambda _: None,
         gate: Callable[[], Awaitable[None]] | None = None,
+        keeps_unserved: Callable[[], bool] = lambda: False,
     ) -> None:
         self.held = 0
         """How many messages have come and not ended."""
@@ -139,6 +150,9 @@ class Intake:
         self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
         self._waiting: deque[tuple[Message, int, Collection[EventName], Acknowledgement]] = deque()
         self._connection: MqttConnection | None = None  # the latest
+        self._keeps_unserved = keeps_unserved
+        self._unserved: list[Acknowledgement] = []
+        self._warned_at = -math.inf
         self._subscribing = 0
         self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
         self._has_subscribed = False  # on the connection before, which was ended for what it had missed
@@ -153,6 +167,7 @@ class Intake:
         self._all = events
         self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
         self._choices = {}
+        self.look_again()
         return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
 
     async def subscribe(self, gone: Iterable[str] = ()) -> None:
@@ -176,6 +191,15 @@ class Intake:
             delivery.is_dropped = not delivery.has_ended
         while self._waiting:
             self._waiting.popleft()[3].abandon()
+        while self._unserved:
+            self._unserved.pop().abandon()
+
+    def look_again(self) -> None:
+        """Serve what no event took, by the routes as they are now."""
+        unserved, self._unserved = self._unserved, []
+        for delivery in unserved:
+            self._distribute(delivery)
+            delivery.release()
 
     async def _connected(self, connection: MqttConnection) -> None:
         self._connection = connection
@@ -220,16 +244,42 @@ class Intake:
             connection.pause()
 
     def _accept(self, connection: MqttConnection, received: Publish) -> None:
-        identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
-        choice = self._choices.get(identifiers) or self._choose(identifiers)
-        taken = choice.mine
-        if choice.others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
-            taken = choice.others
-        delivery = Acknowledgement(self, connection, received, None if choice.at_once else taken)
+        delivery = Acknowledgement(self, connection, received, frozenset())
         if received.packet_id is not None:
             self._unacknowledged[received.packet_id] = delivery
         self._count(delivery, 1)
+        self._distribute(delivery)
+
+    def _distribute(self, delivery: "Acknowledgement") -> None:
+        received = delivery.received
+        identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
+        choice = self._choices.get(identifiers) or self._choose(identifiers)
+        if not choice.is_known and not any(feed.matches(received.topic) for feed in self._feeds.values()):
+            self._take_unserved(delivery)
+            return
+        taken = choice.mine
+        if choice.others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
+            taken = choice.others
+        delivery.taken = None if choice.at_once else taken
         self._hand_out(delivery, taken)
+
+    def _take_unserved(self, delivery: "Acknowledgement") -> None:
+        """Hold a message that no event here takes while another worker may have one; else acknowledge it.
+
+        It comes by a subscription of other routes: of another worker that had the slot, or of before a reload.
+        """
+        delivery.hold()
+        is_kept = self._keeps_unserved()
+        now = time.monotonic()
+        if now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            what = "it waits for a worker that has one" if is_kept else "no other worker has one: it is acknowledged"
+            topic = loggable(delivery.received.topic)
+            log.warning("%s: no event here takes a message on %s; %s", self.client.client_id, topic, what)
+        if is_kept:
+            self._unserved.append(delivery)
+        else:
+            delivery.release()
 
     def _hand_out(self, delivery: "Acknowledgement", taken: frozenset[EventName]) -> None:
         """Offer a message to all events but those in `taken`; to ORDERED ones when that is allowed."""
@@ -293,7 +343,7 @@ class Intake:
     def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
         feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
         if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for all that match
-            return _Choice(frozenset(), frozenset(), at_once=False)
+            return _Choice(frozenset(), frozenset(), at_once=False, is_known=False)
         mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
         others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
         at_once = all(feed.at_once for feed in feeds)
@@ -323,6 +373,7 @@ class Intake:
 
 
 _MOST_CHOICES: Final = 4096
+_WARN_SECONDS: Final = 60.0  # between two warnings of a session
 _MOST_AT_ONCE: Final = 64  # messages that are handed out in one iteration of the loop
 
 

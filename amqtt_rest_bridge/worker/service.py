@@ -317,12 +317,23 @@ class Worker:
     def _group_changed(self, view: GroupView) -> None:
         """Leave each other worker its part of RATE_LIMIT: the broker sends them alike; warn of routes that differ."""
         self._differing.changed(view)
+        if len(view.route_sets) > 1:
+            self._rooms.keeps_unserved = True
+        elif self._rooms.keeps_unserved:
+            self._parts.supervisor.finish("unserved messages", self._end_unserved)
         workers = len(view.workers)
         if workers != self._sharing:
             self._sharing = workers
             self._parts.pool.share_rates(workers)
             if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
                 log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
+
+    async def _end_unserved(self) -> None:
+        """Serve what has waited while route sets differed, or acknowledge it, once the sessions have these routes."""
+        await self._subscribe()
+        self._rooms.keeps_unserved = len(self._view.route_sets) > 1
+        for intake in self._intakes():
+            intake.look_again()
 
     def _numbers(self) -> GroupNumbers:
         held = [slot in self._slots for slot in range(self._settings.slots)]

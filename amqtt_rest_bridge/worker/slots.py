@@ -102,6 +102,8 @@ class Rooms:
     """
 
     def __init__(self, is_full: Callable[[], bool]) -> None:
+        self.keeps_unserved = False
+        """Whether messages that no event here takes wait: another worker of the group may have the event."""
         self._is_full = is_full
         self._rooms: dict[str, Room] = {}
 
@@ -223,7 +225,7 @@ class Slot:
         session = Session(client, expiry, wanted.most)
         intake = Intake(
             self._broker, session, self._offer, self.number, self._settings.slots, self._rooms.of(name, wanted),
-            gate=self._gate,
+            gate=self._gate, keeps_unserved=lambda: self._rooms.keeps_unserved,
         )  # fmt: skip
         intake.ordered_from = self._ordered_from
         intake.prepare(wanted.feeds, events)

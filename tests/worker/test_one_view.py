@@ -23,8 +23,8 @@ DEFINE ROUTE Poll WITH TYPE REST_API
 
 
 def start(group: Group, routes: str, slot: int, **settings: Any) -> Worker:
-    """Start a worker with routes of its own."""
-    path = group.folder / f"own-{slot}" / "own.lot"
+    """Start a worker with routes of its own, in a folder named for how many were started before."""
+    path = group.folder / f"own-{len(group.workers)}" / "own.lot"
     path.parent.mkdir()
     path.write_text(routes)
     return group.start(slot, routes=str(path), status_seconds=1, **settings).ready()

@@ -6,9 +6,11 @@ import pytest
 
 from amqtt_rest_bridge.worker.group import RouteSets, every
 from amqtt_rest_bridge.worker.leases import GroupView, Presence, parse_presence
+from tests.support.http_target import Target, echo
 from tests.support.route_text import load_text
-from tests.worker.test_one_view import POLL
-from tests.worker.workers import client_route
+from tests.worker.mosquitto import Mosquitto
+from tests.worker.test_one_view import POLL, start
+from tests.worker.workers import Group, client_route
 
 
 def view(**workers: tuple[str, tuple[str, ...]]) -> GroupView:
@@ -45,3 +47,38 @@ def test_sets_that_differ_are_warned_of_at_each_change_and_once_when_they_agree(
         "route sets differ: new on b, c; old on a",
         "all workers of group plant have the same routes",
     ]
+
+
+BOTH = """
+DEFINE ROUTE Echo WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "http://127.0.0.1:{port}"
+    ADD EVENT Old WITH SOURCE_TOPIC "old" WITH METHOD "POST" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "results"
+        WITH BODY "{{payload}}"
+    ADD EVENT New WITH SOURCE_TOPIC "new" WITH METHOD "POST" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "results"
+        WITH BODY "{{payload}}"
+"""
+
+
+@pytest.mark.mosquitto
+def test_messages_of_an_event_that_a_worker_lacks_wait_while_another_has_it_and_are_not_dropped_in_silence(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    with Target(echo) as target:
+        both = BOTH.format(port=target.port)
+        old = both.partition("    ADD EVENT New")[0]
+        first = start(group, both, 0, slots=1)
+        client = mosquitto.client().subscribe("results")
+        first.kill()  # its session keeps both subscriptions
+        second = start(group, old, 0, slots=1, adopt_seconds=1, reload_seconds=0.1)
+        second.wrote("slot 0 of group plant has lost its worker")
+        client.publish("new", b"no worker has it")
+        second.wrote("no event here takes a message on new; no other worker has one: it is acknowledged")
+        third = start(group, both, 0, slots=1, adopt_seconds=1)
+        for worker in (second, third):
+            worker.wrote("WARNING - route sets differ: ")
+        client.publish("new", b"waits")
+        client.publish("old", b"goes on")
+        assert client.next() == ("results", b"goes on")
+        (group.folder / "own-1" / "own.lot").write_text(both)
+        assert client.next() == ("results", b"waits")
+        assert [seen.body for seen in target.requests] == [b"goes on", b"waits"]
