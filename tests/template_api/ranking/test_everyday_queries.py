@@ -123,6 +123,101 @@ wether: weather-on-request
 temprature sensor: sensor-rest-facade influxdb-line-protocol influxdb-1-write
 notifcation phone: push-to-phone
 elastcsearch: opensearch-indexing
+gpt message: ai-inference
+ask chatgpt: ai-inference
+openai: ai-inference
+classify messages: ai-inference
+neural network: ai-inference
+IA mensagem: ai-inference
+Sprachmodell: ai-inference
+teams notification: alert-to-chat alert-with-condition
+post to discord channel: alert-to-chat alert-with-condition
+warn the team: alert-to-chat alert-with-condition
+mattermost: alert-to-chat alert-with-condition
+Warnung Chat: alert-to-chat alert-with-condition
+alarma temperatura: alert-with-condition alert-to-chat
+threshold alert: alert-with-condition alert-to-chat
+Schwellwert: alert-with-condition
+condition: alert-with-condition
+rpc over mqtt: device-request-reply
+synchronous device request: device-request-reply
+Gerät fragen Antwort: device-request-reply
+requête réponse: device-request-reply
+mail alert: email-through-provider alert-to-chat alert-with-condition
+mailgun: email-through-provider
+e-mail: email-through-provider
+mails verschicken: email-through-provider
+newsletter: email-through-provider
+envoyer un e-mail: email-through-provider
+mandar email: email-through-provider
+address to gps: geocode-addresses
+where is this address: geocode-addresses
+adresse latitude: geocode-addresses
+endereço coordenadas: geocode-addresses
+reverse geocoding: geocode-addresses
+pull request: github-webhooks
+CI status: github-webhooks
+git push event: github-webhooks
+hmac signature: github-webhooks webhook-intake
+zendesk: helpdesk-tickets
+servicenow incident: helpdesk-tickets
+machine broken: helpdesk-tickets
+Maschine Fehler melden: helpdesk-tickets
+avería máquina: helpdesk-tickets
+hass: home-assistant-services
+home asistant: home-assistant-services
+turn on light: home-assistant-services
+Licht einschalten: home-assistant-services
+allumer lumière: home-assistant-services
+domotique: home-assistant-services
+ligar luz: home-assistant-services
+provisioning: http-device-registration
+new device enrol: http-device-registration
+onboard device: http-device-registration
+enregistrer appareil: http-device-registration
+influx db: influxdb-line-protocol influxdb-1-write
+influxdb 2: influxdb-line-protocol influxdb-1-write
+tsdb: influxdb-line-protocol influxdb-1-write
+Zeitreihen: influxdb-line-protocol influxdb-1-write
+store measurements: influxdb-line-protocol influxdb-1-write
+Sensordaten speichern: influxdb-line-protocol influxdb-1-write
+guardar datos de sensores: influxdb-line-protocol influxdb-1-write
+ttn: lorawan-uplinks-downlinks
+chirpstack: lorawan-uplinks-downlinks
+lora wan: lorawan-uplinks-downlinks
+uplink: lorawan-uplinks-downlinks
+smart meter: meter-readings-lossless
+Zähler: meter-readings-lossless
+water meter: meter-readings-lossless
+guaranteed delivery: meter-readings-lossless
+never lose messages: meter-readings-lossless
+medidor de energia: meter-readings-lossless
+elastic: opensearch-indexing
+index logs: opensearch-indexing
+full text search of messages: opensearch-indexing
+logs suchen: opensearch-indexing
+ota update: ota-job-polling
+update firmware of esp32: ota-job-polling
+Firmware Aktualisierung: ota-job-polling
+actualización de firmware: ota-job-polling
+stock price: poll-price
+fetch price periodically: poll-price
+cron http: poll-price weather-on-request ota-job-polling
+polling: poll-price ota-job-polling
+prix électricité: poll-price
+precio luz: poll-price
+ntfy: push-to-phone
+push an Handy: push-to-phone
+celular: push-to-phone
+smartphone notification: push-to-phone
+téléphone: push-to-phone
+openid connect: rest-api-with-oauth2
+access token: rest-api-with-oauth2
+client credentials: rest-api-with-oauth2
+Anmeldung Token: rest-api-with-oauth2
+rest facade: sensor-rest-facade
+get temperature over http: sensor-rest-facade
+Temperatursensor: sensor-rest-facade influxdb-line-protocol influxdb-1-write
 """
 # Words for things that the library has nothing of: no answer, or one that says what it was found by.
 UNKNOWN = """
