@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -113,3 +114,32 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.
 
     run(script, use)
     assert caplog.messages == ["the broker keeps the session of plant-0 for 60 s, not for session_expiry, 3600 s"]
+
+
+def test_the_password_is_read_again_before_each_connection() -> None:
+    connects: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        connects.append(peer.sock.recv(1024))
+        peer.send(CONNACK)
+        if peer.number == 1:
+            peer.reset()
+        else:
+            peer.wait()
+
+    async def nothing(_: MqttConnection) -> None:
+        pass
+
+    async def use(address: Address) -> None:
+        passwords = iter(["first", "second"])
+        client = ReconnectingClient(
+            lambda: replace(address, username="bridge", password=next(passwords)), SESSION, lambda *_: None, nothing
+        )
+        running = asyncio.ensure_future(client.run())
+        while len(connects) < 2:
+            await asyncio.sleep(0.005)
+        running.cancel()
+        await client.close()
+
+    run(script, use)
+    assert b"first" in connects[0] and b"second" in connects[1]

@@ -1,5 +1,6 @@
 """Slots change hands, sessions have backlogs, targets are dead: nothing is lost, doubled or out of order."""
 
+import random
 import signal
 import threading
 from collections import Counter, defaultdict
@@ -142,6 +143,37 @@ def test_workers_that_come_and_go_and_a_rolling_restart_lose_double_and_disorder
         publishing.join()
         eventually(are_called(target, count), "not all were called", 120)
         check(target, count)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(30, marks=pytest.mark.long)])
+def test_workers_killed_at_random_lose_and_disorder_nothing_and_send_one_key_a_message(
+    group: Group, mosquitto: Mosquitto, kills: int
+) -> None:
+    """What a killed worker had not acknowledged is called again, from there on in order, so that the newest is last."""
+    chance, count = random.Random(3), 60 * (kills + 1)
+    with Target(slowly) as target:
+        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
+        workers = [group.start(slot, slots=4).ready() for slot in (0, 1)]
+        client = mosquitto.client("publisher")
+        for kill in range(kills + 1):
+            publish_all(client, ordered_topic, range(60 * kill, 60 * (kill + 1)))
+            if kill < kills:
+                slot = chance.randrange(2)
+                workers[slot].kill()
+                workers[slot] = group.start(slot, slots=4).ready()
+        eventually(are_called(target, count), "not all were called", 120)
+        assert [worker.stop() for worker in workers] == [0, 0]
+        called: dict[int, list[int]] = defaultdict(list)
+        keys: dict[bytes, set[str]] = defaultdict(set)
+        for seen in target.requests:
+            called[int(seen.body) % TOPICS].append(int(seen.body))
+            keys[seen.body].add(seen.values("idempotency-key")[0])
+        for numbers in called.values():
+            first, last = list(dict.fromkeys(numbers)), list(dict.fromkeys(reversed(numbers)))
+            assert first == sorted(first) and last == sorted(last, reverse=True)
+        assert set(map(int, keys)) == set(range(count))
+        assert all(len(some) == 1 for some in keys.values())
+        print(f"{len(target.requests)} calls of {count} messages")
 
 
 def test_a_fresh_group_with_one_of_four_slots_up_misses_no_message(group: Group, mosquitto: Mosquitto) -> None:
