@@ -151,6 +151,18 @@ def test_a_blank_title_is_warned_of_and_replaced_by_the_slug(
     assert client.get(f"/api/templates/{UUID}").json["template"]["title"] == UUID
 
 
+def test_a_date_to_come_is_warned_of_and_sorts_as_it_says(
+    sqlite_store: "Store", tmp_path: Path, make_template: Make
+) -> None:
+    [reading] = read_templates(write_folder(tmp_path / "t", "title: T\npublished_at: 2931-01-01\n"))
+    told = "published_at 2931-01-01 is in the future: the template is listed first until then"
+    assert reading.warnings == (f"{tmp_path}/t/template.yaml:2: warning: {told}",)
+    [past] = read_templates(write_folder(tmp_path / "p", "title: T\npublished_at: 2020-01-01\n"))
+    assert past.warnings == ()
+    sqlite_store.bring(make_template("today"), make_template("later", published_at="2931-01-01"))
+    assert sqlite_store.client().slugs("/api/templates") == ["later", "today"]
+
+
 def test_unknown_keys_are_warned_of_with_what_was_meant(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "t", "title: T\ndificulty: beginner\nzzz: 1\n")
     [reading] = read_templates(folder)

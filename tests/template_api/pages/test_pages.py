@@ -114,6 +114,17 @@ def test_a_search_shows_the_best_first_and_names_what_it_corrected(library: Clie
     assert [each["value"] for each in page.all("input") if each["name"] == "q"] == ["wether"]
 
 
+def test_a_search_names_what_it_did_not_find_and_leads_to_the_words_as_typed(library: Client) -> None:
+    page = parsed(library.page("/?q=wether+qqqqqq"))
+    assert "searched “weather” for “wether”; not found: “qqqqqq”" in page.text
+    [as_typed] = [link for link in page.links() if "exact=true" in link]
+    exact = parsed(library.page(as_typed))
+    assert "0 templates; not found: “wether”, “qqqqqq”" in exact.text
+    assert titles(exact) == []
+    hostile = parsed(library.page("/?q=" + "%3Cscript%3Eqqq%22+wether"))
+    assert "<" not in hostile.text.partition("not found")[2].partition("\n")[0]
+
+
 def test_facets_have_counts_and_their_links_filter_without_a_search_too(library: Client) -> None:
     result = library.page("/")
     counts = dict(re.findall(r'>([\w ]+) <span class="count">(\d+)', result.text))
