@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,8 +150,8 @@ class Indexer:
         self.ranking: Ranking | None = None
         """The index as it is searched; None while a first one is built."""
         self.edition = 0
-        self.looked = threading.Event()
-        """Set once a kept index is open, or known not to be there."""
+        self.is_opening = False
+        """Whether a kept index may be about to be searched."""
 
     def work(self) -> bool:
         """Do a part of what the index lacks, `Pace.part` of it; return whether something is left.
@@ -160,6 +159,7 @@ class Indexer:
         Raises:
             DatabaseUnavailableError: the database does not answer.
         """
+        self.is_opening = self.ranking is None
         try:
             is_left = self._work()
         except DamagedIndexError as exc:
@@ -167,7 +167,7 @@ class Indexer:
             self.close()  # until the next time; searches keep the state that they have
             return False
         finally:
-            self.looked.set()
+            self.is_opening = False
         if not is_left:
             self._fault.ended()
         return is_left
@@ -202,7 +202,7 @@ class Indexer:
                 return True
             if not writes or self._is_right(index, state, version):
                 return False
-        self.looked.set()
+        self.is_opening = False  # there is none that can be used
         return writes and self._build_part(library, version)
 
     def _is_right(self, index: SearchIndex, state: State, version: int) -> bool:

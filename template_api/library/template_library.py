@@ -112,9 +112,8 @@ class TemplateLibrary:
             thread.start()
         # Opening a large index takes seconds while the disk is busy, as when two processes start: searches of the
         # second one got 503.
-        self._indexer.looked.wait()
         deadline = time.monotonic() + self._pace.first_index
-        while self._indexer.ranking is None and time.monotonic() < deadline:
+        while self._indexer.ranking is None and (time.monotonic() < deadline or self._indexer.is_opening):
             self._stopping.wait(0.005)
 
     def close(self) -> None:

@@ -51,7 +51,6 @@ class Store:
         client = Client(library, refreshing=False)
         self.clients.append(client)
         with library._indexing:
-            library._indexer.looked.set()  # it is held up, and finds no index
             library.follow()
             yield client
 

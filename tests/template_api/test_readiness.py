@@ -95,11 +95,11 @@ def test_a_start_waits_for_a_kept_index_however_slowly_it_opens(
     current, waited = KeptIndex.current, threading.Event()
 
     def slowly(kept: KeptIndex) -> Any:
-        waited.wait(0.5)
+        waited.wait(1)
         return current(kept)
 
     monkeypatch.setattr(KeptIndex, "current", slowly)
-    second = TemplateLibrary(sqlite_store.url, tmp_path / "index", Pace(first_index=0))
+    second = TemplateLibrary(sqlite_store.url, tmp_path / "index", Pace(first_index=0.3))
     second.follow()
     second.check()
     assert second.find(TemplateQuery(text="pump")).total == 1
