@@ -196,7 +196,7 @@ async def _shared(probe: _Probe) -> str:
     topic = probe.topic("shared")
     members = [await probe.open(f"member-{number}") for number in (1, 2)]
     for member in members:
-        await member.subscribe(f"$share/{probe.settings.group}-probe-{probe.random}/{topic}")
+        await member.subscribe(f"$share/{probe.settings.group}:probe-{probe.random}/{topic}")
     await probe.publisher.publish(topic, *(b"%d" % number for number in range(_SHARED)))
     taken: list[bytes] = []
     with contextlib.suppress(TimeoutError):
@@ -301,15 +301,15 @@ async def _receive_maximum(probe: _Probe) -> str:
     client = await probe.open("few", receive_maximum=2)
     await client.subscribe(probe.topic("few"))
     await probe.publisher.publish(probe.topic("few"), *(b"%d" % number for number in range(5)))
-    first = [await client.next("the first message"), await client.next("the second message")]
+    held = [await client.next("the first message"), await client.next("the second message")]
     if not await client.is_quiet() or not client.connection.is_open:  # which does not take a third
         raise _LacksError("with Receive Maximum 2 more than two messages came before one was acknowledged")
-    client.acknowledge(*first)
-    for number in range(3):
-        message = await client.next("the rest, once the first were acknowledged,")
-        if message.payload != b"%d" % (number + 2):
+    for number in range(2, 5):  # one at a time, as calls end
+        client.acknowledge(held.pop(0))
+        held.append(await client.next("the next message, once one was acknowledged,"))
+        if held[-1].payload != b"%d" % number:
             raise _LacksError("messages of one publisher come in another order")
-        client.acknowledge(message)
+    client.acknowledge(*held)
     return "two at a time came, in their order"
 
 
@@ -361,7 +361,7 @@ async def _packet_size(probe: _Probe) -> str:
 
 async def _source_topics(probe: _Probe) -> str:
     events = [(route, event) for route in probe.routes for event in route.client_events]
-    share = f"$share/{probe.settings.group}-probe-{probe.random}"
+    share = f"$share/{probe.settings.group}:probe-{probe.random}"
     filters = {
         event.source_topic if event.ordered else f"{share}/{event.source_topic}": None
         for route, event in events
