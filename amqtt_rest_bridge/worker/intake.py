@@ -143,6 +143,7 @@ class Intake:
         self._slot = slot
         self._slots = slots
         self._feeds: dict[int, Feed] = {}
+        self._wanted: list[Subscription] = []
         self._gone: set[str] = set()  # topic filters to unsubscribe
         self._all: frozenset[EventName] = frozenset()
         self._ordered: frozenset[EventName] = frozenset()
@@ -157,13 +158,18 @@ class Intake:
         self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
         self._has_subscribed = False  # on the connection before, which was ended for what it had missed
 
-    def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
+    def prepare(
+        self, feeds: Iterable[Feed], events: frozenset[EventName], former: Iterable[Feed] = ()
+    ) -> list[str]:  # fmt: skip
         """Use these feeds for what comes from now on; return the topic filters that went.
 
-        `events` are the client events of all routes.
+        `events` are the client events of all routes. `former` are feeds that the session may have from before: messages
+        that wait for them are served, and they are given up.
         """
-        before = self._feeds
-        self._feeds = {feed.identifier: feed for feed in feeds}
+        before, feeds, former = self._feeds, list(feeds), list(former)
+        self._feeds = {feed.identifier: feed for feed in (*former, *feeds)}
+        self._wanted = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
+        self._gone.update(feed.topic_filter for feed in former)
         self._all = events
         self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
         self._choices = {}
@@ -206,6 +212,7 @@ class Intake:
         has_subscribed, self._has_subscribed = self._has_subscribed, False
         if not connection.session_present:  # then no message of before comes again
             self._unacknowledged = {}
+            self._gone = set()
         elif has_subscribed:
             return
         await self._subscribe(connection)
@@ -219,10 +226,9 @@ class Intake:
         self._subscribing += 1
         connection.resume()
         try:
-            await connection.subscribe(
-                [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
-            )
-            gone = self._gone - {feed.topic_filter for feed in self._feeds.values()}
+            wanted = list(self._wanted)
+            await connection.subscribe(wanted)
+            gone = self._gone - {one.topic_filter for one in wanted}
             await connection.unsubscribe(gone)
             self._gone -= gone
         finally:

@@ -30,11 +30,15 @@ _LOOK_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most."""
+    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most.
+
+    `former` are subscriptions that it may have of an earlier version: what waits by them is called, they are given up.
+    """
 
     feeds: tuple[Feed, ...]
     most: int
     most_bytes: int
+    former: tuple[Feed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,14 @@ def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
 
     The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Decision: of a balanced route too, so that a
     backlog waits at the broker instead of being refused; only realtime routes refuse messages on a worker.
+
+    Decision: the session of realtime routes, which was that of balanced ones too, is opened for these as well: what a
+    former version left in it is called once. While both subscriptions exist, for less than a second, a message of a
+    balanced route may be called twice.
     """
     sessions: dict[str, SessionPlan] = {}
     at_once: list[Route] = []
+    balanced: list[Route] = []
     seconds = ordered_seconds = 0.0
     for route in routes:
         if not route.client_events:
@@ -68,11 +77,15 @@ def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
             ordered_seconds = max(ordered_seconds, route.config.request_timeout)
         if config.overload_policy is OverloadPolicy.REALTIME:
             at_once.append(route)
-        elif feeds := _feeds([route], f"{group}:{route.name}"):
+            continue
+        if config.overload_policy is OverloadPolicy.BALANCED:
+            balanced.append(route)
+        if feeds := _feeds([route], f"{group}:{route.name}"):
             most = max(1, min(config.overload_capacity, _MOST_HELD))
             sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
-    if feeds := _feeds(at_once, group, at_once=True):
-        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, 2 * queue_bytes)
+    feeds, former = _feeds(at_once, group, at_once=True), _feeds(balanced, group)
+    if feeds or former:
+        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, 2 * queue_bytes, former)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
     return Plan(sessions, events, seconds, ordered_seconds)
 
@@ -180,7 +193,7 @@ class Slot:
                 return
             self._used = True
             changed = {
-                name: intake.prepare(session.feeds, wanted.events)
+                name: intake.prepare(session.feeds, wanted.events, session.former)
                 for name, intake in self._intakes.items()
                 if (session := wanted.sessions.get(name, _NOTHING))
             }
@@ -228,7 +241,7 @@ class Slot:
             gate=self._gate, keeps_unserved=lambda: self._rooms.keeps_unserved,
         )  # fmt: skip
         intake.ordered_from = self._ordered_from
-        intake.prepare(wanted.feeds, events)
+        intake.prepare(wanted.feeds, events, wanted.former)
         supervisor = Supervisor(lambda _: None)
         supervisor.keep(session.client_id, intake.client.run)
         self._intakes[name], self._supervisors[name] = intake, supervisor
