@@ -1,8 +1,9 @@
 """The SQLite file in which kept runs survive a restart. The loop says what has changed; one thread writes.
 
-What waits to be written is what is kept in memory, each run once, however often it changed: so it is bounded as that
-is. A disk that is full, or a file that is damaged meanwhile, costs only what is on it: the log and `/readyz` say so,
-and all that has not been written is tried again.
+What waits to be written is what is kept in memory, each run once, however often it changed, and the ids of those that
+are to leave the file: so it is bounded as these are, however long nothing can be written. A disk that is full, or a
+file that is damaged meanwhile, costs only what is on it: the log and `/readyz` say so, and all that has not been
+written is tried again.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,16 +45,27 @@ class FailureFile:
         """Why the last write failed, None when it did not."""
         self._changed = threading.Condition()
         self._waiting: dict[str, KeptRun | None] = {}
+        self._being_written: Collection[str] = ()
         self._closing = False
         self._lines = LineLimit(_LOG_SECONDS)
         self._thread: threading.Thread | None = None
-        self.loaded: list[KeptRun] = sorted(self._load(), key=lambda run: run.record.time)
+        rows = self._load()
+        self._written = set(rows)
+        self.loaded: list[KeptRun] = sorted(rows.values(), key=lambda run: run.record.time)
         """The runs that the file held when it was opened, the oldest first."""
+
+    @property
+    def waiting(self) -> int:
+        """How many runs wait to be written or removed."""
+        return len(self._waiting)
 
     def put(self, name: str, run: KeptRun | None) -> None:
         """Queue a run to be written, or (None) removed; any thread, does not block."""
         with self._changed:
             if self._closing:
+                return
+            if run is None and name not in self._written and name not in self._being_written:
+                self._waiting.pop(name, None)  # the file never had it
                 return
             self._waiting[name] = run
             if self._thread is None:
@@ -69,7 +81,7 @@ class FailureFile:
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
-    def _load(self) -> list[KeptRun]:
+    def _load(self) -> dict[str, KeptRun]:
         try:
             # It holds payloads of messages, which only its owner may read.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -80,8 +92,8 @@ class FailureFile:
                 database.execute(_TABLE)
                 database.execute(f"PRAGMA user_version = {_VERSION}")
                 database.commit()
-                return [_decoder.decode(run) for (run,) in database.execute("SELECT run FROM runs")]
-        except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
+                return {name: _decoder.decode(run) for name, run in database.execute("SELECT id, run FROM runs")}
+        except (OSError, sqlite3.Error, msgspec.MsgspecError, TypeError) as error:  # the last for a row that is text
             why = getattr(error, "strerror", None) or str(error)
             hint = "move it away, and a new one is made" if self._path.is_file() else "name a file that can be written"
             raise ConfigurationError(f"cannot use {self._path} (failures): {why}; {hint}") from error
@@ -115,20 +127,31 @@ class FailureFile:
             while True:
                 with self._changed:
                     waiting, self._waiting = self._waiting, {}
+                    self._being_written = waiting
                 if not waiting:
                     return
+                written = set(self._written)
                 try:
                     with database:
                         for name, run in waiting.items():
                             row = None if run is None else _encoded(run)
                             if row is None:
                                 database.execute("DELETE FROM runs WHERE id = ?", (name,))
+                                written.discard(name)
                             else:
                                 database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
+                                written.add(name)
                 except BaseException:
-                    with self._changed:
-                        self._waiting = waiting | self._waiting  # what came meanwhile is newer
+                    written = self._written
                     raise
+                finally:
+                    with self._changed:
+                        if written is self._written:
+                            later = waiting | self._waiting  # what came meanwhile is newer
+                            self._waiting = {
+                                name: run for name, run in later.items() if run is not None or name in written
+                            }
+                        self._written, self._being_written = written, ()
                 self.trouble = None
 
 

@@ -131,3 +131,39 @@ def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> N
         eventually(lambda: admin.get("/healthz").status == 200)
         after = admin.get(f"/api/runs/{before['id']}").json
         assert (after["message"]["payload"], after["response"]["status"]) == ("bad", 422)
+
+
+def test_a_row_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "failures.db"
+    FailureFile(file)
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("INSERT INTO runs VALUES ('1', 'text')")
+    with pytest.raises(ConfigurationError, match=r"failures\.db \(failures\): .*; move it away"):
+        FailureFile(file)
+
+
+def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "failures.db"
+    file = FailureFile(path)
+    run = KeptRun(Record(0.0, "call", "1", "R", "E", "in", code="http_status"), "in", 0.0, b"payload", None)
+    file.put("written", run)
+    eventually(lambda: _rows(path) == ["written"])
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for number in range(1000):
+            file.put(str(number), run)
+            if number == 500:
+                eventually(lambda: file.trouble is not None)
+            if number > 0:
+                file.put(str(number - 1), None)
+        file.put("written", None)
+        assert file.waiting <= 503  # those that were dropped while a write was tried, until it failed
+        other.rollback()
+    eventually(lambda: file.waiting == 0)
+    file.close()
+    assert _rows(path) == ["999"]
+
+
+def _rows(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return [name for (name,) in database.execute("SELECT id FROM runs")]
