@@ -51,7 +51,8 @@ def _entries(file: Path, text: str) -> Iterator[SynonymRule | SourceError]:
     node = yaml_node(file, text)
     if node is not None and not isinstance(node, yaml.SequenceNode):
         raise SourceError(f"{file}:{node.start_mark.line + 1}", f"must hold a list; {_FORM}")
-    for item in node.value if node is not None else ():
+    # An alias of an entry says nothing new: of many a file of 1 MiB would become a list of gigabytes.
+    for item in {id(item): item for item in node.value}.values() if node is not None else ():
         try:
             yield _rule(item)
         except ValueError as exc:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from template_api.library import Report, import_templates
+from template_api.sources import read_synonyms
 from template_api.sources.reading import Reading
 
 if TYPE_CHECKING:
@@ -97,3 +98,11 @@ def test_a_dry_run_says_so_and_changes_nothing(store: "Store", folder: Path) -> 
     (folder / "synonyms.yaml").write_text("- weir, sluice\n")
     assert str(imported(store, folder, dry_run=True)[0]) == "1 added, 0 changed, 1 unchanged, 0 failed"
     assert found(store, "weir") == []
+
+
+def test_an_entry_that_aliases_repeat_is_read_once(tmp_path: Path) -> None:
+    words = ",".join(f"word{number}" for number in range(2_000))
+    (tmp_path / "synonyms.yaml").write_text(f"- &list [{words}]\n- &text '{words}'\n" + "- *list\n- *text\n" * 50_000)
+    read = read_synonyms([tmp_path])
+    assert read is not None
+    assert [len(rule.words) for rule in read[0]] == [2_000, 2_000]
