@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_LOGGED: Final = 200
 # What no search needs and a log must not keep: addresses, words of letters with digits like keys and tokens, long ones.
-_SECRET: Final = re.compile(r"\S*@\S*|(?=\S*\d)(?=\S*[^\W\d])\S{16,}|\S{33,}")
+_SECRET: Final = re.compile(r".*@.*|(?=.*\d)(?=.*[^\W\d]).{16,}|.{33,}")
+_WORD: Final = re.compile(r"\S+")
 
 
 class Searches:
@@ -39,7 +40,8 @@ class Searches:
             self._all += 1
             self._empty += not total
         if not total and self._log_empty:
-            text = _SECRET.sub("***", wanted.text[:_LONGEST_LOGGED])
+            # Cut afterwards: a part of a secret would be a short word.
+            text = _WORD.sub(_logged, wanted.text)[:_LONGEST_LOGGED]
             log.info("search without a result: %s", visible(json.dumps(text, ensure_ascii=False)))
 
     def metrics(self, *, ready: bool) -> bytes:
@@ -52,3 +54,7 @@ class Searches:
         return "".join(
             f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
         ).encode()
+
+
+def _logged(word: re.Match[str]) -> str:
+    return "***" if _SECRET.fullmatch(word[0]) else word[0]

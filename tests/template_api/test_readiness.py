@@ -116,18 +116,19 @@ def test_searches_that_find_nothing_are_counted_and_logged_when_asked(
             api.get(path)
         api.get("/api/search?q=a%0A%5B2026%5D+forged%1b[31m+line%E2%80%AE")
         api.get("/api/search?q=key+sk9f8a7s6d5f4g3h2j1+me@example.org+" + "x" * 40)
+        api.get("/api/search?q=" + "x+" * 95 + "sk9f8a7s6d5f4g3h2j1")
         body = json.dumps({"query": "sms"}).encode()
         api.ask("POST", "/api/search", body, {"Content-Type": "application/json"})
         assert metrics(api) == {
-            "template_api_searches_total": 6,
-            "template_api_empty_searches_total": 5,
+            "template_api_searches_total": 7,
+            "template_api_empty_searches_total": 6,
             "template_api_ready": 1,
         }
         log = api.log
     lines = [line.partition("without a result: ")[2] for line in log.read_text().splitlines() if "without a" in line]
     assert lines[:2] == ['"Thermometer"'] * 2
     assert lines[2] == '"a\\n[2026] forged\\u001b[31m line\\u202e"'
-    assert lines[3:] == ['"key *** *** ***"', '"sms"']
+    assert lines[3:] == ['"key *** *** ***"', f'"{"x " * 95}***"', '"sms"']
 
 
 def test_without_being_asked_no_search_is_logged(caplog: pytest.LogCaptureFixture) -> None:
