@@ -310,7 +310,7 @@ CONTROL_CHARACTER: Final = INVALID_REQUEST.hinting("Leave it out")
 BAD_QUERY: Final = INVALID_REQUEST.hinting("Percent-encode the UTF-8 bytes of names and values")
 CALLER_LEFT: Final = INVALID_REQUEST.hinting("Keep the connection open in both directions until the answer has come")
 NOT_A_FILTER: Final = INVALID_REQUEST.hinting("Write a topic filter of MQTT")
-NOT_A_QUERY: Final = INVALID_REQUEST.hinting("See /api/runs in the reference of the admin port")
+NOT_A_QUERY: Final = INVALID_REQUEST.hinting("The reference of the admin port lists what each path takes")
 NOT_A_RETRY: Final = INVALID_REQUEST.hinting('Send JSON: {"route": "...", "code": "..."} or {"ids": ["..."]}')
 
 UNAUTHORIZED: Final = AnswerRow(

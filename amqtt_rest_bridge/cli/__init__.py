@@ -4,6 +4,7 @@ A command is a function whose annotations describe its options to typer; it retu
 standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,6 +45,15 @@ def counted(faults: Iterable[Fault]) -> str:
     """Count faults by severity: `2 errors, 1 warning`; "" for none."""
     counts = Counter(fault.severity for fault in faults)
     return ", ".join(count(counts[severity], severity) for severity in Severity if counts[severity])
+
+
+def agrees(question: str) -> bool:
+    """Ask before something is sent; without an answer, say so and return False."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        print("\nno answer, so nothing is sent (--yes: does not ask)", file=sys.stderr)
+        return False
 
 
 def several(names: Sequence[str], most: int) -> str:

@@ -12,10 +12,12 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import typer
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, visible
+from amqtt_rest_bridge.spelling import did_you_mean
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _CONNECT_SECONDS: Final = 10.0
+_MOST_NAMES: Final = 10  # that an error lists
 
 Admin = Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")]
 
@@ -43,6 +45,22 @@ class AdminPort:
         """Post a JSON object and return the JSON that is answered; raises `AdminError`."""
         with self.asking("POST", path, json.dumps(members).encode()) as response:
             return self._read(response)
+
+    def check_route(self, name: str) -> None:
+        """Raise `AdminError` for a route that the bridge does not have, of which nothing would ever be shown.
+
+        Where the bridge cannot list its routes, the name passes.
+        """
+        with self.asking("GET", "/api/routes") as response:
+            content = response.read()
+        try:
+            names = [str(route["name"]) for route in json.loads(content)["routes"]]
+        except (ValueError, TypeError, KeyError):
+            return
+        if name not in names:
+            listed = f"routes: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+            hint = did_you_mean(name, names) or (listed if names else "it has no routes")
+            raise AdminError(visible(f"there is no route {name}; {hint}"))
 
     @contextmanager
     def asking(self, method: str, target: str, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:

@@ -27,7 +27,7 @@ The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_V
 EPILOG = """\
 exit status:
   0  listed, or there was none
-  1  the bridge cannot be reached, refuses the question, or has no such run
+  1  the bridge cannot be reached, refuses the question, or has no such run or route
   2  the command is used wrongly
 
 examples:
@@ -55,6 +55,8 @@ def run(
                 print(json.dumps(found) if as_json else "\n".join(_whole(found)))
                 return 0
             failures = kept_failures(port, {"route": route, "code": code, "since": since})
+            if route is not None and not failures:
+                port.check_route(route)
     except AdminError as error:
         print(f"rest-bridge failures: {error}", file=sys.stderr)
         return 1

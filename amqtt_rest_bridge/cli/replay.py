@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import broker_client, read_bytes, several
+from amqtt_rest_bridge.cli import agrees, broker_client, read_bytes, several
 from amqtt_rest_bridge.cli.broker_client import (
     BROKER_HELP,
     DEFAULT_BROKER,
@@ -85,7 +85,7 @@ def run(
         print(_summary(found))
         publications = found.publications
         question = f"Publish {len(publications)} message(s) to {address.shown}?"
-        if publications and not yes and not typer.confirm(question):
+        if publications and not yes and not agrees(question):
             return 1
         if publications:
             asyncio.run(broker_client.publish(address, publications, rate))

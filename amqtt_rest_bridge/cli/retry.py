@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.cli import count
+from amqtt_rest_bridge.cli import agrees, count
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
 from amqtt_rest_bridge.cli.failures import kept_failures, line
 from amqtt_rest_bridge.errors import visible
@@ -24,7 +24,7 @@ The bridge needs the settings admin_port and admin_token; set {TOKEN_VARIABLE} t
 EPILOG = """\
 exit status:
   0  all were sent again, or there was none
-  1  the bridge cannot be reached or refuses, the answer was no, or some could not be sent again
+  1  the bridge cannot be reached, refuses, or has no such route; the answer was no; or some could not be sent again
   2  the command is used wrongly
 
 examples:
@@ -49,6 +49,8 @@ def run(
             if not ids and not yes and not _agrees(port, wanted):
                 return 1
             answer = port.post("/api/failures/retry", wanted)
+            if route is not None and not answer["started"] and not answer["refused"]:
+                port.check_route(route)
     except AdminError as error:
         print(f"rest-bridge retry: {error}", file=sys.stderr)
         return 1
@@ -67,4 +69,4 @@ def _agrees(port: AdminPort, wanted: Mapping[str, Any]) -> bool:
         print(line(failure))
     if len(failures) > _MOST_SHOWN:
         print(f"... and {len(failures) - _MOST_SHOWN} older ones")
-    return not failures or typer.confirm(f"Send {count(len(failures), 'message')} again?")
+    return not failures or agrees(f"Send {count(len(failures), 'message')} again?")

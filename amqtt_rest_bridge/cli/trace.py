@@ -17,9 +17,7 @@ import typer
 
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort, refusal
 from amqtt_rest_bridge.errors import visible
-from amqtt_rest_bridge.spelling import did_you_mean
 
-_MOST_NAMES: Final = 10  # that an error lists
 _SILENCE_SECONDS: Final = 60.0  # the bridge writes a comment every 15 s
 
 DESCRIPTION = f"""\
@@ -95,8 +93,7 @@ def line(record: Mapping[str, Any]) -> str:
 def _events(port: AdminPort, query: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the names and values of the server-sent events; raises `AdminError` when they end."""
     if "route" in query:
-        with port.asking("GET", "/api/routes") as response:
-            _check_route(query["route"], response)
+        port.check_route(query["route"])
     with port.asking("GET", f"/api/live?{urlencode(query)}") as response:
         if port.connection.sock is not None:
             port.connection.sock.settimeout(_SILENCE_SECONDS)
@@ -106,24 +103,6 @@ def _events(port: AdminPort, query: Mapping[str, str]) -> Iterator[tuple[str, di
             raise AdminError(f"{port.shown}: {refusal(response)}")
         yield from _parsed(response)
     raise AdminError(f"{port.shown} closed the connection")
-
-
-def _check_route(name: str, response: http.client.HTTPResponse) -> None:
-    """Raise `AdminError` for a route that the bridge does not have, of which nothing would ever be printed.
-
-    Where the bridge cannot list its routes, the stream is asked for all the same.
-    """
-    content = response.read()
-    if response.status != 200:
-        return
-    try:
-        names = [str(route["name"]) for route in json.loads(content)["routes"]]
-    except (ValueError, TypeError, KeyError):
-        return
-    if name not in names:
-        listed = f"routes: {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
-        hint = did_you_mean(name, names) or (listed if names else "it has no routes")
-        raise AdminError(visible(f"there is no route {name}; {hint}"))
 
 
 def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:

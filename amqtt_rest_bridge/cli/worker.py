@@ -236,7 +236,10 @@ def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
         print(f"  {answer:3}  {one.name:{width}}  {one.detail}")
         if one.hint:
             print(f"       {'':{width}}  to do: {one.hint}")
-    print(f"{count(lacking, 'thing')} that workers need lacking" if lacking else "all that workers need is there")
+    if lacking:
+        print(f"{count(lacking, 'thing')} that workers need {'is' if lacking == 1 else 'are'} lacking")
+    else:
+        print("all that workers need is there")
     return 1 if lacking else 0
 
 

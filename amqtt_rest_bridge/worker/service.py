@@ -128,6 +128,7 @@ class Worker:
         self._sharing = 1  # workers that share each RATE_LIMIT
         self._differing = RouteSets(settings.group)
         self._stopping = False
+        self._was_connected = False  # so that others may know of this worker
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
         loaded = load_first(settings, code.check_routes)
         sockets = ListeningSockets(settings.server_host, shared=True)
@@ -190,6 +191,7 @@ class Worker:
         longer to hand one over.
         """
         await self._clean_session.client.open()  # first: a broker that cannot be used costs no process
+        self._was_connected = True
         await asyncio.to_thread(self._service.start)
         self._service.attach()
         self._service.begin()
@@ -211,7 +213,8 @@ class Worker:
         What has not ended is not acknowledged: the broker keeps it for the next holder of the slot.
         """
         self._stopping = True
-        self._publish(self._leases.stop(time.time()))
+        if self._was_connected:
+            self._publish(self._leases.stop(time.time()))
         slots = {**self._slots, **self._leaving}
         for slot in slots.values():
             slot.drop()
@@ -224,7 +227,8 @@ class Worker:
         await self._service.close()
         for name in self._service.statistics:
             self._parts.reporter.remove(name)
-        self._publish(self._leases.farewell())
+        if self._was_connected:
+            self._publish(self._leases.farewell())
         await self._publisher.settled(1)
         await self._clean_session.client.close()
 

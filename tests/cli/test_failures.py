@@ -1,5 +1,6 @@
 """`rest-bridge failures` and `rest-bridge retry` against a real broker."""
 
+import io
 import json
 from collections.abc import Iterator
 
@@ -55,7 +56,7 @@ def test_failures_are_listed_the_newest_last_and_narrowed(
     assert [line.split("  ")[1] for line in lines] == names
     assert lines[0].endswith("Orders/Send  orders/0  422 http_status  (the server answered 422 Unprocessable Entity)")
     assert last == "3 failures"
-    assert main(["failures", "--route", "Other", *at(admin)]) == 0
+    assert main(["failures", "--code", "timeout", "--route", "Orders", *at(admin)]) == 0
     assert capsys.readouterr().out == "0 failures\n"
     assert main(["failures", "--json", *at(admin)]) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == names
@@ -105,6 +106,27 @@ def test_all_failures_of_a_route_are_retried_after_a_question(
     assert {one.path for one in target.take_all()} == {"/new/0", "/new/1", "/new/2"}
     assert main(["retry", "--route", "Orders", *at(admin)]) == 0
     assert capsys.readouterr().out.endswith("\n0 messages sent again\n")
+
+
+def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["failures"], ["retry"], ["retry", "--yes"]):
+        assert main([*command, "--route", "Ordres", *at(admin)]) == 1
+        shown = capsys.readouterr()
+        assert shown.err == f"rest-bridge {command[0]}: there is no route Ordres; did you mean Orders?\n"
+        assert not shown.out
+
+
+def test_a_question_without_an_answer_sends_nothing(
+    client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(client, "orders/7")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["retry", "--route", "Orders", *at(admin)]) == 1
+    shown = capsys.readouterr()
+    assert "sent again" not in shown.out
+    assert shown.err == "\nno answer, so nothing is sent (--yes: does not ask)\n"
 
 
 @pytest.mark.parametrize(

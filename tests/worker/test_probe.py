@@ -145,4 +145,4 @@ def test_an_acl_without_the_topics_of_the_group_is_found(tmp_path: Path, rule: s
     assert ended.returncode == 1
     assert f"  NO   topics of the group       {detail}" in ended.stdout
     assert "to do: allow the user of the workers to publish and subscribe bridge/<group>/#" in ended.stdout
-    assert ended.stdout.endswith("1 thing that workers need lacking\n")
+    assert ended.stdout.endswith("1 thing that workers need is lacking\n")

@@ -170,7 +170,9 @@ def test_a_second_worker_on_a_machine_needs_another_admin_port(group: Group, unu
 
 
 def test_a_broker_that_cannot_be_reached(tmp_path: Path, unused_port: int) -> None:
-    line = reason_of(run(tmp_path, broker=f"mqtt://127.0.0.1:{unused_port}"))
+    ended = run(tmp_path, broker=f"mqtt://127.0.0.1:{unused_port}")
+    assert "not acknowledged" not in ended.stderr
+    line = reason_of(ended)
     assert line == f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused"
 
 
