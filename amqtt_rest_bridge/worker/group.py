@@ -1,7 +1,7 @@
-"""What follows of the routes of a group's workers: who runs events with EVERY, and warnings where they differ. Pure."""
+"""What follows of the routes of a group's workers: who runs events with EVERY; warnings where workers differ. Pure."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.worker.leases import GroupView
@@ -24,19 +24,23 @@ def every(routes: Iterable[Route]) -> tuple[str, ...]:
     )
 
 
-class RouteSets:
-    """Warn of route sets that differ, once for each change, and say when they agree again."""
+class Differences:
+    """Warn of route sets and `slots` that differ, once for each change, and say when they agree again."""
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._shown = ""
+        self._shown: dict[str, str] = {}
 
     def changed(self, view: GroupView) -> None:
         """Look at the group as it is now."""
-        sets = [f"{routes} on {', '.join(workers)}" for routes, workers in sorted(view.route_sets.items())]
-        shown = "; ".join(sets) if len(sets) > 1 else ""
-        if shown and shown != self._shown:
-            log.warning("route sets differ: %s", shown)
-        elif self._shown and not shown:
-            log.info("all workers of group %s have the same routes", self._group)
-        self._shown = shown
+        self._compare("route sets", "routes", view.route_sets)
+        self._compare("slots", "slots", view.slot_counts)
+
+    def _compare(self, values: str, same: str, found: Mapping[str, Iterable[str]]) -> None:
+        parts = [f"{value} on {', '.join(workers)}" for value, workers in sorted(found.items())]
+        before, shown = self._shown.get(values, ""), "; ".join(parts) if len(parts) > 1 else ""
+        if shown and shown != before:
+            log.warning("%s differ: %s", values, shown)
+        elif before and not shown:
+            log.info("all workers of group %s have the same %s", self._group, same)
+        self._shown[values] = shown

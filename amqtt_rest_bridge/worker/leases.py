@@ -18,7 +18,7 @@ heard of it two workers may believe they hold a slot; their sessions have one cl
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -50,7 +50,8 @@ class Presence:
     """The record of a living worker; times are epoch seconds, `slot` is the one that it prefers.
 
     `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. One that
-    `leaves` keeps its slots until it has handed them over, and is given none.
+    `leaves` keeps its slots until it has handed them over, and is given none. `slots` is how many the group has for it,
+    None where it does not say: it opens none beyond them.
     """
 
     worker: str
@@ -61,6 +62,7 @@ class Presence:
     slot: int | None = None
     every: tuple[str, ...] = ()
     leaves: bool = False
+    slots: int | None = None
 
     @property
     def payload(self) -> bytes:
@@ -94,11 +96,11 @@ def parse_presence(payload: bytes) -> Presence | None:
     """Return the presence that a payload holds, None if it holds none."""
     try:
         members = json.loads(payload)
-        slot = members.get("slot")
+        slot, slots = members.get("slot"), members.get("slots")
         return Presence(
             _name(members["worker"]), float(members["until"]), str(members["routes"]), str(members["version"]),
             float(members["since"]), None if slot is None else int(slot), tuple(map(str, members.get("every", ()))),
-            members.get("leaves") is True,
+            members.get("leaves") is True, None if slots is None else max(1, int(slots)),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
@@ -150,9 +152,18 @@ class GroupView:
     @cached_property
     def route_sets(self) -> Mapping[str, tuple[str, ...]]:
         """Return the ids of living workers by the hash of their route set."""
+        return self._by(lambda presence: presence.routes)
+
+    @property
+    def slot_counts(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the ids of living workers by how many slots the group has for them."""
+        return self._by(lambda presence: None if presence.slots is None else str(presence.slots))
+
+    def _by(self, of: Callable[[Presence], str | None]) -> Mapping[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
         for worker, presence in self.workers.items():
-            found[presence.routes] = (*found.get(presence.routes, ()), worker)
+            if (value := of(presence)) is not None:
+                found[value] = (*found.get(value, ()), worker)
         return found
 
 
@@ -400,8 +411,15 @@ class Leases:
         holders: dict[int, str | None] = {}
         for slot in range(self._slots):
             lease = self._leases.get(slot)
-            holders[slot] = lease.worker if lease is not None and self._may_hold(lease.worker, now) else None
+            is_held = lease is not None and slot < self._most(lease.worker) and self._may_hold(lease.worker, now)
+            holders[slot] = lease.worker if lease is not None and is_held else None
         return holders
+
+    def _most(self, worker: str) -> int:
+        """Return how many of the slots that this worker knows another one opens, the lowest ones."""
+        known = self._known.get(worker)
+        slots = None if known is None or worker == self.worker else known.presence.slots
+        return self._slots if slots is None else min(slots, self._slots)
 
     def _may_hold(self, worker: str, now: float) -> bool:
         if worker in ("", self.worker):
@@ -416,7 +434,12 @@ class Leases:
         holders = self._holders(now)
         if self._stopping:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
-        return shares(self._living(now), holders)
+        living, found, first = self._living(now), dict[int, str | None](), 0
+        for most in sorted({self._slots, *map(self._most, living)}):  # so that all agree on the slots that all have
+            able = {worker: prefers for worker, prefers in living.items() if self._most(worker) >= most}
+            found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
+            first = most
+        return found
 
     def _announce(self, clock: float) -> Publish:
         presence = self._presence(clock + self._adopt_seconds)
@@ -424,7 +447,7 @@ class Leases:
 
     def _presence(self, until: float) -> Presence:
         return Presence(
-            self.worker, until, self._routes, self._version, self._since, self._prefers, self._every
+            self.worker, until, self._routes, self._version, self._since, self._prefers, self._every, slots=self._slots
         )  # fmt: skip
 
     def _renewed(self, lease: Lease, clock: float) -> Lease:

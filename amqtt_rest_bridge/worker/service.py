@@ -31,7 +31,7 @@ from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.route_set import route_set_hash, server_ports
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
-from amqtt_rest_bridge.worker.group import RouteSets, event_name, every
+from amqtt_rest_bridge.worker.group import Differences, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
 from amqtt_rest_bridge.worker.leases import GroupView, Leases, Publish, status_topic
 from amqtt_rest_bridge.worker.slots import Plan, Rooms, Slot, plan
@@ -126,7 +126,7 @@ class Worker:
         self._settled = asyncio.Event()
         self._lost_at: float | None = None  # since when no lease can be renewed
         self._sharing = 1  # workers that share each RATE_LIMIT
-        self._differing = RouteSets(settings.group)
+        self._differing = Differences(settings.group)
         self._stopping = False
         self._was_connected = False  # so that others may know of this worker
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
@@ -319,7 +319,7 @@ class Worker:
                 self._settled.set()
 
     def _group_changed(self, view: GroupView) -> None:
-        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike; warn of routes that differ."""
+        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike; warn where they differ."""
         self._differing.changed(view)
         if len(view.route_sets) > 1:
             self._rooms.keeps_unserved = True

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, deque
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,11 +30,12 @@ DRAIN = 5.0
 class Node:
     """A worker: what is on its way to it, and since when it hands slots over."""
 
-    def __init__(self, name: str, prefers: int | None, skew: float, clock: float) -> None:
+    def __init__(self, name: str, prefers: int | None, skew: float, clock: float, slots: int) -> None:
         self.name = name
+        self.slots = slots
         self.skew = skew
         self.leases = Leases(
-            "plant", SLOTS, name, prefers=prefers, adopt_seconds=ADOPT, version="1", clock=clock + skew
+            "plant", slots, name, prefers=prefers, adopt_seconds=ADOPT, version="1", clock=clock + skew
         )
         self.inbox: deque[tuple[str, bytes, bool]] = deque()
         self.online = self.paused = False
@@ -51,10 +53,10 @@ class Group:
         self.retained: dict[str, bytes] = {}
         self.numbers = 0
 
-    def start(self, prefers: int | None = None, skew: float = 0.0) -> Node:
+    def start(self, prefers: int | None = None, skew: float = 0.0, slots: int = SLOTS) -> Node:
         self.numbers += 1
         node = self.nodes[f"{self.numbers * 7 % 10}-{self.numbers}"] = Node(
-            f"{self.numbers * 7 % 10}-{self.numbers}", prefers, skew, self.now
+            f"{self.numbers * 7 % 10}-{self.numbers}", prefers, skew, self.now, slots
         )
         self.connect(node)
         return node
@@ -135,19 +137,22 @@ class Group:
         return {node.name: sorted(node.leases.held) for node in self.nodes.values()}
 
     def check_settled(self) -> None:
-        """Every slot has one holder, shares are even, all see the same, and nothing moves any more."""
-        held = self.held
-        assert sorted(slot for slots in held.values() for slot in slots) == list(range(SLOTS)), held
-        sizes = [len(slots) for slots in held.values()]
-        assert max(sizes) - min(sizes) <= 1, held
+        """Every slot has one holder that opens it, shares are even, all see the same, and nothing moves any more."""
+        held, counts = self.held, sorted({node.slots for node in self.nodes.values()})
+        assert sorted(slot for slots in held.values() for slot in slots) == list(range(counts[-1])), held
+        assert all(slot < self.nodes[name].slots for name, slots in held.items() for slot in slots)
+        for first, most in pairwise([0, *counts]):
+            able = [name for name, node in self.nodes.items() if node.slots >= most]
+            sizes = [sum(first <= slot < most for slot in held[name]) for name in able]
+            assert max(sizes) - min(sizes) <= 1, held
         before = {node.name: node.moved for node in self.nodes.values()}
         self.run(2 * ADOPT)
         assert {node.name: node.moved for node in self.nodes.values()} == before
-        views = [node.leases.view(self.now) for node in self.nodes.values()]
-        assert all(list(view.workers) == sorted(self.nodes) for view in views)
-        assert all({slot: view.holder(slot) for slot in range(SLOTS)} == {
-            slot: name for name, slots in held.items() for slot in slots
-        } for view in views)  # fmt: skip
+        holders = {slot: name for name, slots in held.items() for slot in slots}
+        for node in self.nodes.values():
+            view = node.leases.view(self.now)
+            assert list(view.workers) == sorted(self.nodes)
+            assert all(view.holder(slot) == holders[slot] for slot in range(node.slots))
 
 
 class Simulation(RuleBasedStateMachine):
@@ -162,10 +167,10 @@ class Simulation(RuleBasedStateMachine):
         nodes = list(self.group.nodes.values())
         return nodes[number % len(nodes)]
 
-    @rule(prefers=st.none() | st.integers(0, SLOTS - 1), skew=st.floats(-1e6, 1e6))
-    def start(self, prefers: int | None, skew: float) -> None:
+    @rule(prefers=st.none() | st.integers(0, SLOTS - 1), skew=st.floats(-1e6, 1e6), slots=st.sampled_from([4, 4, 2, 3]))
+    def start(self, prefers: int | None, skew: float, slots: int) -> None:
         if len(self.group.nodes) < 6:
-            self.group.start(prefers, skew)
+            self.group.start(prefers, skew, slots)
 
     @rule(number=st.integers(0, 9), will=st.booleans())
     def crash(self, number: int, will: bool) -> None:
@@ -265,6 +270,20 @@ def test_a_preferred_slot_is_given_first_and_given_away_last() -> None:
     assert shares({"a": None, "b": 0}, held_by_a) == {0: "b", 1: "a", 2: "a", 3: "b"}
     assert shares({"a": None, "b": 1}, {0: "a", 1: None}) == {0: "a", 1: "b"}
     assert shares({"a": None, "b": 0}, {0: "a", 1: "b"}) == {0: "a", 1: "b"}  # it lives, and shares are even
+
+
+def test_a_slot_is_granted_to_no_worker_that_does_not_open_it() -> None:
+    group = Group()
+    small, large = group.start(slots=2), group.start(slots=4)
+    group.run(60)
+    assert [len(small.leases.held & {0, 1}), len(large.leases.held & {0, 1})] == [1, 1]
+    assert large.leases.held > {2, 3}
+    group.check_settled()
+    lease = json.loads(group.retained[lease_topic("plant", 3)])
+    granted = lease | {"worker": small.name, "term": lease["term"] + 1}
+    group.publish(Publish(lease_topic("plant", 3), json.dumps(granted).encode()))  # as a version before did
+    group.run(5)
+    group.check_settled()
 
 
 def test_a_planned_stop_hands_all_slots_to_those_that_live_at_once() -> None:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from amqtt_rest_bridge.worker.group import RouteSets, every
+from amqtt_rest_bridge.worker.group import Differences, every
 from amqtt_rest_bridge.worker.leases import GroupView, Presence, parse_presence
 from tests.support.http_target import Target, echo
 from tests.support.route_text import load_text
@@ -38,7 +38,7 @@ def test_sets_that_differ_are_warned_of_at_each_change_and_once_when_they_agree(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    sets = RouteSets("plant")
+    sets = Differences("plant")
     both, alone = view(a=("old", ()), b=("new", ())), view(a=("old", ()))
     for group in (alone, both, both, view(a=("old", ()), b=("new", ()), c=("new", ())), alone, alone):
         sets.changed(group)
@@ -47,6 +47,21 @@ def test_sets_that_differ_are_warned_of_at_each_change_and_once_when_they_agree(
         "route sets differ: new on b, c; old on a",
         "all workers of group plant have the same routes",
     ]
+
+
+def test_slots_that_differ_are_warned_of_like_route_sets_and_a_worker_that_says_none_agrees(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    four, two, none = (Presence(worker, 0, "same", "1", 0, slots=slots) for worker, slots in SLOTS.items())
+    differences = Differences("plant")
+    for workers in ((four, none), (four, two), (four, two, none), (four, none)):
+        differences.changed(GroupView("a", {one.worker: one for one in workers}, {}))
+    assert caplog.messages == ["slots differ: 2 on b; 4 on a", "all workers of group plant have the same slots"]
+    assert parse_presence(four.payload) == four
+
+
+SLOTS = {"a": 4, "b": 2, "c": None}
 
 
 BOTH = """
