@@ -344,7 +344,7 @@ ADMIN_ORIGIN: Final = ORIGIN_NOT_ALLOWED.hinting("Open the status page itself")
 NO_ADMIN_TOKEN: Final = AnswerRow(
     "no_admin_token",
     "admin port only: a retry, and the setting `admin_token` is not set",
-    "Set admin_token, and send it",
+    "Set admin_token in the bridge's configuration, start it again, and send the token",
     "403 Forbidden",
 )
 CANNOT_RETRY: Final = AnswerRow(
