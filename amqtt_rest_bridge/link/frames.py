@@ -330,11 +330,15 @@ class Returned(Struct, frozen=True, array_like=True, tag=28):
 
 
 class TryFailed(Struct, frozen=True, array_like=True, tag=29):
-    """A try of a lossless call has failed with this `FailureCode`; the call is retried until it succeeds."""
+    """A try of a lossless call has failed with this `FailureCode`; the call is retried until it succeeds.
+
+    `status` is the HTTP status, None without a response.
+    """
 
     call: int
     code: str
     message: str
+    status: int | None = None
 
 
 class Pong(Struct, frozen=True, array_like=True, tag=30):

@@ -108,9 +108,9 @@ class BridgeCalls:
                     self._publisher.put(publication, 1, self._release_credits, confirm)
             case Waiting():
                 self._wait(frame)
-            case TryFailed(call_id, code, message):
+            case TryFailed(call_id, code, message, status):
                 if (call := self.open.get(call_id)) is not None:
-                    call.reports.report_error(call.listening.route, code, message)
+                    call.reports.report_error(call.listening.route, code, message, status)
             case Returned(call_id):
                 call = self.open.pop(call_id)
                 self._ahead.ended(call)

@@ -65,12 +65,12 @@ class Problems:
                 (record.message, record.hint, record.id),
             )  # fmt: skip
 
-    def failed_try(self, route: str, code: str, message: str, now: float) -> None:
+    def failed_try(self, route: str, code: str, message: str, status: int | None, now: float) -> None:
         """Count a failed try of a lossless call, which does not end before it has succeeded."""
         event = next((event for name, event in self._targets if name == route), None)
         if event is not None:
             hint = FAILURES[code].hint if code in FAILURES else None
-            self._add((route, event), code, None, 1, now, (message, hint, None))
+            self._add((route, event), code, status, 1, now, (message, hint, None))
 
     def requests(self, counted: RequestCount, now: float) -> None:
         """Count requests that were answered alike, with an error."""

@@ -116,8 +116,8 @@ class CallReports(Protocol):
     def waiting(self, call: "Call", change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
 
-    def report_error(self, route: str, code: str, message: str) -> None:
-        """Note a failed try of a call that is tried until it succeeds."""
+    def report_error(self, route: str, code: str, message: str, status: int | None = None) -> None:
+        """Note a failed try of a call that is tried until it succeeds; `status` is that of a response, if one came."""
 
 
 class CallPlace(Enum):

@@ -349,9 +349,9 @@ class Dispatcher:
             call.waits = change > 0
             call.listening.statistics.wait(change, for_try=for_try)
 
-    def report_error(self, route: str, code: str, message: str) -> None:
+    def report_error(self, route: str, code: str, message: str, status: int | None = None) -> None:
         """Note in a route's status an error that ended no call, such as a failed try of one that is retried."""
-        self._outcomes.error(route, code, message)
+        self._outcomes.error(route, code, message, status)
 
     def is_full(self) -> bool:
         """Return whether the payloads of all routes together take what they may."""

@@ -187,13 +187,18 @@ class Outcomes:
         if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
             self._publish_failure(call, failure, None)
 
-    def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
-        """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
+    def error(
+        self, route: str, code: str, message: str, status: int | None = None, *, of_server: bool = False
+    ) -> None:
+        """Note in a route's status an error that ended no call and no request.
+
+        `status` is that of the response, if one came; `of_server`: of server mode.
+        """
         statistics = self.statistics.get(route)
         if statistics is None:
             return
         if self.records is not None and not of_server:
-            self.records.problems.failed_try(route, code, message, time.time())
+            self.records.problems.failed_try(route, code, message, status, time.time())
         note = statistics.server_error if of_server else statistics.try_failed
         if note(code, message, time.time()):
             self.on_health(statistics)

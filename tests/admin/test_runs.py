@@ -220,3 +220,14 @@ def test_problems_count_what_failed_alike_and_name_the_newest_run(target: Record
         page = admin.get("/").text
         assert page.index('id="problems"') < page.index("<table")
         assert "the server answered 422" in page
+
+
+def test_a_problem_of_calls_that_are_tried_until_they_succeed_has_the_status(target: Recorder, tmp_path: Path) -> None:
+    target.answer = lambda _: (503, b"")
+    lossless = client_route(target.url) + '\n    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n'
+    with hosting(lossless, admin_port=0, spool=str(tmp_path / "spool.db")) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        eventually(lambda: admin.get("/api/problems").json["problems"])
+        (problem,) = admin.get("/api/problems").json["problems"]
+    assert (problem["code"], problem["status"]) == ("http_status", 503)

@@ -235,7 +235,7 @@ class RouteRunner:
     def _follow(self, call: OpenCall, verdict: Verdict) -> None:
         failure = verdict.failure
         if verdict.step is Step.AGAIN and failure is not None:
-            self._retry(call, failure, verdict.seconds)
+            self._retry(call, failure, verdict)
             return
         waited = call.waited(time.time())
         code, message = (None, "") if failure is None else (failure.code.value, failure.message)
@@ -267,7 +267,8 @@ class RouteRunner:
         with self._lock:
             self._open -= 1
 
-    def _retry(self, call: OpenCall, failure: CallError, seconds: float) -> None:
+    def _retry(self, call: OpenCall, failure: CallError, verdict: Verdict) -> None:
+        seconds = verdict.seconds
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
             return
         if count := self._retry_lines.count():
@@ -278,7 +279,7 @@ class RouteRunner:
                 failure.message,
             )  # fmt: skip
         if self._is_lossless:
-            self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message))
+            self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message, verdict.status))
         if self._begin_wait(call):
             self._context.timers.after(seconds, partial(self._resume, call))
 
