@@ -227,6 +227,7 @@ class Leases:
         self._claimed: dict[int, tuple[int, float]] = {}  # term, and when: claims that have not come back
         self._free_since: dict[int, float] = {}
         self._connected: float | None = None  # since when
+        self._unheard: float | None = None  # since when our presence is on its way and has not come back
         self._due = 0.0  # when records are published again
         self._heard_again: set[str] = set()  # since `connecting`
         self._repairs: dict[int, Lease] = {}  # the broker may retain an older record than these
@@ -241,7 +242,7 @@ class Leases:
 
     def connecting(self) -> None:
         """Note that the connection has ended, or that retained records come from now on: all have at `connected`."""
-        self._connected = None
+        self._connected = self._unheard = None
         self._heard_again = set()
 
     def connected(self, now: float) -> None:
@@ -268,6 +269,8 @@ class Leases:
         if presence is not None and presence.worker == worker:
             self._known[worker] = _Known(presence, now)
             self._heard_again.add(worker)
+            if worker == self.worker:
+                self._unheard = None
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
         if not payload and worker == self.worker:
@@ -302,6 +305,13 @@ class Leases:
         """Return whether records come."""
         return self._connected is not None
 
+    def is_heard(self, now: float) -> bool:
+        """Return whether the others hear this worker, as far as it can know: its own records come back to it.
+
+        Where they do not, on a connection that is open and carries nothing, the others take its slots before long.
+        """
+        return self._unheard is None or now - self._unheard < max(self._adopt_seconds / 2, 1.0)
+
     @property
     def held(self) -> frozenset[int]:
         """Return the slots that this worker holds."""
@@ -330,6 +340,7 @@ class Leases:
         if now >= self._due:
             self._due = now + self._adopt_seconds / _BEATS
             intents.append(self._announce(clock))
+            self._unheard = now if self._unheard is None else self._unheard
             again = {slot: self._leases[slot] for slot in sorted(self.held)} | again
             self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}
         for slot, (lease, when) in self._granted.items():

@@ -290,17 +290,21 @@ class Worker:
         """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
 
         While this worker is cut off another one may take its slots, and begins ORDERED events when requests that run
-        here must have ended: so none may begin here any more.
+        here must have ended: so none may begin here any more. A connection that is open and carries nothing cuts it off
+        too, and its sessions must not take the slots back.
         """
-        if self._leases.is_connected:
+        is_heard = self._leases.is_heard(now)
+        if self._leases.is_connected and is_heard:
             self._connected.set()
             self._lost_at = None
             return
         self._connected.clear()
         if self._lost_at is None:
             self._lost_at = now
-        elif now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
+        if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
             self._lost_at = math.inf
+            if self._slots:
+                log.warning("group %s does not hear this worker: its slots are left to others", self._settings.group)
             for number in list(self._slots):
                 self._begin_leaving(number, self._abandon)
 
@@ -309,7 +313,7 @@ class Worker:
         for number in sorted(set(self._slots) - held):
             log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
             self._begin_leaving(number, self._abandon)
-        if self._leases.is_connected:
+        if self._connected.is_set():
             for number in sorted(held - set(self._slots) - set(self._leaving)):
                 self._open(number, now)
             view, self._view = self._view, self._leases.view(now)

@@ -12,6 +12,7 @@ import pytest
 from tests.support.http_target import Peer, Target, echo, reply
 from tests.support.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
+from tests.worker.relay import Relay
 from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 
 pytestmark = pytest.mark.mosquitto
@@ -202,3 +203,27 @@ def test_a_planned_stop_has_others_take_over_within_two_seconds(group: Group, mo
         eventually(are_called(target, 40), "not all were called")
         assert first.end() == 0
         check(target, 40)
+
+
+def test_a_worker_whose_records_do_not_come_back_leaves_its_slots(group: Group, mosquitto: Mosquitto) -> None:
+    """Its connection for records is open and carries nothing; its sessions are reachable. Two would share a slot."""
+    with Target(slowly) as target, Relay(mosquitto.port) as relay:
+        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=2))
+        cut = group.start(0, adopt_seconds=3, broker=relay.url).ready()
+        other = group.start(1, adopt_seconds=3).ready()
+        other.wrote("slot 1 of group plant is taken here")
+        relay.stall(f"plant-{cut.id()}".encode())
+        publisher = mosquitto.client("publisher")
+        for first in range(0, 600, 50):
+            publish_all(publisher, ordered_topic, range(first, first + 50))
+            threading.Event().wait(0.8)
+        eventually(are_called(target, 600), "messages are missing", 60)
+        cut.wrote("its slots are left to others")
+        other.wrote("slot 0 of group plant has lost its worker")
+        assert not any("lost its connection" in line for line in other.lines)
+        first_calls = list(dict.fromkeys(int(seen.body) for seen in target.requests))  # results could not be published
+        for topic in range(TOPICS):
+            numbers = [number for number in first_calls if number % TOPICS == topic]
+            assert numbers == sorted(numbers)
+        relay.resume()
+        other.wrote("is handed over")  # its share comes back to the first

@@ -336,3 +336,18 @@ def test_intents_are_none_before_all_retained_records_have_come() -> None:
     assert leases.intents(1, 1) == [] and not any(isinstance(one, HandOver) for one in leases.intents(2, 2))
     leases.connected(3)
     assert len(leases.intents(3, 3)) == 2  # the presence, and a claim
+
+
+def test_a_worker_is_not_heard_while_its_presence_does_not_come_back() -> None:
+    group = Group()
+    node = group.start()
+    group.run(2 * ADOPT)
+    assert node.leases.is_heard(group.now)
+    waiting = (bool(node.leases.intents(group.now + tick, 0.0)) and group.now + tick for tick in range(60))
+    announced = next(filter(None, waiting))
+    assert node.leases.is_heard(announced + ADOPT / 2 - 1)
+    assert not node.leases.is_heard(announced + ADOPT / 2)
+    group.deliver(node)
+    assert not node.leases.is_heard(announced + ADOPT / 2)
+    group.connect(node)
+    assert node.leases.is_heard(announced + ADOPT / 2)
