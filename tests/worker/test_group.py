@@ -1,23 +1,18 @@
 """Several workers of one group: shares, adoption, takeover, and what a reload or a broker that was away costs."""
 
-import json
 import os
-import re
 import signal
 import time
-from typing import Any
 from zlib import crc32
 
 import pytest
 
-from tests.support import forked
 from tests.support.http_target import Peer, Target, echo, reply
 from tests.support.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
 from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 
 pytestmark = pytest.mark.mosquitto
-STARVED_SECONDS = 120.0  # on a machine that others load, each command takes seconds
 
 
 def publish_all(client: Client, topic: str, numbers: range) -> None:
@@ -214,49 +209,3 @@ def test_a_broker_that_was_away_costs_no_message_and_calls_go_on_meanwhile(
         client.publish("in/last", b"x")
         assert client.next()[1] == b"done"
         assert len(target.requests) == 21
-
-
-def shown(group: Group, *more: str) -> str:
-    """Return what `status` prints. It takes what has come for all there is once it hears nothing for a moment."""
-    command = ["status", "--group", "plant", "--broker", group.broker.url, *more]
-    return forked.run(forked.REST_BRIDGE, command, group.folder).stdout
-
-
-def test_status_shows_the_routes_of_every_worker_of_a_group(group: Group) -> None:
-    with Target(echo) as target:
-        group.routes(client_route("Echo", target.port, "in"))
-        ids = sorted(group.start(slot, status_seconds=1).id() for slot in (0, 1))
-        lines: list[str] = []
-
-        def whole() -> bool:
-            lines[:] = shown(group).splitlines()
-            return len(lines) == 4
-
-        eventually(whole, "a worker is not shown", STARVED_SECONDS)
-        assert [line.split()[:3] for line in lines] == [
-            ["ROUTE", "WORKER", "HEALTH"], ["Echo", ids[0], "Green"], ["Echo", ids[1], "Green"],
-            ["counters", "of", "up"],
-        ]  # fmt: skip
-
-
-def test_status_shows_a_worker_that_was_killed_as_away_and_never_green(group: Group, mosquitto: Mosquitto) -> None:
-    with Target(echo) as target:
-        group.routes(client_route("Echo", target.port, "in"))
-        first, second = group.start(0, status_seconds=1).ready(), group.start(1, status_seconds=1).ready()
-        ids = [first.id(), second.id()]
-        second.kill()
-        eventually(lambda: " away " in shown(group), "the will has not come", STARVED_SECONDS)
-        found: list[dict[str, Any]] = []
-
-        def whole() -> bool:
-            found[:] = json.loads(shown(group, "--json"))
-            return len(found) == 2
-
-        eventually(whole, "a worker is not shown", STARVED_SECONDS)
-        health = {one["worker"]: (one["health"], "away_since" in one) for one in found}
-        assert health == {ids[0]: ("Green", False), ids[1]: ("away", True)}
-        away = re.compile(rf"^Echo +{ids[1]} +away since \d\d:\d\d:\d\d ", re.MULTILINE)
-        eventually(lambda: away.search(shown(group)), "it is not shown as away", STARVED_SECONDS)
-        first.kill()
-        both = "its status is not too old"
-        eventually(lambda: shown(group).count(" away since ") == 2, both, STARVED_SECONDS)
