@@ -188,15 +188,18 @@ class Intake:
         if self.client.connection is not None:
             self.client.connection.pause()
 
-    def drop(self) -> None:
+    def drop(self, *, shared: bool) -> None:
         """Drop what has come and is not called yet: the broker keeps it, and sends it on the session's next connection.
 
-        What waits is dropped here; `Delivery.is_dropped` tells the others not to begin.
+        What waits is dropped here; `Delivery.is_dropped` tells the others not to begin. Messages of several events go
+        on without `shared`: one of their calls may have ended, and would be called again with the others.
         """
         for delivery in self._unacknowledged.values():
-            delivery.is_dropped = not delivery.has_ended
-        while self._waiting:
-            self._waiting.popleft()[3].abandon()
+            delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
+        kept = [one for one in self._waiting if not (shared or one[3].is_dropped)]
+        dropped, self._waiting = [one[3] for one in self._waiting if one not in kept], deque(kept)
+        for delivery in dropped:
+            delivery.abandon()
         while self._unserved:
             self._unserved.pop().abandon()
 
@@ -301,6 +304,7 @@ class Intake:
                 self._waiting.append((message, hops, self._all - (self._ordered - taken), delivery))
                 taken |= self._ordered
             self._offer_now(message, hops, taken, delivery)
+            delivery.note_calls()
         delivery.release()
 
     @property
@@ -311,6 +315,7 @@ class Intake:
         for _ in range(min(_MOST_AT_ONCE, len(self._waiting))):
             message, hops, taken, delivery = self._waiting.popleft()
             self._offer_now(message, hops, taken, delivery)
+            delivery.note_calls()
             delivery.release()
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._hand_out_waiting)
@@ -388,7 +393,7 @@ class Acknowledgement:
 
     __slots__ = (
         *("_holds", "_intake", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded", "is_dropped"),
-        *("received", "taken"),
+        *("is_shared", "received", "taken"),
     )
 
     def __init__(
@@ -401,6 +406,8 @@ class Acknowledgement:
         self.taken = taken
         """The events that it is not for; None where it is acknowledged on arrival."""
         self.is_bounded = True
+        self.is_shared = False
+        """Whether calls of several events came of it."""
         self.has_ended = False
         self.came_again = False
         """Whether the broker has sent it again since it was dropped."""
@@ -416,6 +423,10 @@ class Acknowledgement:
             return False
         self.connection, self.received, self.came_again = connection, received, self.is_dropped
         return True
+
+    def note_calls(self) -> None:
+        """Note how many calls came of it, whose holds are there beside the one of this intake."""
+        self.is_shared = self.is_shared or self._holds > 2
 
     def hold(self) -> None:
         """Hold the acknowledgement back."""

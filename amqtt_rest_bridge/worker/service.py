@@ -217,7 +217,7 @@ class Worker:
             self._publish(self._leases.stop(time.time()))
         slots = {**self._slots, **self._leaving}
         for slot in slots.values():
-            slot.drop()
+            slot.drop(shared=False)
         self._parts.pool.withdraw()
         drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots.values()))
         early = [slot for slot, is_drained in zip(slots.values(), drained, strict=True) if is_drained]
@@ -374,13 +374,19 @@ class Worker:
 
     def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
         slot = self._leaving[number] = self._slots.pop(number)
-        slot.drop()
+        slot.drop(shared=leave == self._abandon)  # then another worker has them
         self._parts.pool.withdraw()
         self._parts.supervisor.finish(f"leaving slot {number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
-        """Leave a slot once the requests that run have ended."""
-        await slot.ended(self._plan().seconds + _SLACK_SECONDS)
+        """Leave a slot once the requests that run have ended, and the calls of messages of which some may have.
+
+        Decision: those of several events go on as long as a request may run, then they are dropped too, and events that
+        were called are called again; so they are after a stop, which lets them go on for 1.5 s and runs no more then.
+        """
+        if not await slot.ended(self._plan().seconds + _SLACK_SECONDS):
+            slot.drop(shared=True)
+            self._parts.pool.withdraw()
         await self._leave(slot)
 
     async def _leave(self, slot: Slot) -> None:

@@ -211,11 +211,11 @@ class Slot:
         if name not in wanted.sessions:
             await self._close(name)
 
-    def drop(self) -> None:
-        """Take no more messages, and drop what is not called yet."""
+    def drop(self, *, shared: bool) -> None:
+        """Take no more messages, and drop what is not called yet; messages of several events only with `shared`."""
         for intake in self.intakes:
             intake.pause()
-            intake.drop()
+            intake.drop(shared=shared)
 
     async def ended(self, seconds: float) -> bool:
         """Wait until nothing that has come is under way; return False when something is after so many seconds."""

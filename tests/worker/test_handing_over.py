@@ -177,6 +177,33 @@ def test_workers_killed_at_random_lose_and_disorder_nothing_and_send_one_key_a_m
         print(f"{len(target.requests)} calls of {count} messages")
 
 
+def test_no_event_of_a_message_is_called_twice_where_another_one_of_it_waits_at_a_hand_over(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    """Calls of one event end at once, those of the other one queue behind slow ones."""
+
+    def two_paces(peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            if seen.path == "/slow":
+                peer.server.stopping.wait(0.05)
+            peer.send(reply(seen.body))
+
+    count = 500
+    with Target(two_paces) as target:
+        route = client_route("Both", target.port, "in/+", event=ORDERED)
+        _, event, rest = route.partition("    ADD EVENT Call")
+        slow = (event + rest).replace("EVENT Call", "EVENT Slow").replace('ENDPOINT "/"', 'ENDPOINT "/slow"')
+        group.routes(route + slow)
+        first = group.start(0).ready()
+        publish_all(mosquitto.client(), ordered_topic, range(count))
+        eventually(lambda: target.requests, "nothing is called")
+        second = group.start(1).ready()
+        eventually(lambda: len({(seen.path, seen.body) for seen in list(target.requests)}) == 2 * count)
+        assert [worker.stop() for worker in (first, second)] == [0, 0]
+        called = Counter((seen.path, seen.body) for seen in target.requests)
+        assert set(called.values()) == {1}, called.most_common(3)
+
+
 def test_a_fresh_group_with_one_of_four_slots_up_misses_no_message(group: Group, mosquitto: Mosquitto) -> None:
     """The first worker holds all slots, so every subscription exists from the beginning."""
     with Target(echo) as target:
