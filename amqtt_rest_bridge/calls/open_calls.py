@@ -102,6 +102,10 @@ class OpenCalls:
         self.withdrawn = frozenset(numbers)
         return [self._waiting.pop(number) for number in self.withdrawn & self._waiting.keys()]
 
+    def take_back(self, call: OpenCall) -> Callable[[], None]:
+        """Return what gives a call back that waits for its next try: nothing where it was withdrawn."""
+        return self._waiting.pop(call.id, lambda: None)
+
     def was_withdrawn(self, call: OpenCall) -> bool:
         """Return whether a call that waited was withdrawn: it was given back, and does not go on."""
         return call.exchange is None and call.id not in self._waiting

@@ -122,8 +122,7 @@ class RouteRunner:
     def take(self, calls: Sequence[DispatchedCall]) -> WorkerPool[OpenCall] | None:
         """Queue calls in order of arrival; return the pool where none of its threads runs, so that one has to begin."""
         ready: list[OpenCall] = []
-        with self._lock:
-            self._open += len(calls)
+        self._count(len(calls))
         for dispatched in calls:
             event = self._events[dispatched.event]
             call = OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, self._start)
@@ -264,24 +263,22 @@ class RouteRunner:
         self._link.done(result, at_once=at_once)
         if call.line is not None or call.kept:
             self._start_next(call)
-        with self._lock:
-            self._open -= 1
+        self._count(-1)
 
     def _retry(self, call: OpenCall, failure: CallError, verdict: Verdict) -> None:
-        seconds = verdict.seconds
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
             return
         if count := self._retry_lines.count():
             more = f" (last of {count} failed tries)" if count > 1 else ""
             log.info(
                 "%s: %s on %s, run %s, retry in %.1f s%s: %s",
-                call.event.label, failure.code, loggable(call.message.topic), call.event.run_id(call), seconds, more,
-                failure.message,
+                call.event.label, failure.code, loggable(call.message.topic), call.event.run_id(call),
+                verdict.seconds, more, failure.message,
             )  # fmt: skip
         if self._is_lossless:
             self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message, verdict.status))
         if self._begin_wait(call):
-            self._context.timers.after(seconds, partial(self._resume, call))
+            self._context.timers.after(verdict.seconds, partial(self._resume, call))
 
     def _start_next(self, call: OpenCall) -> None:
         """Start the call that is behind one which has ended, or leaves."""
@@ -319,8 +316,7 @@ class RouteRunner:
         """Return a call to the broker process."""
         self._link.send_in_order(Returned(call.id))
         self._start_next(call)
-        with self._lock:
-            self._open -= 1
+        self._count(-1)
 
     def _end_wait(self, call: OpenCall, start: Callable[[OpenCall], None]) -> bool:
         """Report that a call is due and start it once its payload is here; return False for one that was withdrawn."""
@@ -343,22 +339,25 @@ class RouteRunner:
             self._end_wait(call, self._start)
             return
         successor = self._context.successor()
-        if successor is None or not successor._take_over(call):  # noqa: SLF001  # of this class
-            self._give_back(call)
-            return
-        with self._lock:
-            self._open -= 1
+        if successor is None or not successor._take_over(call, self):  # noqa: SLF001  # of this class
+            with self._context.lock:
+                give_back = self._context.calls.take_back(call)
+            give_back()
 
-    def _take_over(self, call: OpenCall) -> bool:
-        """Continue a call of the route's earlier definition; return False when its event no longer exists."""
+    def _take_over(self, call: OpenCall, before: "RouteRunner") -> bool:
+        """Continue a call of the route's definition before; return False when its event no longer exists."""
         same = [event for event in self._events.values() if event.event.name == call.event.event.name]
         if not same:
             return False
         call.event = same[-1]
-        with self._lock:
-            self._open += 1
-        self._end_wait(call, self._start)
+        self._count(1)
+        left = before if self._end_wait(call, self._start) else self  # it was withdrawn: `before` gave it back
+        left._count(-1)  # noqa: SLF001  # of this class
         return True
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._open += change
 
     # What the engine asks for.
 
