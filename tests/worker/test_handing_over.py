@@ -1,5 +1,6 @@
 """Slots change hands, sessions have backlogs, targets are dead: nothing is lost, doubled or out of order."""
 
+import os
 import random
 import signal
 import threading
@@ -254,3 +255,35 @@ def test_a_worker_whose_records_do_not_come_back_leaves_its_slots(group: Group, 
             assert numbers == sorted(numbers)
         relay.resume()
         other.wrote("is handed over")  # its share comes back to the first
+
+
+def test_a_holder_that_is_stopped_beyond_its_lease_and_goes_on_loses_nothing_and_begins_one_call_a_topic_at_most(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    """SIGSTOP for all its processes; its bridge process goes on first, before its worker hears whose the slots are."""
+    with Target(slowly) as target:
+        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
+        workers = [group.start(slot, slots=4, adopt_seconds=2).ready() for slot in (0, 1)]
+        client = mosquitto.client("publisher")
+        publish_all(client, ordered_topic, range(400))
+        eventually(lambda: len(target.requests) > 50, "nothing is called")
+        stopped = [workers[0].process.pid, *workers[0].children()]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        workers[1].wrote("has lost its worker and is taken here")
+        publish_all(client, ordered_topic, range(400, 500))
+        eventually(are_called(target, 500), "not all were called", 60)
+        before = len(target.requests)
+        for pid in reversed(stopped):
+            os.kill(pid, signal.SIGCONT)
+        workers[0].wrote("was taken by another worker")
+        publish_all(client, ordered_topic, range(500, 600))
+        eventually(are_called(target, 600), "not all were called", 60)
+        assert [worker.stop() for worker in workers] == [0, 0]
+        late = Counter(int(seen.body) % TOPICS for seen in target.requests[before:] if int(seen.body) < 500)
+        assert set(late.values()) <= {1}
+        after: dict[int, list[int]] = defaultdict(list)
+        for number in (int(seen.body) for seen in target.requests[before:]):
+            if number >= 500:
+                after[number % TOPICS].append(number)
+        assert all(numbers == sorted(set(numbers)) for numbers in after.values())
