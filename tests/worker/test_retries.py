@@ -41,5 +41,7 @@ def test_a_failure_of_a_worker_is_kept_over_a_restart_and_sent_again(
         started = ask(admin, f"/api/runs/{failed['id']}/retry", b"")
         again = target.request()
         assert (again.body, again.headers["idempotency-key"] != first) == (b"x", True)
-        eventually(lambda: ask(admin, f"/api/runs/{started['id']}")["outcome"] == "succeeded")
-        assert ask(admin, f"/api/runs/{started['id']}")["retry_of"] == failed["id"]
+        # A run is answered for once it has ended.
+        eventually(lambda: started["id"] in [run["id"] for run in ask(admin, "/api/runs")["runs"]])
+        retried = ask(admin, f"/api/runs/{started['id']}")
+        assert (retried["outcome"], retried["retry_of"]) == ("succeeded", failed["id"])
