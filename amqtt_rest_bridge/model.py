@@ -85,6 +85,11 @@ class RestApiConfig:
     oauth2_scope: str | None = None
     oauth2_audience: str | None = None
 
+    @property
+    def server(self) -> str:
+        """Return scheme, host and port of `base_address`: "http://host:8080"; "" without one."""
+        return "/".join((self.base_address or "").split("/", 3)[:3])
+
 
 @dataclass(frozen=True, slots=True)
 class RouteConfig:

@@ -21,7 +21,6 @@ from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
-SUGGEST_PATH = "/api/suggest"
 MAX_BODY_BYTES = 65536
 ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
 _CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small

@@ -316,7 +316,7 @@ def edges(route: Route) -> list[tuple[str, str, str]]:
     """Return where each event of a route begins and ends: (from, route, to); secrets are masked."""
     found: dict[tuple[str, str, str], None] = {}
     masker = masker_of(route)
-    server = "/".join((route.config.base_address or "").split("/", 3)[:3])
+    server = route.config.server
     for client in route.client_events:
         found[client.source_topic, route.name, masker.address(server)] = None
     for served in route.server_events:

@@ -1,30 +1,27 @@
-"""The admin port: finds out what a path asks for, waits for the numbers, and answers. `Guard` decides who may use it.
+"""The admin port: finds out what a path asks for, waits for the numbers, and answers. `Guard` says who may use it.
 
 Requests are answered on the port's thread; nothing blocks. What the broker or another process has to answer first is a
 pending answer.
 """
 
-import base64
-import binascii
-import hashlib
-import hmac
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
+from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
 from amqtt_rest_bridge.admin.questions import BadQuestionError, query_of, retry_of
 from amqtt_rest_bridge.admin.shown_records import Followers, RunQuestions, Runs, problem_members, shown
 from amqtt_rest_bridge.admin.shown_runs import whole_run
-from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN, MISDIRECTED_REQUEST
+from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
@@ -430,52 +427,3 @@ def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
 
 def _query(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
-
-
-_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="UTF-8"'),)
-
-
-class Guard:
-    """Admit requests; `token` None admits those of this machine."""
-
-    def __init__(self, token: str | None) -> None:
-        self._expected = None if token is None else _digest(token.encode())
-
-    def check(self, headers: Mapping[str, str]) -> Refusal | None:
-        """Return why a request is not admitted, None when it is."""
-        if self._expected is not None:
-            # As Bearer (RFC 6750) or as the password of Basic, with any name; compared in constant time.
-            if hmac.compare_digest(_digest(_given(headers.get("authorization", ""))), self._expected):
-                return None
-            return refuse(catalogue.ADMIN_TOKEN, "The token is missing or wrong", _CHALLENGE)
-        if _host(headers.get("host", "")) not in _HERE:
-            return refuse(MISDIRECTED_REQUEST, "The Host of this request is not this machine")
-        # A link that is followed to a page is a visit, which only its caller sees.
-        is_visit = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
-            return refuse(ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
-        return None
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
-
-
-def _given(authorization: str) -> bytes:
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip().encode("latin-1", "replace")
-    if scheme.lower() != "basic":
-        return b""
-    try:
-        return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
-    except (binascii.Error, ValueError):
-        return b""
-
-
-def _host(header: str) -> str:
-    try:
-        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""

@@ -47,7 +47,7 @@ class Problems:
         for route in routes:
             names.add(route.name)
             mask = masker_of(route).address
-            server = mask("/".join((route.config.base_address or "").split("/", 3)[:3]))
+            server = mask(route.config.server)
             self._targets |= {(route.name, event.name): server for event in route.client_events}
             for event in route.server_events:
                 endpoint = mask(f"{event.method} :{route.config.server_port}{event.endpoint}")

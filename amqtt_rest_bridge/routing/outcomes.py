@@ -50,7 +50,7 @@ def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
 
 def described(route: Route, event: ClientEvent) -> str:
     """Return a client event's METHOD and server for a log line; never the path, which payloads and secrets fill."""
-    server = "/".join((route.config.base_address or "").split("/", 3)[:3])
+    server = route.config.server
     return f"{event.method} {masker_of(route).address(server)}"
 
 

@@ -36,7 +36,7 @@ class RouteStatistics:
         self.admission = Admission(route.route_config, workers, queue)
         self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
         # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
-        self._failed_tries = 0  # of calls that are tried until they succeed
+        self._other_errors = 0  # that ended no message: tries of a lossless call, a port that is not served
         self._recent: deque[bool] = deque(maxlen=RECENT)
         self._recent_errors = 0
         self._took: deque[float] = deque(maxlen=_LAST)
@@ -127,7 +127,7 @@ class RouteStatistics:
     def server_error(self, code: str, message: str, now: float) -> bool:
         """Note an error of server mode that ended no request; return whether the health changed."""
         before = self.health
-        self._failed_tries += 1
+        self._other_errors += 1
         self._failed_requests += 1
         self._requests = (self._requests + NOT_SERVED)[-RECENT:]
         self._last_error = (now, code, message)
@@ -145,7 +145,7 @@ class RouteStatistics:
         Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
         a route whose server is down for a week would be Green all the while.
         """
-        self._failed_tries += 1
+        self._other_errors += 1
         return self._error(code, message, now)
 
     def note_down(self, reason: str | None, now: float) -> bool:
@@ -204,7 +204,7 @@ class RouteStatistics:
 
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
-        errors = self.failed + self.refused - self._refused_callers + self._failed_tries
+        errors = self.failed + self.refused - self._refused_callers + self._other_errors
         error: dict[str, str] | None = None
         if self._last_error is not None:
             failed_at, code, message = self._last_error

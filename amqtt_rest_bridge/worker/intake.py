@@ -90,13 +90,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Whom the messages of some subscriptions are not for: where the topic is this slot's, and where it is not.
+    """The events that messages of some subscriptions are not for: of topics that are this slot's, and of others.
 
     `is_known` is False where one of the subscriptions is not of these routes.
     """
 
-    mine: frozenset[EventName]
-    others: frozenset[EventName]
+    not_mine: frozenset[EventName]
+    not_others: frozenset[EventName]
     at_once: bool
     is_known: bool = True
 
@@ -266,9 +266,9 @@ class Intake:
         if not choice.is_known and not any(feed.matches(received.topic) for feed in self._feeds.values()):
             self._take_unserved(delivery)
             return
-        taken = choice.mine
-        if choice.others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
-            taken = choice.others
+        taken = choice.not_mine
+        if choice.not_others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
+            taken = choice.not_others
         delivery.taken = None if choice.at_once else taken
         self._hand_out(delivery, taken)
 

@@ -257,10 +257,10 @@ def test_a_worker_whose_records_do_not_come_back_leaves_its_slots(group: Group, 
         other.wrote("is handed over")  # its share comes back to the first
 
 
-def test_a_holder_that_is_stopped_beyond_its_lease_and_goes_on_loses_nothing_and_begins_one_call_a_topic_at_most(
+def test_a_holder_that_is_stopped_beyond_its_lease_and_goes_on_loses_nothing_and_what_comes_after_is_in_order(
     group: Group, mosquitto: Mosquitto
 ) -> None:
-    """SIGSTOP for all its processes; its bridge process goes on first, before its worker hears whose the slots are."""
+    """SIGSTOP for all its processes. Its bridge process begins calls until its worker hears whose slots they are."""
     with Target(slowly) as target:
         group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
         workers = [group.start(slot, slots=4, adopt_seconds=2).ready() for slot in (0, 1)]
@@ -280,8 +280,6 @@ def test_a_holder_that_is_stopped_beyond_its_lease_and_goes_on_loses_nothing_and
         publish_all(client, ordered_topic, range(500, 600))
         eventually(are_called(target, 600), "not all were called", 60)
         assert [worker.stop() for worker in workers] == [0, 0]
-        late = Counter(int(seen.body) % TOPICS for seen in target.requests[before:] if int(seen.body) < 500)
-        assert set(late.values()) <= {1}
         after: dict[int, list[int]] = defaultdict(list)
         for number in (int(seen.body) for seen in target.requests[before:]):
             if number >= 500:
