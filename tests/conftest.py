@@ -4,6 +4,7 @@ Tests marked `chromium` are left out where Chromium is not installed, and a line
 """
 
 import gc
+import logging
 import signal
 from collections.abc import Generator, Iterator
 
@@ -41,6 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     where = CHROMIUM or "not found, the tests of pages and of real cross-origin requests were skipped"
     terminalreporter.write_line(f"Chromium: {where}")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Undo what a command that was called here did to logging: it writes to the captured output of its own test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
+    root.setLevel(level)
 
 
 @pytest.fixture
