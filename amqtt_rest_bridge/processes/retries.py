@@ -17,7 +17,7 @@ from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, NOT_KEPT, RETRY_RUNS,
 from amqtt_rest_bridge.model import Message, RunIds
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.routing.calls import Call, Delivery, EventName
+from amqtt_rest_bridge.routing.calls import Call, Delivery, EventName, LocalDelivery
 
 _AT_ONCE: Final = 10  # in one iteration of the loop: each may be written to disk
 _MOST_UNDER_WAY: Final = MOST_RUNS
@@ -27,26 +27,17 @@ Run = Callable[[EventName, Message, Delivery], Call | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Retry:
+class _Retry(LocalDelivery):
     """A retry under way and, as a `Delivery`, what ends it: the last release."""
 
     message: Message
     ended: Callable[["_Retry"], None]
     of: str
-    holds: int = 0
-    is_dropped: bool = False
-    is_bounded: bool = False
-
-    def hold(self) -> None:
-        self.holds += 1
 
     def release(self) -> None:
         self.holds -= 1
         if not self.holds:
             self.ended(self)
-
-    def abandon(self) -> None:
-        self.release()
 
     def key(self, _: EventName) -> str:
         """Return the Idempotency-Key of a lossless call: a new one, as a server may answer a known one from memory."""

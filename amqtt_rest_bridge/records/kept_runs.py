@@ -135,10 +135,10 @@ class KeptRuns:
         return self._parts.setdefault((run.record.route or "", run.is_failure), {})
 
     def _put(self, name: str, run: KeptRun) -> dict[str, KeptRun]:
-        route, part = run.record.route or "", self._part(run)
+        route, part, size = run.record.route or "", self._part(run), run.size
         self._runs[name] = part[name] = run
-        self._bytes[route] = self._bytes.get(route, 0) + run.size
-        self.bytes += run.size
+        self._bytes[route] = self._bytes.get(route, 0) + size
+        self.bytes += size
         return part
 
     def _oldest(self, route: str) -> list[str]:
@@ -150,11 +150,11 @@ class KeptRuns:
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)
-        route, part = run.record.route or "", self._part(run)
+        route, part, size = run.record.route or "", self._part(run), run.size
         del part[name]
         if not part:
             del self._parts[route, run.is_failure]
-        self._bytes[route] -= run.size
-        self.bytes -= run.size
+        self._bytes[route] -= size
+        self.bytes -= size
         if not self._bytes[route]:
             del self._bytes[route]

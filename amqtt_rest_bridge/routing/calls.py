@@ -8,9 +8,9 @@ Data, types and bounds; `Dispatcher` works with them. What a call does in the br
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication, Run
@@ -78,6 +78,31 @@ class Delivery(Protocol):
         None where the source does not; then a `Store` gives it.
         """
         ...
+
+
+@dataclass(slots=True, eq=False)
+class LocalDelivery:
+    """A `Delivery` of a message that no source waits for; `holds` is above 0 while what came of it has not ended."""
+
+    is_dropped: ClassVar[bool] = False
+    is_bounded: ClassVar[bool] = False
+    holds: int = field(default=0, init=False)
+
+    def hold(self) -> None:
+        """Count one call or publication more."""
+        self.holds += 1
+
+    def release(self) -> None:
+        """Count one less."""
+        self.holds -= 1
+
+    def abandon(self) -> None:
+        """Count one less: nothing will deliver the message again."""
+        self.release()
+
+    def key(self, _: EventName) -> str | None:
+        """Return None: a `Store` gives the Idempotency-Key."""
+        return None
 
 
 @dataclass(slots=True, eq=False)

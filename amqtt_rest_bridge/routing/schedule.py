@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.model import Message, NumberedRoute
-from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.routing.calls import Delivery, EventName, LocalDelivery
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
@@ -29,26 +29,11 @@ Run = Callable[[EventName, Message, Delivery], object]
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """An event of the schedule and, as a `Delivery`, its run: `holds` is above 0 while that has not ended."""
+class _Entry(LocalDelivery):
+    """An event of the schedule and, as a `Delivery`, its run."""
 
     interval: float
     due: float  # monotonic time
-    holds: int = 0
-    is_dropped: bool = False
-    is_bounded: bool = False
-
-    def hold(self) -> None:
-        self.holds += 1
-
-    def release(self) -> None:
-        self.holds -= 1
-
-    def abandon(self) -> None:
-        self.release()
-
-    def key(self, _event: EventName) -> None:
-        return None
 
 
 class Schedule:

@@ -196,8 +196,14 @@ class Intake:
         """
         for delivery in self._unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
-        kept = [one for one in self._waiting if not (shared or one[3].is_dropped)]
-        dropped, self._waiting = [one[3] for one in self._waiting if one not in kept], deque(kept)
+        kept: deque[tuple[Message, int, Collection[EventName], Acknowledgement]] = deque()
+        dropped: list[Acknowledgement] = []
+        for one in self._waiting:
+            if shared or one[3].is_dropped:
+                dropped.append(one[3])
+            else:
+                kept.append(one)
+        self._waiting = kept
         for delivery in dropped:
             delivery.abandon()
         while self._unserved:
