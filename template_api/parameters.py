@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from template_api.errors import did_you_mean
 from template_api.records import DEFAULT_LIMIT, Difficulty, Sort
@@ -202,7 +202,7 @@ class Parameter:
             self._refuse(unknown)
         return named
 
-    def _refuse(self, given: str | None = None) -> Any:
+    def _refuse(self, given: str | None = None) -> NoReturn:
         """Raise the error that says what is allowed, what was given and what is near to it."""
         near = (did_you_mean(given[:_SHOWN_LENGTH].lower(), self.choices) or "") if given else ""
         ending = "" if given is None else f", not {shown(given)}{near}"

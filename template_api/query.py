@@ -72,7 +72,8 @@ def list_query(query_string: str) -> Asked:
     """
     given, ignored = _parameters(Operation.LIST, query_string)
     # Without q the specification applies neither the tag, nor the route, nor the version filter.
-    usable = {name: value for name, value in given.items() if given.get("q") or name not in ID_LISTS}
+    rows = parameters_of(Operation.LIST)
+    usable = {name: value for name, value in given.items() if given.get("q") or not rows[name].needs_text}
     return _asked(given.get("q", ""), usable, ignored)
 
 
