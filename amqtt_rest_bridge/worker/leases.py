@@ -18,7 +18,7 @@ heard of it two workers may believe they hold a slot; their sessions have one cl
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -168,7 +168,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishRecord:
     """Intent: publish a record, retained."""
 
     topic: str
@@ -182,7 +182,7 @@ class HandOver:
     slot: int
 
 
-Intent = Publish | HandOver
+Intent = PublishRecord | HandOver
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ class Leases:
         self._unheard: float | None = None  # since when our presence is on its way and has not come back
         self._due = 0.0  # when records are published again
         self._heard_again: set[str] = set()  # since `connecting`
-        self._repairs: dict[int, Lease] = {}  # the broker may retain an older record than these
+        self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older record than these
         self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
         self._stopping = False
 
@@ -281,7 +281,7 @@ class Leases:
         held = known is not None and known.worker == mine
         if known is None or lease.term > known.term:
             self._leases[slot] = lease
-            self._repairs.pop(slot, None)
+            self._again.pop(slot, None)
             if held != (lease.worker == mine):
                 self.changes += 1
         elif (lease.term, lease.worker) == (known.term, known.worker):
@@ -290,9 +290,9 @@ class Leases:
             # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
             # both may hold it by one term; then the higher id takes the next.
             again = lease.term == known.term and mine > lease.worker and not retained
-            self._repairs[slot] = replace(known, term=known.term + again)
+            self._again[slot] = replace(known, term=known.term + again)
         elif retained and lease.term < known.term:
-            self._repairs[slot] = known
+            self._again[slot] = known
         if slot in self._granted and lease.term >= self._granted[slot][0].term:
             del self._granted[slot]
         if lease.worker == mine or lease.term > self._claimed.get(slot, (0, 0.0))[0]:
@@ -335,27 +335,37 @@ class Leases:
         """Return what this worker has to do now; nothing while no records come."""
         if self._connected is None or self._stopping:
             return []
-        intents: list[Intent] = []
-        again, self._repairs = self._repairs, {}
-        if now >= self._due:
-            self._due = now + self._adopt_seconds / _BEATS
-            intents.append(self._announce(clock))
-            self._unheard = now if self._unheard is None else self._unheard
-            again = {slot: self._leases[slot] for slot in sorted(self.held)} | again
-            self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}
+        beat = [self._beat(now, clock)] if now >= self._due else []
+        again = self._published_again(now, clock)
+        holders, wanted = self._holders(now), self._shares(now)
+        moved = [HandOver(slot) for slot, holder in holders.items() if holder == self.worker != wanted[slot]]
+        free = [slot for slot, holder in holders.items() if holder is None]
+        return [*beat, *again, *moved, *self._claims(free, wanted, now, clock)]
+
+    def _beat(self, now: float, clock: float) -> PublishRecord:
+        """Announce this worker, have its leases published again, and forget workers that have long been gone."""
+        self._due = now + self._adopt_seconds / _BEATS
+        self._unheard = now if self._unheard is None else self._unheard
+        self._again = {slot: self._leases[slot] for slot in sorted(self.held)} | self._again
+        self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}
+        presence = self._presence(clock + self._adopt_seconds)
+        return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
+
+    def _published_again(self, now: float, clock: float) -> list[PublishRecord]:
+        """Publish leases that are due, and grants that have not come back for a while."""
+        again, self._again = self._again, {}
         for slot, (lease, when) in self._granted.items():
             if now - when >= _CLAIM_SECONDS:
                 again[slot], self._granted[slot] = lease, (lease, now)
-        intents += [self._publish(slot, self._renewed(lease, clock)) for slot, lease in again.items()]
-        holders, wanted = self._holders(now), self._shares(now)
-        for slot in range(self._slots):
-            holder = holders[slot]
-            if holder is not None:
-                self._free_since.pop(slot, None)
-                if holder == self.worker != wanted[slot]:
-                    intents.append(HandOver(slot))
-                continue
-            free_since = self._free_since.setdefault(slot, now)
+        return [self._publish(slot, self._renewed(lease, clock)) for slot, lease in again.items()]
+
+    def _claims(
+        self, free: Iterable[int], wanted: Mapping[int, str | None], now: float, clock: float
+    ) -> list[PublishRecord]:  # fmt: skip
+        """Claim the free slots of this worker's share."""
+        claims: list[PublishRecord] = []
+        self._free_since = {slot: self._free_since.get(slot, now) for slot in free}
+        for slot, free_since in self._free_since.items():
             # A worker that leaves its share unclaimed for so long, whatever keeps it, leaves it to any other.
             is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
             claim = self._claimed.get(slot)
@@ -365,10 +375,10 @@ class Leases:
                 term = 1 if before is None else before.term + 1
                 self._claimed[slot] = term, now
                 claimed = Lease(self.worker, 0.0, self._routes, self._version, term, clock, crashed)
-                intents.append(self._publish(slot, self._renewed(claimed, clock)))
-        return intents
+                claims.append(self._publish(slot, self._renewed(claimed, clock)))
+        return claims
 
-    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> Publish | None:
+    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> PublishRecord | None:
         """Release a slot that this worker serves no more; returns the record, None where it holds the slot no more.
 
         With `waits` requests of it still run. The record names the living worker whose share the slot is, which may be
@@ -387,15 +397,15 @@ class Leases:
         self.changes += to != self.worker
         return self._publish(slot, granted)
 
-    def stop(self, clock: float) -> Publish:
+    def stop(self, clock: float) -> PublishRecord:
         """Take no more slots: `grant` leaves those that are held to the others; returns the record that says so."""
         self._stopping = True
         presence = replace(self._presence(clock + self._adopt_seconds), leaves=True)
-        return Publish(presence_topic(self._group, self.worker), presence.payload)
+        return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
 
-    def farewell(self) -> Publish:
+    def farewell(self) -> PublishRecord:
         """Return the record of a planned stop, which is the will too."""
-        return Publish(presence_topic(self._group, self.worker), b"")
+        return PublishRecord(presence_topic(self._group, self.worker), b"")
 
     def share_comes(self, now: float) -> bool:
         """Return whether this worker holds less than its share."""
@@ -452,10 +462,6 @@ class Leases:
             first = most
         return found
 
-    def _announce(self, clock: float) -> Publish:
-        presence = self._presence(clock + self._adopt_seconds)
-        return Publish(presence_topic(self._group, self.worker), presence.payload)
-
     def _presence(self, until: float) -> Presence:
         return Presence(
             self.worker, until, self._routes, self._version, self._since, self._prefers, self._every, slots=self._slots
@@ -466,8 +472,8 @@ class Leases:
             return lease
         return replace(lease, until=clock + self._adopt_seconds, routes=self._routes, version=self._version)
 
-    def _publish(self, slot: int, lease: Lease) -> Publish:
-        return Publish(lease_topic(self._group, slot), lease.payload)
+    def _publish(self, slot: int, lease: Lease) -> PublishRecord:
+        return PublishRecord(lease_topic(self._group, slot), lease.payload)
 
 
 def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) -> dict[int, str | None]:

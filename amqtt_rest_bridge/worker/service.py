@@ -33,7 +33,7 @@ from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.group import Differences, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
-from amqtt_rest_bridge.worker.leases import GroupView, Leases, Publish, status_topic
+from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord, status_topic
 from amqtt_rest_bridge.worker.slots import Plan, Rooms, Slot, plan
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class Worker:
         lost = self._clean_session.client.trouble
         return ([] if lost is None else [lost]) + [why for slot in self._slots.values() for why in slot.troubles]
 
-    def _publish(self, record: Publish) -> None:
+    def _publish(self, record: PublishRecord) -> None:
         self._publisher.put_record(
             Publication(record.topic, record.payload, retain=True), expires=record.topic.endswith("/presence")
         )
@@ -272,7 +272,7 @@ class Worker:
             now = self._loop.time()
             self._note_connection(now)
             for intent in [] if self._stopping else self._leases.intents(now, time.time()):
-                if isinstance(intent, Publish):
+                if isinstance(intent, PublishRecord):
                     self._publish(intent)
                 elif intent.slot in self._slots:
                     log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)

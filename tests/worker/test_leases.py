@@ -13,7 +13,7 @@ from amqtt_rest_bridge.worker.leases import (
     GONE_SECONDS,
     HandOver,
     Leases,
-    Publish,
+    PublishRecord,
     lease_topic,
     parse_lease,
     parse_presence,
@@ -75,7 +75,7 @@ class Group:
             node.leases.connecting()
             self.publish(node.leases.farewell())
 
-    def publish(self, record: Publish) -> None:
+    def publish(self, record: PublishRecord) -> None:
         if record.payload:
             self.retained[record.topic] = record.payload
         else:
@@ -115,7 +115,7 @@ class Group:
                 continue
             self.deliver(node, 1 if node.name in late else 1000)
             for intent in node.leases.intents(self.now, self.now + node.skew):
-                if isinstance(intent, Publish):
+                if isinstance(intent, PublishRecord):
                     self.publish(intent)
                 else:
                     node.draining.setdefault(intent.slot, self.now)
@@ -210,7 +210,7 @@ class Simulation(RuleBasedStateMachine):
     @rule(topic=st.sampled_from([lease_topic("plant", 1), lease_topic("plant", 99), presence_topic("plant", "x")]),
           payload=st.sampled_from([b"", b"[]", b"{}", b"\xff", b'{"worker": "x", "term": -1}']))  # fmt: skip
     def forge(self, topic: str, payload: bytes) -> None:
-        self.group.publish(Publish(topic, payload))
+        self.group.publish(PublishRecord(topic, payload))
 
     @rule(late=st.lists(st.integers(0, 9), max_size=3), ticks=st.integers(1, 30))
     def run(self, late: list[int], ticks: int) -> None:
@@ -281,7 +281,7 @@ def test_a_slot_is_granted_to_no_worker_that_does_not_open_it() -> None:
     group.check_settled()
     lease = json.loads(group.retained[lease_topic("plant", 3)])
     granted = lease | {"worker": small.name, "term": lease["term"] + 1}
-    group.publish(Publish(lease_topic("plant", 3), json.dumps(granted).encode()))  # as a version before did
+    group.publish(PublishRecord(lease_topic("plant", 3), json.dumps(granted).encode()))  # as a version before did
     group.run(5)
     group.check_settled()
 
@@ -314,7 +314,7 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
     node = group.start()
     group.run(5)
     old = json.loads(group.retained[lease_topic("plant", 2)]) | {"worker": "other", "term": 1}
-    group.publish(Publish(lease_topic("plant", 2), json.dumps(old).encode()))
+    group.publish(PublishRecord(lease_topic("plant", 2), json.dumps(old).encode()))
     group.tick()
     group.tick()
     kept = parse_lease(group.retained[lease_topic("plant", 2)])
