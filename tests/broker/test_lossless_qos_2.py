@@ -54,7 +54,7 @@ def test_a_message_of_qos_2_that_is_sent_again_before_its_pubrel_is_one_message(
         wire.expect(0x70)
         wire.send(publish_packet("in/x", b"last", 1, qos=2))
         wire.expect(0x50)
-        assert [target.request().body for _ in range(2)] == [b"once", b"last"]
+        assert {target.request().body for _ in range(2)} == {b"once", b"last"}  # two calls, each on a connection
         assert target.arrived.empty()
         wire.sock.close()
 

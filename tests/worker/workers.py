@@ -51,7 +51,10 @@ class Worker(Running):
 
     def wrote(self, part: str) -> None:
         """Wait until it has written a line that holds a text, if it has not before."""
-        eventually(lambda: any(part in line for line in self.lines), f"it has not written {part!r}", SECONDS)
+        try:
+            eventually(lambda: any(part in line for line in self.lines), f"it has not written {part!r}", SECONDS)
+        except AssertionError as error:
+            raise AssertionError("\n".join([f"{error}; its last lines:", *self.lines[-40:]])) from None
 
     def id(self) -> str:
         """Wait until it takes messages, and return the id by which its group knows it."""
