@@ -214,7 +214,7 @@ class IncomingMessages:
                 try:
                     message = Message(topic, bytes(data), time.time())
                     taken = taken_by(session, topic, data) if isinstance(data, Taken) else ()
-                    offer(message, hops=publisher.hops, taken=taken)
+                    offer(message, hops=publisher.hops, elsewhere=taken)
                 except Exception:  # nothing of ours keeps a message from its subscribers
                     log.exception("a message on %s was not looked at", loggable(topic))
             await forward(session, topic, data, force_qos)

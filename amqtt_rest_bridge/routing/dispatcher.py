@@ -186,7 +186,7 @@ class Dispatcher:
         message: Message,
         *,
         hops: int = 0,
-        taken: Collection[EventName] = (),
+        elsewhere: Collection[EventName] = (),
         delivery: Delivery | None = None,
     ) -> None:
         """Dispatch a message that reaches the broker's subscribers.
@@ -194,7 +194,8 @@ class Dispatcher:
         Args:
             message: The message.
             hops: How many routes it has passed through.
-            taken: The events that took it before its PUBACK, under any policy that their routes have by now.
+            elsewhere: Events that receive it by another subscription, or took it before its PUBACK, under any policy
+                that their routes have by now.
             delivery: Held for each call and each publication that comes of the message, and during this method. What
                 `abandon` drops stays held: its source delivers it again.
         """
@@ -208,7 +209,7 @@ class Dispatcher:
             delivery.hold()  # a call that ends at once must not acknowledge what other events have still to take
         try:
             if found:
-                self._offer(message, found, hops, taken, delivery)
+                self._offer(message, found, hops, elsewhere, delivery)
         finally:
             if delivery is not None:
                 delivery.release()
@@ -218,7 +219,7 @@ class Dispatcher:
         message: Message,
         found: Iterable[Listening | Watched],
         hops: int,
-        taken: Collection[EventName],
+        elsewhere: Collection[EventName],
         delivery: Delivery | None,
     ) -> None:
         calls: list[Call] = []
@@ -227,7 +228,7 @@ class Dispatcher:
             for entry in found:
                 if isinstance(entry, Watched):
                     is_awaited = self._watch(entry, message) or is_awaited
-                elif entry.name not in taken and self._admit(call := self.call_of(entry, message, hops, delivery)):
+                elif entry.name not in elsewhere and self._admit(call := self.call_of(entry, message, hops, delivery)):
                     calls.append(call)
         finally:
             if calls:

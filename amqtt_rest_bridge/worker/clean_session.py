@@ -263,7 +263,7 @@ class CleanSession:
                 self._dispatcher.remember(received.topic, received.payload)
         else:
             message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
-            self._dispatcher.offer(message, hops=hops_of(received.properties), taken=self._client_events)
+            self._dispatcher.offer(message, hops=hops_of(received.properties), elsewhere=self._client_events)
 
 
 def _properties(properties: MessageProperties | None, hops: int) -> Properties:

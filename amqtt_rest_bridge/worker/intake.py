@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from amqtt_rest_bridge.model import Message, MessageProperties
@@ -37,15 +37,18 @@ _LONGEST_CORRELATION: Final = 64
 _KEY: Final = "idempotency-key"
 _LONGEST_KEY: Final = 255
 _KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
+_MOST_CHOICES: Final = 4096
+_WARN_SECONDS: Final = 60.0  # between two warnings of a session
+_MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
 
 
 class Offer(Protocol):
     """`Dispatcher.offer`."""
 
     def __call__(
-        self, message: Message, *, hops: int, taken: Collection[EventName], delivery: Delivery | None
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None
     ) -> None:
-        """Take a message for all events but those in `taken`."""
+        """Dispatch a message to its events but those that receive it elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Feed:
         return filter_matches(self.topic_filter.split("/", 2)[2] if shared else self.topic_filter, topic)
 
 
-class Room:
+class Capacity:
     """How many messages, and bytes of payloads, the sessions of a route hold together, and how many they may."""
 
     __slots__ = ("held", "held_bytes", "is_full", "most", "most_bytes")
@@ -90,15 +93,26 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The events that messages of some subscriptions are not for: of topics that are this slot's, and of others.
+    """What messages are for that come by the same subscriptions.
 
-    `is_known` is False where one of the subscriptions is not of these routes.
+    `elsewhere` are events that receive them by other subscriptions; `elsewhere_too` counts feeds by slot in, for topics
+    of other slots. All other events take them: one that a reload brings is in neither before `prepare` is told of it,
+    so that no message is lost to it meanwhile. `is_known` is False where a subscription is not of these routes.
     """
 
-    not_mine: frozenset[EventName]
-    not_others: frozenset[EventName]
+    elsewhere: frozenset[EventName]
+    elsewhere_too: frozenset[EventName]
     at_once: bool
     is_known: bool = True
+
+
+class _Offer(NamedTuple):
+    """A message for ORDERED events that has to wait."""
+
+    message: Message
+    hops: int
+    elsewhere: frozenset[EventName]
+    delivery: "Acknowledgement"
 
 
 class Intake:
@@ -112,7 +126,7 @@ class Intake:
         offer: Takes the messages.
         slot: The slot that the session is of ...
         slots: ... and how many there are, for feeds by slot.
-        room: What the sessions of the route hold; without room no message is read beside one that is held.
+        capacity: What the sessions of the route hold; a full one reads no message beside one that it holds.
         on_down: Called when its connection has ended, with why.
         gate: Awaited before each connection.
         keeps_unserved: Returns whether messages that no event here takes wait, since others may have the event.
@@ -125,7 +139,7 @@ class Intake:
         offer: Offer,
         slot: int,
         slots: int,
-        room: Room | None = None,
+        capacity: Capacity | None = None,
         on_down: Callable[[str], None] = lambda _: None,
         gate: Callable[[], Awaitable[None]] | None = None,
         keeps_unserved: Callable[[], bool] = lambda: False,
@@ -137,7 +151,7 @@ class Intake:
         self.ordered_from = -math.inf
         """Before this time of the loop no message is called for an ORDERED event: calls of a crashed worker may run."""
         self.client = ReconnectingClient(broker, session, self._take, self._connected, on_down, gate=gate)
-        self.room = room or Room(math.inf, math.inf)
+        self.capacity = capacity or Capacity(math.inf, math.inf)
         self._paused = False
         self._offer = offer
         self._slot = slot
@@ -149,7 +163,7 @@ class Intake:
         self._ordered: frozenset[EventName] = frozenset()
         self._choices: dict[tuple[int, ...], _Choice] = {}
         self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
-        self._waiting: deque[tuple[Message, int, Collection[EventName], Acknowledgement]] = deque()
+        self._waiting: deque[_Offer] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
         self._unserved: list[Acknowledgement] = []
@@ -158,18 +172,13 @@ class Intake:
         self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
         self._has_subscribed = False  # on the connection before, which was ended for what it had missed
 
-    def prepare(
-        self, feeds: Iterable[Feed], events: frozenset[EventName], former: Iterable[Feed] = ()
-    ) -> list[str]:  # fmt: skip
+    def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
         """Use these feeds for what comes from now on; return the topic filters that went.
 
-        `events` are the client events of all routes. `former` are feeds that the session may have from before: messages
-        that wait for them are served, and they are given up.
+        `events` are the client events of all routes.
         """
-        before, feeds, former = self._feeds, list(feeds), list(former)
-        self._feeds = {feed.identifier: feed for feed in (*former, *feeds)}
-        self._wanted = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
-        self._gone.update(feed.topic_filter for feed in former)
+        before, self._feeds = self._feeds, {feed.identifier: feed for feed in feeds}
+        self._wanted = [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
         self._all = events
         self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
         self._choices = {}
@@ -196,16 +205,11 @@ class Intake:
         """
         for delivery in self._unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
-        kept: deque[tuple[Message, int, Collection[EventName], Acknowledgement]] = deque()
-        dropped: list[Acknowledgement] = []
-        for one in self._waiting:
-            if shared or one[3].is_dropped:
-                dropped.append(one[3])
-            else:
-                kept.append(one)
-        self._waiting = kept
-        for delivery in dropped:
-            delivery.abandon()
+        waiting, self._waiting = self._waiting, deque[_Offer]()
+        self._waiting.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
+        for one in waiting:
+            if shared or one.delivery.is_dropped:
+                one.delivery.abandon()
         while self._unserved:
             self._unserved.pop().abandon()
 
@@ -259,7 +263,7 @@ class Intake:
             connection.pause()
 
     def _accept(self, connection: MqttConnection, received: Publish) -> None:
-        delivery = Acknowledgement(self, connection, received, frozenset())
+        delivery = Acknowledgement(self, connection, received)
         if received.packet_id is not None:
             self._unacknowledged[received.packet_id] = delivery
         self._count(delivery, 1)
@@ -272,11 +276,11 @@ class Intake:
         if not choice.is_known and not any(feed.matches(received.topic) for feed in self._feeds.values()):
             self._take_unserved(delivery)
             return
-        taken = choice.not_mine
-        if choice.not_others is not taken and crc32(received.topic.encode()) % self._slots != self._slot:
-            taken = choice.not_others
-        delivery.taken = None if choice.at_once else taken
-        self._hand_out(delivery, taken)
+        elsewhere = choice.elsewhere
+        if choice.elsewhere_too is not elsewhere and crc32(received.topic.encode()) % self._slots != self._slot:
+            elsewhere = choice.elsewhere_too
+        delivery.at_once = choice.at_once
+        self._offer_message(delivery, elsewhere)
 
     def _take_unserved(self, delivery: "Acknowledgement") -> None:
         """Hold a message that no event here takes while another worker may have one; else acknowledge it.
@@ -296,55 +300,54 @@ class Intake:
         else:
             delivery.release()
 
-    def _hand_out(self, delivery: "Acknowledgement", taken: frozenset[EventName]) -> None:
-        """Offer a message to all events but those in `taken`; to ORDERED ones when that is allowed."""
+    def _offer_message(self, delivery: "Acknowledgement", elsewhere: frozenset[EventName]) -> None:
+        """Offer a message to its events; to ORDERED ones when that is allowed."""
         received = delivery.received
         delivery.hold()
-        if not received.retain and taken != self._all:
+        if not received.retain and elsewhere != self._all:
             hops = hops_of(received.properties)
             message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
-            if self._ordered and (self._waiting or self._seconds_left > 0) and self._ordered - taken:
+            if self._ordered and (self._waiting or self._seconds_left > 0) and (ordered := self._ordered - elsewhere):
                 if not self._waiting:
-                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._hand_out_waiting)
+                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)
                 delivery.hold()
-                self._waiting.append((message, hops, self._all - (self._ordered - taken), delivery))
-                taken |= self._ordered
-            self._offer_now(message, hops, taken, delivery)
-            delivery.note_calls()
+                self._waiting.append(_Offer(message, hops, self._all - ordered, delivery))
+                elsewhere |= ordered
+            self._offer_now(message, hops, elsewhere, delivery)
         delivery.release()
 
     @property
     def _seconds_left(self) -> float:
         return self.ordered_from - asyncio.get_running_loop().time()
 
-    def _hand_out_waiting(self) -> None:
+    def _offer_waiting(self) -> None:
         for _ in range(min(_MOST_AT_ONCE, len(self._waiting))):
-            message, hops, taken, delivery = self._waiting.popleft()
-            self._offer_now(message, hops, taken, delivery)
-            delivery.note_calls()
-            delivery.release()
+            waiting = self._waiting.popleft()
+            self._offer_now(*waiting)
+            waiting.delivery.release()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._hand_out_waiting)
+            asyncio.get_running_loop().call_soon(self._offer_waiting)
 
     def _offer_now(
-        self, message: Message, hops: int, taken: Collection[EventName], delivery: "Acknowledgement"
+        self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "Acknowledgement"
     ) -> None:
         try:
-            self._offer(message, hops=hops, taken=taken, delivery=None if delivery.taken is None else delivery)
-        except Exception:  # no message keeps the next one from being taken
+            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=None if delivery.at_once else delivery)
+        except Exception:  # no message keeps the next one from being read
             log.exception("a message on %s was not looked at", loggable(message.topic))
+        delivery.note_calls()
 
     def _has_room(self) -> bool:
         """Return whether one more message may be read: the broker keeps the others.
 
         More than the room come where the broker sends more than it may, or with QoS 0.
         """
-        return not self._paused and (not self.held or self.room.is_left)
+        return not self._paused and (not self.held or self.capacity.is_left)
 
     def _count(self, delivery: "Acknowledgement", change: int) -> None:
         self.held += change
-        self.room.held += change
-        self.room.held_bytes += change * len(delivery.received.payload)
+        self.capacity.held += change
+        self.capacity.held_bytes += change * len(delivery.received.payload)
 
     def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
@@ -364,8 +367,8 @@ class Intake:
         mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
         others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
         at_once = all(feed.at_once for feed in feeds)
-        not_mine = self._all - mine
-        choice = _Choice(not_mine, not_mine if mine == others else self._all - others, at_once)
+        elsewhere = self._all - mine
+        choice = _Choice(elsewhere, elsewhere if mine == others else self._all - others, at_once)
         if len(self._choices) < _MOST_CHOICES:
             self._choices[identifiers] = choice
         return choice
@@ -389,28 +392,21 @@ class Intake:
             delivery.connection.acknowledge(packet_id)
 
 
-_MOST_CHOICES: Final = 4096
-_WARN_SECONDS: Final = 60.0  # between two warnings of a session
-_MOST_AT_ONCE: Final = 64  # messages that are handed out in one iteration of the loop
-
-
 class Acknowledgement:
     """How a message is acknowledged: by the last `release`, on the connection that it came on last."""
 
     __slots__ = (
-        *("_holds", "_intake", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded", "is_dropped"),
-        *("is_shared", "received", "taken"),
+        *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded"),
+        *("is_dropped", "is_shared", "received"),
     )
 
-    def __init__(
-        self, intake: Intake, connection: MqttConnection, received: Publish, taken: frozenset[EventName] | None
-    ) -> None:
+    def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
         self._intake = intake
         self._holds = 0
         self.connection = connection
         self.received = received
-        self.taken = taken
-        """The events that it is not for; None where it is acknowledged on arrival."""
+        self.at_once = False
+        """Whether it is acknowledged on arrival."""
         self.is_bounded = True
         self.is_shared = False
         """Whether calls of several events came of it."""

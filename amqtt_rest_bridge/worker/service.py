@@ -34,7 +34,7 @@ from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.group import Differences, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
 from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord, status_topic
-from amqtt_rest_bridge.worker.slots import Plan, Rooms, Slot, plan
+from amqtt_rest_bridge.worker.slots import Capacities, Plan, Slot, plan
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Worker:
             leads=lambda event: self._view.leader(event_name(*event)) == self._view.worker,
             troubles=self._troubles, group=self._numbers,
         )  # fmt: skip
-        self._rooms = Rooms(self._parts.dispatcher.is_full)
+        self._capacities = Capacities(self._parts.dispatcher.is_full)
         self._clean_session = CleanSession(
             broker, settings.group, self._leases, self._publisher, self._parts.dispatcher, self._look.set
         )
@@ -326,8 +326,8 @@ class Worker:
         """Leave each other worker its part of RATE_LIMIT: the broker sends them alike; warn where they differ."""
         self._differing.changed(view)
         if len(view.route_sets) > 1:
-            self._rooms.keeps_unserved = True
-        elif self._rooms.keeps_unserved:
+            self._capacities.keeps_unserved = True
+        elif self._capacities.keeps_unserved:
             self._parts.supervisor.finish("unserved messages", self._end_unserved)
         workers = len(view.workers)
         if workers != self._sharing:
@@ -339,7 +339,7 @@ class Worker:
     async def _end_unserved(self) -> None:
         """Serve what has waited while route sets differed, or acknowledge it, once the sessions have these routes."""
         await self._subscribe()
-        self._rooms.keeps_unserved = len(self._view.route_sets) > 1
+        self._capacities.keeps_unserved = len(self._view.route_sets) > 1
         for intake in self._intakes():
             intake.look_again()
 
@@ -358,7 +358,7 @@ class Worker:
         else:
             log.info("slot %d of group %s is taken here", number, group)
         slot = self._slots[number] = Slot(
-            self._broker, self._settings, number, self._parts.dispatcher.offer, self._rooms, self._may_connect,
+            self._broker, self._settings, number, self._parts.dispatcher.offer, self._capacities, self._may_connect,
             now + waits,
         )  # fmt: skip
         self._parts.supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))

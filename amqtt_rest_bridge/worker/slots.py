@@ -17,7 +17,7 @@ from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.routing.calls import EventName
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
-from amqtt_rest_bridge.worker.intake import Feed, Intake, Offer, Room
+from amqtt_rest_bridge.worker.intake import Capacity, Feed, Intake, Offer
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +30,11 @@ _LOOK_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most.
-
-    `former` are subscriptions that it may have of an earlier version: what waits by them is called, they are given up.
-    """
+    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most."""
 
     feeds: tuple[Feed, ...]
     most: int
     most_bytes: int
-    former: tuple[Feed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +55,9 @@ def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
 
     The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Decision: of a balanced route too, so that a
     backlog waits at the broker instead of being refused; only realtime routes refuse messages on a worker.
-
-    Decision: the session of realtime routes, which was that of balanced ones too, is opened for these as well: what a
-    former version left in it is called once. While both subscriptions exist, for less than a second, a message of a
-    balanced route may be called twice.
     """
     sessions: dict[str, SessionPlan] = {}
     at_once: list[Route] = []
-    balanced: list[Route] = []
     seconds = ordered_seconds = 0.0
     for route in routes:
         if not route.client_events:
@@ -78,14 +69,11 @@ def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
         if config.overload_policy is OverloadPolicy.REALTIME:
             at_once.append(route)
             continue
-        if config.overload_policy is OverloadPolicy.BALANCED:
-            balanced.append(route)
         if feeds := _feeds([route], f"{group}:{route.name}"):
             most = max(1, min(config.overload_capacity, _MOST_HELD))
             sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
-    feeds, former = _feeds(at_once, group, at_once=True), _feeds(balanced, group)
-    if feeds or former:
-        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, 2 * queue_bytes, former)
+    if feeds := _feeds(at_once, group, at_once=True):
+        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, 2 * queue_bytes)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
     return Plan(sessions, events, seconds, ordered_seconds)
 
@@ -107,7 +95,7 @@ def client_id(group: str, slot: int, session: str) -> str:
     return f"{group}-{slot}" + (f":{session}" if session != MAIN else "")
 
 
-class Rooms:
+class Capacities:
     """What the sessions of each route hold together, over all slots of this worker.
 
     Args:
@@ -118,13 +106,13 @@ class Rooms:
         self.keeps_unserved = False
         """Whether messages that no event here takes wait: another worker of the group may have the event."""
         self._is_full = is_full
-        self._rooms: dict[str, Room] = {}
+        self._by_name: dict[str, Capacity] = {}
 
-    def of(self, name: str, wanted: SessionPlan) -> Room:
-        """Return the room of the sessions of a name, as large as it is wanted now."""
-        room = self._rooms.setdefault(name, Room(0, 0, self._is_full))
-        room.most, room.most_bytes = wanted.most, wanted.most_bytes
-        return room
+    def of(self, name: str, wanted: SessionPlan) -> Capacity:
+        """Return the capacity of the sessions of a name, as large as it is wanted now."""
+        capacity = self._by_name.setdefault(name, Capacity(0, 0, self._is_full))
+        capacity.most, capacity.most_bytes = wanted.most, wanted.most_bytes
+        return capacity
 
 
 class Slot:
@@ -135,7 +123,7 @@ class Slot:
         settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
         number: The slot.
         offer: Takes messages; see `Dispatcher.offer`.
-        rooms: What sessions hold.
+        capacities: What sessions hold.
         gate: Awaited before each connection.
         ordered_from: Before this time of the loop ORDERED events are not called.
     """
@@ -146,7 +134,7 @@ class Slot:
         settings: WorkerSettings,
         number: int,
         offer: Offer,
-        rooms: Rooms,
+        capacities: Capacities,
         gate: Callable[[], Awaitable[None]],
         ordered_from: float,
     ) -> None:
@@ -154,7 +142,7 @@ class Slot:
         self._broker = broker
         self._settings = settings
         self._offer = offer
-        self._rooms = rooms
+        self._capacities = capacities
         self._gate = gate
         self._ordered_from = ordered_from
         self._intakes: dict[str, Intake] = {}
@@ -193,12 +181,12 @@ class Slot:
                 return
             self._used = True
             changed = {
-                name: intake.prepare(session.feeds, wanted.events, session.former)
+                name: intake.prepare(session.feeds, wanted.events)
                 for name, intake in self._intakes.items()
                 if (session := wanted.sessions.get(name, _NOTHING))
             }
             for name, session in sorted(wanted.sessions.items()):
-                self._rooms.of(name, session)
+                self._capacities.of(name, session)
                 if name not in self._intakes:
                     self._open(name, session, wanted.events)
             await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
@@ -237,11 +225,11 @@ class Slot:
         client, expiry = client_id(self._settings.group, self.number, name), self._settings.session_expiry
         session = Session(client, expiry, wanted.most)
         intake = Intake(
-            self._broker, session, self._offer, self.number, self._settings.slots, self._rooms.of(name, wanted),
-            gate=self._gate, keeps_unserved=lambda: self._rooms.keeps_unserved,
+            self._broker, session, self._offer, self.number, self._settings.slots, self._capacities.of(name, wanted),
+            gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
         )  # fmt: skip
         intake.ordered_from = self._ordered_from
-        intake.prepare(wanted.feeds, events, wanted.former)
+        intake.prepare(wanted.feeds, events)
         supervisor = Supervisor(lambda _: None)
         supervisor.keep(session.client_id, intake.client.run)
         self._intakes[name], self._supervisors[name] = intake, supervisor

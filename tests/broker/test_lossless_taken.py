@@ -175,7 +175,7 @@ def taken(rig: Rig, spool: Spool, packet: PublishPacket, session: Session) -> by
 def broadcast(rig: Rig, session: Session | None, topic: str, payload: bytes | None) -> None:
     assert payload is not None
     events = taken_by(session, topic, payload) if isinstance(payload, Taken) else ()
-    rig.dispatcher.offer(Message(topic, bytes(payload), 0.0), taken=events)
+    rig.dispatcher.offer(Message(topic, bytes(payload), 0.0), elsewhere=events)
 
 
 def test_a_message_is_taken_once_whatever_a_reload_makes_of_its_route_in_between(rig: Rig, spool: Spool) -> None:

@@ -45,8 +45,8 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
     async def use(address: Address) -> None:
         offered: asyncio.Queue[tuple[bytes, Delivery]] = asyncio.Queue()
 
-        def offer(message: Message, *, hops: int, taken: Collection[EventName], delivery: Delivery | None) -> None:
-            assert delivery is not None and (hops, taken) == (0, frozenset())
+        def offer(message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None) -> None:
+            assert delivery is not None and (hops, elsewhere) == (0, frozenset())
             delivery.hold()
             offered.put_nowait((message.payload, delivery))
 
