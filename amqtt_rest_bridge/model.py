@@ -287,7 +287,7 @@ class Try(Struct, frozen=True, array_like=True):
     ms: float
 
 
-Run = int | str
+RunKey = int | str
 """What a run id is made of: the number of a call in its broker process, or the Idempotency-Key of a lossless call."""
 
 
@@ -302,13 +302,13 @@ class RunIds:
     prefix: str = field(default_factory=lambda: str(uuid.uuid4())[:24])
     unique_keys: bool = True
 
-    def of(self, run: Run, route: str, event: str) -> str:
+    def of(self, run: RunKey, route: str, event: str) -> str:
         """Return the id of a call as text."""
         if isinstance(run, int):
             return f"{self.prefix}{run:012x}"
         return run if self.unique_keys else str(uuid.uuid5(_RUNS, "\0".join((route, event, run))))
 
-    def is_of(self, name: str, run: Run, route: str, event: str) -> bool:
+    def is_of(self, name: str, run: RunKey, route: str, event: str) -> bool:
         """Return whether `name` is the id of a call; cheaper than to make the ids of many."""
         if isinstance(run, int):
             return name.startswith(self.prefix) and name[len(self.prefix) :] == f"{run:012x}"

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
-from amqtt_rest_bridge.http_server.wrong_credentials import MOST_WAITING, WrongCredentials
+from amqtt_rest_bridge.http_server.wrong_credentials import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import (
     NOT_KEPT,
     ForAdmin,
@@ -51,7 +51,7 @@ _NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
 _NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
 _NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it is no longer known")
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
-_LIMITS: Final = Limits(waiting=64 + 2 * MOST_WAITING, connections=64 + 2 * MOST_WAITING)
+_LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
 _PAGE_RUNS: Final = 200
 

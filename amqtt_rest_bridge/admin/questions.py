@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, RECENT, RunQuery, WantRetry
+from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, SHOWN_RUNS, RunQuery, WantRetry
 from amqtt_rest_bridge.records.runs import Outcome
 from amqtt_rest_bridge.topics import check_topic_filter
 
@@ -28,7 +28,7 @@ def query_of(query: Mapping[str, Sequence[str]], now: float) -> RunQuery:
     unknown = sorted(given.keys() - set(_NAMES))
     if unknown:
         raise BadQuestionError(f"There is no parameter {unknown[0][:40]}; there are {', '.join(_NAMES)}")
-    outcome, topic, limit = given.get("outcome"), given.get("topic"), given.get("limit", str(RECENT))
+    outcome, topic, limit = given.get("outcome"), given.get("topic"), given.get("limit", str(SHOWN_RUNS))
     if outcome is not None and outcome not in list(Outcome):
         raise BadQuestionError(f"outcome is one of {', '.join(Outcome)}")
     if topic is not None and (fault := check_topic_filter(topic)) is not None:

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.link.admin_frames import (
-    FAILURES,
     MOST_LIVE,
-    RECENT,
+    SHOWN_FAILURES,
+    SHOWN_RUNS,
     FoundRuns,
     LiveRecords,
     Problem,
@@ -83,11 +83,11 @@ class Runs:
 
     def recent(self) -> list[Record]:
         """Return the last runs of a route."""
-        return [record for record in self.newest() if record.kind != "retry"][:RECENT]
+        return [record for record in self.newest() if record.kind != "retry"][:SHOWN_RUNS]
 
     def last_failures(self) -> list[Record]:
         """Return the last failures of a route, failed tries among them."""
-        return [record for record in self.newest() if record.code is not None][:FAILURES]
+        return [record for record in self.newest() if record.code is not None][:SHOWN_FAILURES]
 
 
 class RunQuestions:

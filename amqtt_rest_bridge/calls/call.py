@@ -31,8 +31,8 @@ from amqtt_rest_bridge.model import (
     Publication,
     ResponseFormat,
     Route,
-    Run,
     RunIds,
+    RunKey,
     Try,
 )
 from amqtt_rest_bridge.placeholders import MessageValues
@@ -121,7 +121,7 @@ class OpenCall(Struct, eq=False):
     kept: int = 0
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RunKey:
         """Return what the run id of the call is made of."""
         return self.id if self.idempotency_key is None else self.idempotency_key
 

@@ -37,7 +37,7 @@ from amqtt_rest_bridge.topics import filter_matches
 
 _ACKNOWLEDGED_SECONDS: Final = 10.0
 _NOTHING: Final = status_topic("+").removesuffix("/+/status")
-_MOST_WAITING: Final = 1000  # messages that came and were not looked at; then no more are read
+_MOST_UNREAD: Final = 1000  # messages that came and were not looked at; then no more are read
 _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
     1: "it does not speak MQTT 3.1.1",
     2: "it does not accept the client id",
@@ -149,7 +149,7 @@ class Subscriber:
         if message is None:
             self._messages.put_nowait(None)
             raise BrokerUnavailableError(f"{self._address.shown} closed the connection")
-        if self._messages.qsize() < _MOST_WAITING:
+        if self._messages.qsize() < _MOST_UNREAD:
             self.connection.resume()
         return message
 
@@ -165,7 +165,7 @@ class Subscriber:
         if message.packet_id is not None:
             connection.acknowledge(message.packet_id)
         self._messages.put_nowait(message)
-        if self._messages.qsize() >= _MOST_WAITING:
+        if self._messages.qsize() >= _MOST_UNREAD:
             connection.pause()
 
 

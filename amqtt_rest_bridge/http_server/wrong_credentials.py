@@ -27,7 +27,7 @@ FREE_GUESSES: Final = 10
 """Wrong credentials of an address within `MINUTE_SECONDS` that are answered at once."""
 MINUTE_SECONDS: Final = 60.0
 DELAY_SECONDS: Final = 1.0
-MOST_WAITING: Final = 64
+MOST_LATE: Final = 64
 """Answers that wait at a time; one more is 503 at once."""
 MOST_ADDRESSES: Final = 4096
 _LOG_SECONDS: Final = 60.0
@@ -53,7 +53,7 @@ class WrongCredentials:
         now = self._monotonic()
         with self._lock:
             is_late = self._count(_network(address), now)
-            has_place = is_late and self._waiting < MOST_WAITING
+            has_place = is_late and self._waiting < MOST_LATE
             self._waiting += has_place
         if not is_late:
             return answer(None)
@@ -79,7 +79,7 @@ class WrongCredentials:
         """Free the place of a caller that has closed its side; return whether its answer may wait on without one."""
         with self._lock:
             self._waiting -= 1
-            stays = self._left < MOST_WAITING
+            stays = self._left < MOST_LATE
             self._left += stays
             return stays
 

@@ -13,9 +13,9 @@ from amqtt_rest_bridge.model import Try
 
 BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """The upper bounds of the histogram of what servers take, in seconds; one more counts what took longer."""
-RECENT: Final = 50
+SHOWN_RUNS: Final = 50
 """Records that each process keeps of a route, and that are shown of it."""
-FAILURES: Final = 20
+SHOWN_FAILURES: Final = 20
 """Failures that each bridge process keeps of a route, and that its page shows."""
 MOST_RUNS: Final = 1000
 """Runs that one answer holds at most."""
@@ -111,7 +111,7 @@ class RunQuery(Struct, frozen=True, array_like=True):
     code: str | None = None
     topic: str | None = None
     since: float = 0.0
-    limit: int = RECENT
+    limit: int = SHOWN_RUNS
     tries: bool = False
 
 

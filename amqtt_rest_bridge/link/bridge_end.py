@@ -26,7 +26,7 @@ from amqtt_rest_bridge.link.frames import (
     Calls,
     DispatchedCall,
     FrameDecoder,
-    Publish,
+    Publications,
     Results,
     ToBridge,
     ToBroker,
@@ -248,8 +248,8 @@ class BridgeEnd:
                 self._unconfirmed[number] = entry
             else:
                 entry.outcome = True
-            if not isinstance(last, Publish) or bool(last.first) != entry.confirmed:
-                return Publish([item], number)
+            if not isinstance(last, Publications) or bool(last.first) != entry.confirmed:
+                return Publications([item], number)
             last.publications.append(item)
         else:
             return item

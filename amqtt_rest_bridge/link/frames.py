@@ -9,7 +9,7 @@ journey of a message on the link:
     publishes  [CallResult, ...]       <-   Results
     CreditReturn                       ->   may send more publications
 
-and of a request in server mode: `Publish` carries its publication to the broker, `Replies` and `Latest` bring the
+and of a request in server mode: `Publications` carries its publication to the broker, `Replies` and `Latest` bring the
 messages that it is answered with, `Served` counts the answers.
 
 The frames of the admin port are in `link.admin_frames`.
@@ -125,7 +125,7 @@ MOST_REPLY_BYTES: Final = 8 << 20
 
 Decision: beyond this bound replies are dropped, and log and status tell; messages of read events only skip.
 """
-RECENT: Final = 20
+HEALTH_WINDOW: Final = 20
 """Health looks at so many of the last calls of a route, and of its last requests of server mode."""
 
 
@@ -234,7 +234,7 @@ class Latest(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Confirmed(Struct, frozen=True, array_like=True, tag=15):
-    """The broker has these publications of `Publish`; those that are `refused` it does not have, or may not have."""
+    """The broker has these `Publications`; those that are `refused` it does not have, or may not have."""
 
     numbers: list[int]
     refused: list[int]
@@ -274,7 +274,7 @@ class Results(Struct, frozen=True, array_like=True, tag=22):
     results: list[CallResult]
 
 
-class Publish(Struct, frozen=True, array_like=True, tag=23):
+class Publications(Struct, frozen=True, array_like=True, tag=23):
     """Publish what requests of server mode brought.
 
     `first` is the number of the first one, which the others follow; `Confirmed` answers each. 0: no answer is wanted.
@@ -375,7 +375,7 @@ ToBroker = (
     Ready
     | Failed
     | Results
-    | Publish
+    | Publications
     | Waiting
     | Served
     | Log

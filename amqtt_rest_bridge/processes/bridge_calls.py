@@ -23,7 +23,7 @@ from amqtt_rest_bridge.link.frames import (
     Calls,
     CreditReturn,
     DispatchedCall,
-    Publish,
+    Publications,
     Results,
     Returned,
     ToBroker,
@@ -102,7 +102,7 @@ class BridgeCalls:
                     if (call := self.open.pop(result.call, None)) is not None:
                         self._ahead.ended(call)
                         call.reports.done(call, result, self._release_credits)
-            case Publish(publications, first):
+            case Publications(publications, first):
                 for number, publication in enumerate(publications, first):
                     confirm = partial(self.feed.confirm, number) if first else None
                     self._publisher.put(publication, 1, self._release_credits, confirm)

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.link.frames import (
     Log,
     Ping,
     Pong,
-    Publish,
+    Publications,
     Ready,
     Served,
     Stalled,
@@ -108,7 +108,7 @@ class BridgeProcess:
         self._stalled: Sequence[StalledPort] = ()
         self._unserved: Mapping[int, str] = {}  # why, by port
         self._gone = False
-        self._early: list[Publish] = []  # what came before `attach`
+        self._early: list[Publications] = []  # what came before `attach`
 
     def serve_admin_now(self, sock: socket.socket) -> None:
         """Send the listening socket of the admin port; blocks, for the plugin's constructor."""
@@ -138,7 +138,7 @@ class BridgeProcess:
             remaining = deadline - time.monotonic()
             frames = self.link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
-                if isinstance(frame, Publish):  # of callers who were faster: what answers it needs the loop
+                if isinstance(frame, Publications):  # of callers who were faster: what answers it needs the loop
                     self._early.append(frame)
                 else:
                     self.calls.handle(frame)

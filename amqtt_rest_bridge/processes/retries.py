@@ -17,14 +17,10 @@ from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, NOT_KEPT, RETRY_RUNS,
 from amqtt_rest_bridge.model import Message, RunIds
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.routing.calls import Call, Delivery, EventName, LocalDelivery
+from amqtt_rest_bridge.routing.calls import EventName, LocalDelivery, RunEvent
 
 _AT_ONCE: Final = 10  # in one iteration of the loop: each may be written to disk
 _MOST_UNDER_WAY: Final = MOST_RUNS
-
-Run = Callable[[EventName, Message, Delivery], Call | None]
-"""Dispatch a message to one event; see `Dispatcher.run`."""
-
 
 @dataclass(slots=True, eq=False)
 class _Retry(LocalDelivery):
@@ -54,7 +50,7 @@ class Retries:
         loop: The broker's.
     """
 
-    def __init__(self, records: BrokerRecords, run: Run, runs: RunIds, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, records: BrokerRecords, run: RunEvent, runs: RunIds, loop: asyncio.AbstractEventLoop) -> None:
         self._records = records
         self._run = run
         self._runs = runs

@@ -20,11 +20,11 @@ from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict, masker_for
 from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.link.admin_frames import (
-    FAILURES,
     LIVE_SECONDS,
     MOST_LIVE,
-    RECENT,
     SHOWN_BYTES,
+    SHOWN_FAILURES,
+    SHOWN_RUNS,
     Evidence,
     FoundRuns,
     FromAdmin,
@@ -36,7 +36,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantRuns,
 )
 from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masker_of
-from amqtt_rest_bridge.model import Capture, ClientEvent, Route, Run, RunIds, ServerEvent, Try
+from amqtt_rest_bridge.model import Capture, ClientEvent, Route, RunIds, RunKey, ServerEvent, Try
 from amqtt_rest_bridge.records.runs import is_wanted, shown_body
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
@@ -61,7 +61,7 @@ class _Raw(Struct, gc=False):
     time: float
     kind: str
     of: Matched | tuple[Route, ClientEvent]
-    run: Run
+    run: RunKey
     topic: str | None
     method: str
     url: str | None
@@ -105,8 +105,8 @@ class BridgeRecords:
 
     def keep(self, routes: Collection[str]) -> None:
         """Record the calls of these routes from now on, and forget the others."""
-        self._recent = {name: self._recent.get(name) or deque(maxlen=RECENT) for name in routes}
-        self._failures = {name: self._failures.get(name) or deque(maxlen=FAILURES) for name in routes}
+        self._recent = {name: self._recent.get(name) or deque(maxlen=SHOWN_RUNS) for name in routes}
+        self._failures = {name: self._failures.get(name) or deque(maxlen=SHOWN_FAILURES) for name in routes}
 
     def call(self, call: OpenCall, verdict: Verdict) -> None:
         """Record the end of a call, or a try that failed."""

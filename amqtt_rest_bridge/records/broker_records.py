@@ -21,7 +21,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     Record,
 )
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
-from amqtt_rest_bridge.model import Capture, ClientEvent, Message, Route, Run, RunIds
+from amqtt_rest_bridge.model import Capture, ClientEvent, Message, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
 from amqtt_rest_bridge.route_set import event_names
@@ -71,7 +71,7 @@ class BrokerRecords:
             by_route.setdefault(route, {})[event] = counts
         return by_route
 
-    def ended(self, name: EventName, event: ClientEvent, run: Run, message: Message, result: CallResult) -> None:
+    def ended(self, name: EventName, event: ClientEvent, run: RunKey, message: Message, result: CallResult) -> None:
         """Count a call that has ended, and keep what is to be kept: the bridge process that recorded it may die."""
         self._count(name, result.code or SUCCEEDED, result.waited, result.took)
         evidence, code = result.evidence, result.code
@@ -93,13 +93,13 @@ class BrokerRecords:
             self.problems.call(record)
         self._keep(record, message, evidence)
 
-    def lost(self, name: EventName, event: ClientEvent, run: Run, message: Message, failure: CallError) -> None:
+    def lost(self, name: EventName, event: ClientEvent, run: RunKey, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""
         waited = max(0.0, time.time() - message.timestamp)  # and what its requests took, which is not known
         self._count(name, failure.code.value, waited, 0.0)
         self._record("call", name, event, run, message, failure, round(1000 * waited, 1))
 
-    def refused(self, name: EventName, event: ClientEvent, run: Run, message: Message, failure: CallError) -> None:
+    def refused(self, name: EventName, event: ClientEvent, run: RunKey, message: Message, failure: CallError) -> None:
         """Count and record a message that was not admitted."""
         counts = self._counts.get(name)
         if counts is not None:
@@ -148,7 +148,7 @@ class BrokerRecords:
         kind: str,
         name: EventName,
         event: ClientEvent,
-        run: Run,
+        run: RunKey,
         message: Message,
         failure: CallError,
         waited_ms: float | None = None,

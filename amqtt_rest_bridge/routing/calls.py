@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import ClassVar, Final, Protocol
 
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import ClientEvent, Message, Publication, Run
+from amqtt_rest_bridge.model import ClientEvent, Message, Publication, RunKey
 from amqtt_rest_bridge.routing.status import RouteStatistics
 
 MAX_HOPS: Final = 8
@@ -174,7 +174,7 @@ class Call:
     """
 
     id: int
-    run: Run
+    run: RunKey
     listening: Listening
     message: Message
     hops: int
@@ -186,6 +186,10 @@ class Call:
     place: CallPlace = CallPlace.HELD
     line: tuple[str, str] | None = None
     let_go: bool = False
+
+
+RunEvent = Callable[[EventName, Message, Delivery], Call | None]
+"""`Dispatcher.run`: the last release of the delivery ends the run; None where the event is gone."""
 
 
 class Dispatches(Protocol):

@@ -18,7 +18,7 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, Publication, Route, Run, RunIds
+from amqtt_rest_bridge.model import ClientEvent, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, EventName, Publishes, ReleaseCredits
 from amqtt_rest_bridge.routing.status import RouteStatistics
@@ -40,7 +40,7 @@ class _Busy:
     text: str = ""
     arguments: tuple[object, ...] = ()
     topic: str | None = None
-    run: Run | None = None
+    run: RunKey | None = None
 
 
 def on_this_loop(seconds: float, call: Callable[[], None]) -> object:
@@ -70,7 +70,7 @@ class QuietLog:
         *arguments: object,
         count: int = 1,
         topic: str | None = None,
-        run: Run | None = None,
+        run: RunKey | None = None,
     ) -> None:
         """Log `count` messages or requests of an event, now or within a second.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.model import Message, NumberedRoute
-from amqtt_rest_bridge.routing.calls import Delivery, EventName, LocalDelivery
+from amqtt_rest_bridge.routing.calls import EventName, LocalDelivery, RunEvent
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
@@ -23,10 +23,6 @@ log = logging.getLogger(__name__)
 # Decision: the first run comes at random within a minute, or within the interval if that is shorter, so that brokers
 # that are started together do not ask a server at the same moment, and a day's interval does not delay it by a day.
 _LONGEST_FIRST_DELAY: Final = 60.0
-
-Run = Callable[[EventName, Message, Delivery], object]
-"""Run an event with a message; the last release of the delivery ends the run."""
-
 
 @dataclass(slots=True, eq=False)
 class _Entry(LocalDelivery):
@@ -49,7 +45,7 @@ class Schedule:
 
     def __init__(
         self,
-        run: Run,
+        run: RunEvent,
         leads: Callable[[EventName], bool] = lambda _: True,
         *,
         monotonic: Callable[[], float] = time.monotonic,

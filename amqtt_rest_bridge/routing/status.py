@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.link.frames import CALLER_REFUSED, NOT_SERVED, RECENT, WELL, RouteAnswers
+from amqtt_rest_bridge.link.frames import CALLER_REFUSED, HEALTH_WINDOW, NOT_SERVED, WELL, RouteAnswers
 from amqtt_rest_bridge.model import OverloadPolicy, Publication, Route
 from amqtt_rest_bridge.routing.admission import Admission, QueueBytes
 from amqtt_rest_bridge.times import rfc3339
@@ -37,7 +37,7 @@ class RouteStatistics:
         self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
         # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
         self._other_errors = 0  # that ended no message: tries of a lossless call, a port that is not served
-        self._recent: deque[bool] = deque(maxlen=RECENT)
+        self._recent: deque[bool] = deque(maxlen=HEALTH_WINDOW)
         self._recent_errors = 0
         self._took: deque[float] = deque(maxlen=_LAST)
         self._waited: deque[float] = deque(maxlen=_LAST)
@@ -110,7 +110,7 @@ class RouteStatistics:
         self._refused_callers += answers.refused
         self._refusal = answers.refusal or self._refusal
         self._took.extend(answers.seconds)
-        self._requests = (self._requests + answers.recent)[-RECENT:]
+        self._requests = (self._requests + answers.recent)[-HEALTH_WINDOW:]
         at_the_end = len(answers.recent) - len(answers.recent.rstrip(NOT_SERVED))
         if at_the_end < len(answers.recent):
             self._failed_requests = at_the_end
@@ -129,7 +129,7 @@ class RouteStatistics:
         before = self.health
         self._other_errors += 1
         self._failed_requests += 1
-        self._requests = (self._requests + NOT_SERVED)[-RECENT:]
+        self._requests = (self._requests + NOT_SERVED)[-HEALTH_WINDOW:]
         self._last_error = (now, code, message)
         return self.health != before
 
@@ -167,7 +167,7 @@ class RouteStatistics:
         return self.health != before
 
     def _note(self, *, well: bool) -> None:
-        if len(self._recent) == RECENT:  # counted, since each message asks for the health twice
+        if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice
             self._recent_errors -= not self._recent[0]
         self._recent.append(well)
         if well:

@@ -26,7 +26,7 @@ from amqtt_rest_bridge.bridge.server.broker_access import AwaitedReply, BrokerAc
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.http_server import HttpServer, Limits, TlsFiles
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd, Entry
-from amqtt_rest_bridge.link.frames import Publish
+from amqtt_rest_bridge.link.frames import Publications
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb
@@ -50,7 +50,7 @@ class Beside(BrokerAccess):
         super().__init__(self._end)
 
     def publish(self, publication: Publication) -> bool:
-        self._end.send(Publish([publication]))
+        self._end.send(Publications([publication]))
         return True
 
     def enqueue(self, publication: Publication, wake: Wake) -> Entry:

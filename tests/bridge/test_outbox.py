@@ -11,7 +11,7 @@ import pytest
 
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
-from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publish, Ready, Results, ToBroker, Waiting
+from amqtt_rest_bridge.link.frames import INITIAL_CREDITS, CallResult, Publications, Ready, Results, ToBroker, Waiting
 from amqtt_rest_bridge.model import Publication
 from tests.support.waiting import eventually
 
@@ -103,13 +103,13 @@ def test_publications_stop_when_the_credits_are_spent_and_go_on_when_they_come_b
     for _ in range(INITIAL_CREDITS):
         assert outbox.publish(item)
     assert not outbox.publish(item)
-    assert sum(len(frame.publications) for frame in peer.frames() if isinstance(frame, Publish)) == INITIAL_CREDITS
+    assert sum(len(frame.publications) for frame in peer.frames() if isinstance(frame, Publications)) == INITIAL_CREDITS
     woken: list[int] = []
     first, second = (outbox.enqueue(item, partial(woken.append, number), confirmed=False) for number in (1, 2))
     assert not outbox.publish(item)  # behind them
     outbox.credit(1)
     assert (first.sent, second.sent, woken) == (True, False, [1])
-    assert peer.frames() == [Publish([item])]
+    assert peer.frames() == [Publications([item])]
 
 
 def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[BridgeEnd, Peer]) -> None:

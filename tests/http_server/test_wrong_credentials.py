@@ -20,7 +20,7 @@ from amqtt_rest_bridge.http_server.wrong_credentials import (
     FREE_GUESSES,
     MINUTE_SECONDS,
     MOST_ADDRESSES,
-    MOST_WAITING,
+    MOST_LATE,
     WrongCredentials,
 )
 from amqtt_rest_bridge.model import Signature, SignatureScheme
@@ -118,7 +118,7 @@ def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free() -> No
     clock = Clock()
     wrong_credentials = WrongCredentials(clock)
     use_up(wrong_credentials)
-    waiting = [late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]
+    waiting = [late(guess(wrong_credentials)) for _ in range(MOST_LATE)]
     refusal = guess(wrong_credentials)
     assert isinstance(refusal, Response)
     assert refusal.status == "503 Service Unavailable"
@@ -130,7 +130,7 @@ def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free() -> No
     assert isinstance(guess(wrong_credentials), Response)
     clock.advance(DELAY_SECONDS)
     assert {status(pending.resume()) for pending in waiting[1:]} == {"401"}
-    assert len([late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]) == MOST_WAITING
+    assert len([late(guess(wrong_credentials)) for _ in range(MOST_LATE)]) == MOST_LATE
     assert isinstance(guess(wrong_credentials), Response)
 
 
@@ -138,24 +138,24 @@ def test_a_caller_that_closes_its_side_frees_its_place_and_is_answered_no_sooner
     clock = Clock()
     wrong_credentials = WrongCredentials(clock)
     use_up(wrong_credentials)
-    closed = [late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]
+    closed = [late(guess(wrong_credentials)) for _ in range(MOST_LATE)]
     for pending in closed:
         pending.caller_left()
         assert pending.resume() == DELAY_SECONDS
-    others = [late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]
+    others = [late(guess(wrong_credentials)) for _ in range(MOST_LATE)]
     others[0].caller_left()  # more than that do not wait without a place
     assert status(others[0].resume()) == "503"
     others[0].cancel()
     clock.advance(DELAY_SECONDS)
     assert {status(pending.resume()) for pending in [*closed, *others[1:]]} == {"401"}
-    assert len([late(guess(wrong_credentials)) for _ in range(MOST_WAITING)]) == MOST_WAITING
+    assert len([late(guess(wrong_credentials)) for _ in range(MOST_LATE)]) == MOST_LATE
 
 
 def test_an_answer_that_the_port_has_no_room_for_frees_its_place() -> None:
     wrong_credentials = WrongCredentials(Clock())
     use_up(wrong_credentials)
     full = Refusal("overloaded", "503 Service Unavailable", "full", "later")
-    for _ in range(MOST_WAITING + 1):
+    for _ in range(MOST_LATE + 1):
         assert status(late(guess(wrong_credentials)).refuse(full)) == "503"
 
 
@@ -271,7 +271,7 @@ def test_the_endpoints_of_all_ports_count_together_and_a_reload_forgets_nothing(
 
 def test_a_guess_that_is_refused_for_want_of_a_place_counts_as_a_wrong_credential() -> None:
     hooks = port(event(), **BASIC)
-    for _ in range(FREE_GUESSES + MOST_WAITING + 1):
+    for _ in range(FREE_GUESSES + MOST_LATE + 1):
         last = hooks.begin("POST", "/hook", Authorization=basic("a:b"))
     assert isinstance(last, Response)
     assert error_code(result_of(last)) == "overloaded"
@@ -307,7 +307,7 @@ def guessing(port: Served, stack: ExitStack, count: int) -> list[Raw]:
 
 def test_sixty_four_guesses_wait_and_no_other_caller_does(guarded: Served, clock: Clock) -> None:
     with ExitStack() as stack:
-        waiting = guessing(guarded, stack, MOST_WAITING)
+        waiting = guessing(guarded, stack, MOST_LATE)
         refusal = guarded.ask(post("/hook", b"x", WRONG))
         assert (refusal.status, error_code_of(refusal), refusal.headers["Retry-After"]) == (503, "overloaded", "1")
         assert guarded.ask(post("/hook", b"right", RIGHT)).status == 200
@@ -315,7 +315,7 @@ def test_sixty_four_guesses_wait_and_no_other_caller_does(guarded: Served, clock
         slow = stack.enter_context(guarded.connect()).send(post("/slow"))
         guarded.waiting().arrive(b"reply")
         assert slow.answer().body == b"reply"
-        assert guarded.in_turn == MOST_WAITING
+        assert guarded.in_turn == MOST_LATE
         clock.advance(DELAY_SECONDS)
         assert {raw.answer().status for raw in waiting} == {401}
         assert guarded.in_turn == 0
@@ -339,7 +339,7 @@ def test_one_connection_guesses_once_a_second_and_a_right_credential_behind_it_i
 @pytest.mark.parametrize("how", ["closed", "reset", "half closed"])
 def test_a_connection_that_closes_frees_its_place(guarded: Served, clock: Clock, how: str) -> None:
     with ExitStack() as stack:
-        for raw in guessing(guarded, stack, MOST_WAITING):
+        for raw in guessing(guarded, stack, MOST_LATE):
             if how == "half closed":
                 raw.sock.shutdown(socket.SHUT_WR)
                 continue
@@ -352,8 +352,8 @@ def test_a_connection_that_closes_frees_its_place(guarded: Served, clock: Clock,
             raw = stack.enter_context(guarded.connect())
             raw.send(post("/hook", b"x", WRONG))
             taken.append(raw)
-            eventually(lambda: guarded.in_turn > MOST_WAITING or raw.is_readable())
-            return guarded.in_turn > MOST_WAITING
+            eventually(lambda: guarded.in_turn > MOST_LATE or raw.is_readable())
+            return guarded.in_turn > MOST_LATE
 
         eventually(waits)
         clock.advance(DELAY_SECONDS)
@@ -393,13 +393,13 @@ def test_an_answer_that_waits_holds_no_body(clock: Clock) -> None:
             assert port.ask(request).status == 401
         tracemalloc.start()
         try:
-            for _ in range(MOST_WAITING):
+            for _ in range(MOST_LATE):
                 stack.enter_context(port.connect()).send(request)
-            eventually(lambda: port.in_turn == MOST_WAITING)
+            eventually(lambda: port.in_turn == MOST_LATE)
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert held < MOST_WAITING * 50_000
+    assert held < MOST_LATE * 50_000
 
 
 def test_the_address_of_the_peer_counts_whatever_its_headers_say(guarded: Served, clock: Clock) -> None:
@@ -446,6 +446,6 @@ def test_a_full_house_of_guesses_leaves_the_admin_port_to_others() -> None:
         admin = admin_of(host)
         for _ in range(FREE_GUESSES):
             admin.get("/api/routes", Authorization="Bearer wrong")
-        for _ in range(MOST_WAITING):
+        for _ in range(MOST_LATE):
             stack.enter_context(Raw(admin.port)).send(get("/api/routes", WRONG))
         assert admin.get("/api/routes", Authorization=f"Bearer {TOKEN}").status == 200

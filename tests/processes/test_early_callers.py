@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from amqtt_rest_bridge.link.frames import Publish, Ready, encode
+from amqtt_rest_bridge.link.frames import Publications, Ready, encode
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 
@@ -28,7 +28,7 @@ def test_what_callers_publish_before_the_loop_reads_is_published_and_confirmed_t
     ends: list[socket.socket] = []
 
     def spawn(theirs: socket.socket) -> tuple[int, Callable[[], None]]:
-        theirs.sendall(encode(Publish([Publication("hooks", b"early")], 1)) + encode(Ready()))
+        theirs.sendall(encode(Publications([Publication("hooks", b"early")], 1)) + encode(Ready()))
         ends.append(theirs)
         return 1, lambda: None
 

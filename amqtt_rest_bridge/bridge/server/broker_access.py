@@ -27,8 +27,8 @@ from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import (
     CALLER_REFUSED,
+    HEALTH_WINDOW,
     NOT_SERVED,
-    RECENT,
     SKIPPED,
     UNMATCHED_PATHS,
     WELL,
@@ -323,7 +323,7 @@ class Answers:
                 self._messages[kind] = message
             recent = self._recent.get(served.route)
             if recent is None:
-                recent = self._recent[served.route] = deque(maxlen=RECENT)
+                recent = self._recent[served.route] = deque(maxlen=HEALTH_WINDOW)
                 self._seconds[served.route] = deque(maxlen=_MOST_TIMES)
             recent.append(kind)
             if code is None:
