@@ -54,7 +54,7 @@ def ask(http: int, api: int) -> tuple[str, bool, bool]:
     hook = urllib.request.Request(f"http://127.0.0.1:{http}/webhook", data=b"hello", method="POST")
     search = f"http://127.0.0.1:{api}/api/search?q=webhook"
     found = bool(json.loads(read(urllib.request.Request(search)))["results"])
-    pages = ("", "templates/webhook-intake", "docs", "static/library.css", "static/library.js", "static/icon.svg")
+    pages = ("", "templates/webhook-intake", "docs", "static/site.css", "static/library.js", "static/icon.svg")
     shown = all(read(urllib.request.Request(f"http://127.0.0.1:{api}/{path}")) for path in pages)
     return json.loads(read(hook))["status"], found, shown
 

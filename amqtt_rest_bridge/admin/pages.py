@@ -20,6 +20,7 @@ from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
 from amqtt_rest_bridge.admin.shown_records import Follower, Followers, Runs, event, problem_members
 from amqtt_rest_bridge.admin.shown_runs import whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
+from amqtt_rest_bridge.http_server.site_files import SCRIPT, SITE_FILES, site_file
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import HEALTHS, Route
@@ -37,8 +38,7 @@ SAFE: Final[Headers] = (
 )
 """The headers of every answer of the admin port."""
 _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
-_SCRIPT: Final = "text/javascript; charset=utf-8"
-_ASSETS: Final = {"/style.css": "text/css; charset=utf-8", "/script.js": _SCRIPT, "/live.js": _SCRIPT}
+_ASSETS: Final = {"script.js": SCRIPT, "live.js": SCRIPT, **SITE_FILES}
 _HEIGHT: Final = 20
 
 Row = Mapping[str, str]
@@ -102,9 +102,11 @@ class StatusPages:
 
     def asset(self, path: str) -> Response | None:
         """Return a style sheet or script, None when there is none of this path."""
-        if path not in _ASSETS:
+        name = path[1:]
+        if name not in _ASSETS:
             return None
-        return Response("200 OK", (*_SAFE_PAGE, ("Content-Type", _ASSETS[path])), _read(path[1:]))
+        content = site_file(name) if name in SITE_FILES else _read(name)
+        return Response("200 OK", (*_SAFE_PAGE, ("Content-Type", _ASSETS[name])), content)
 
     def changes(self, wake: Callable[[], None], routes: frozenset[str]) -> Stream | None:
         """Return the stream of what changes on the pages of a browser, None when there are too many.

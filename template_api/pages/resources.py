@@ -14,6 +14,7 @@ import falcon
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2 import Template as Compiled
 
+from amqtt_rest_bridge.http_server.site_files import SCRIPT, SITE_FILES, site_file
 from template_api import query
 from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
 from template_api.library import TemplateLibrary
@@ -40,11 +41,7 @@ _PAGES: Final = ("library", "template", "docs", "error")
 Known = Mapping[str, Sequence[Mapping[str, Any]]]
 """What there is to filter by, as `TemplateLibrary.facets` returns it."""
 HTML: Final = "text/html; charset=utf-8"
-_ASSETS: Final = {
-    "library.css": "text/css; charset=utf-8",
-    "library.js": "text/javascript; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
+_ASSETS: Final = {"library.js": SCRIPT}
 
 
 class Pages:
@@ -66,7 +63,7 @@ class Pages:
         folder = files("template_api.pages").joinpath("static")
         self._assets = {
             name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()
-        }
+        } | {name: Reply(site_file(name), media_type=kind) for name, kind in SITE_FILES.items()}
         description = query.description()
         about = rendered(description["info"].get("description", ""), below=1)
         operations = list(shown.operations(description))

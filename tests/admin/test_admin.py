@@ -398,7 +398,7 @@ def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password() -> None:
     with hosting(server_route(), admin_port=0, admin_host="0.0.0.0", admin_token=TOKEN) as host:
         admin = admin_of(host)
         assert admin.get("/healthz").status == 200
-        for path in ("/", "/metrics", "/readyz", "/api/routes", "/api/live", "/style.css"):
+        for path in ("/", "/metrics", "/readyz", "/api/routes", "/api/live", "/site.css"):
             refused = admin.get(path)
             assert (refused.status, refused.json["error"]["code"]) == (401, "unauthorized")
             assert refused.headers["WWW-Authenticate"].startswith("Basic ")

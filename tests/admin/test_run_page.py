@@ -97,7 +97,7 @@ def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder)
         (run,) = runs(admin)
         page = admin.get(f"/runs/{run['id']}").text
         assert "<img" not in page
-        assert page.count("<script") == 1
+        assert page.count("<script") == 2
         connection = http.client.HTTPConnection("127.0.0.1", admin.port, timeout=10)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         connection.request("POST", f"/runs/{run['id']}%0d%0aX-Evil:1/retry", headers=headers)

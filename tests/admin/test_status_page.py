@@ -389,7 +389,7 @@ def test_whatever_the_live_stream_holds_is_put_in_as_text(host: Host, page: Page
     page.open(url(host))
     page.evaluate(f"update(rows.get('Orders'), {json.dumps({'error': HOSTILE, 'health': HOSTILE, 'label': HOSTILE})})")
     assert page.text("[data-route=Orders] [data-cell=error]") == HOSTILE
-    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("document.scripts.length") == 2
     assert page.evaluate("document.images.length") == 0
     assert page.evaluate("document.title").startswith("Routes")
 
@@ -444,12 +444,12 @@ def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) ->
     assert 'ADD "X-Text" "*** again"' in text
     raw = admin_of(host).get("/routes/Alarms").text
     assert "<img" not in raw
-    assert raw.count("<script") == 1
+    assert raw.count("<script") == 2
 
 
 def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
     admin = admin_of(host)
-    for path in ("/", "/routes/Orders", "/graph", "/style.css", "/script.js", "/live.js"):
+    for path in ("/", "/routes/Orders", "/graph", "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
         found = admin.get(path)
         assert found.status == 200
         policy = found.headers["Content-Security-Policy"]

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.admin.pages import drawing
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/pictures/flow.svg"
-STYLE = ROOT / "amqtt_rest_bridge/admin/static/style.css"
+STYLE = ROOT / "amqtt_rest_bridge/http_server/site/site.css"
 
 
 def svg() -> str:

@@ -1,33 +1,8 @@
-// Makes the pages better: search while typing, copy buttons. What is fetched is our own page, and texts are put in as text.
+// Searches while typing; what both sites share is in site.js. What is fetched is our own page, and texts are put in as text.
 "use strict";
 
 const PAUSE_MS = 150;
-const TOLD_MS = 5000;
 const LONGEST_SUGGESTED = 200;
-
-let told;
-
-function tell(text) {
-  clearTimeout(told);
-  document.getElementById("told").textContent = text;
-  told = setTimeout(() => tell(""), TOLD_MS);
-}
-
-async function copy(element) {
-  try {
-    await navigator.clipboard.writeText(element.textContent);
-  } catch { // no permission, or a page that came over http from another machine
-    getSelection().selectAllChildren(element);
-    document.execCommand("copy");
-    getSelection().removeAllRanges();
-  }
-  tell("Copied");
-}
-
-for (const button of document.querySelectorAll("[data-copy]")) {
-  button.hidden = false;
-  button.addEventListener("click", () => copy(document.getElementById(button.dataset.copy)));
-}
 
 const form = document.querySelector("[data-search]");
 let latest = 0;
@@ -60,12 +35,12 @@ async function search() {
     const found = suggested.ok ? await suggested.json() : { suggestions: [] };
     if (mine !== latest) return; // another search has begun
     const fresh = new DOMParser().parseFromString(text, "text/html");
-    if (!page.ok) return tell([...fresh.querySelectorAll("h1, h1 + p")].map((part) => part.textContent).join(". "));
+    if (!page.ok) return announce([...fresh.querySelectorAll("h1, h1 + p")].map((part) => part.textContent).join(". "));
     show(fresh);
     suggest(found);
     history.replaceState(null, "", address);
   } catch {
-    tell("The search could not be run; press Enter to try again");
+    announce("The search could not be run; press Enter to try again");
   }
 }
 

@@ -90,7 +90,7 @@ def test_a_search_that_cannot_be_run_while_typing_says_why(api: Served, page: Pa
     answer = "new Response('<h1>The search index is being built</h1><p>Try again in a second</p>', {status: 503})"
     page.evaluate(f"window.fetch = async () => {answer}; document.getElementById('q').focus()")
     type_text(page, "x")
-    page.wait("document.getElementById('told').innerText === 'The search index is being built. Try again in a second'")
+    page.wait("document.getElementById('announced').innerText === 'The search index is being built. Try again in a second'")
     assert page.evaluate(CARDS) == before
 
 
@@ -118,10 +118,10 @@ def test_the_install_line_and_a_cell_are_copied(api: Served, page: Page) -> None
     page._do("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     for id_ in ("install", "cell-1-2"):
         page.evaluate(f"document.querySelector('[data-copy={id_}]').click()")
-        page.wait("document.getElementById('told').innerText === 'Copied'")
+        page.wait("document.getElementById('announced').innerText === 'Copied'")
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.evaluate(f"document.getElementById('{id_}').textContent")
-        page.evaluate("document.getElementById('told').textContent = ''")
+        page.evaluate("document.getElementById('announced').textContent = ''")
     assert copied.startswith("DEFINE ROUTE")
 
 
@@ -140,7 +140,7 @@ def test_the_keyboard_alone_searches_opens_a_template_and_copies_its_install_lin
     assert page.text("h1") == title
     tab_to(page, "Copy")
     page.press("Enter")
-    page.wait("document.getElementById('told').innerText === 'Copied'")
+    page.wait("document.getElementById('announced').innerText === 'Copied'")
 
 
 def test_everything_can_be_read_and_searched_without_javascript(api: Served, browser: Page) -> None:
@@ -173,7 +173,7 @@ def test_nothing_is_wider_than_360_pixels_in_light_and_dark(api: Served, page: P
 def test_hostile_texts_run_nothing_and_break_nothing_rendered_or_found_while_typing(api: Served, page: Page) -> None:
     for path in ("/templates/hostile", "/?q=hostile"):
         page.open(url(api, path))
-        assert page.evaluate("[document.images.length, document.scripts.length]") == [0, 1]
+        assert page.evaluate("[document.images.length, document.scripts.length]") == [0, 2]
         assert HOSTILE in page.text("h1" if path.startswith("/t") else ".card h2")
     page.evaluate("document.getElementById('q').focus(); document.getElementById('q').select()")
     type_text(page, "hosti")
@@ -190,7 +190,7 @@ def test_hostile_texts_run_nothing_and_break_nothing_rendered_or_found_while_typ
 def test_an_accessibility_check_finds_nothing(api: Served, page: Page, path: str, scheme: str) -> None:
     page.colours(scheme)
     page.open(url(api, path))
-    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true }); tell('Copied')")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true }); announce('Copied')")
     page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
     found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
     assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []

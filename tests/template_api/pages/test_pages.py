@@ -215,7 +215,7 @@ def test_what_authors_write_is_text_everywhere(sqlite_store: Store) -> None:
     ):
         result = client.page(path)
         page = Parsed(result.text)
-        assert len(page.all("script")) == 1
+        assert len(page.all("script")) == 2
         assert not {"img", "iframe", "object", "style", "svg", "base"} & {tag for tag, _ in page.elements}
         assert not [
             name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"
@@ -276,7 +276,7 @@ def test_the_route_language_is_highlighted() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/templates/second", "/docs", "/static/library.css", "/static/library.js", "/static/icon.svg"]
+    "path", ["/", "/templates/second", "/docs", "/static/site.css", "/static/site.js", "/static/library.js", "/static/icon.svg"]
 )
 def test_pages_are_sent_as_other_answers_are(library: Client, path: str) -> None:
     whole = library.page(path)

@@ -1,0 +1,69 @@
+// What the pages of both sites share: times that people read, copy buttons, the key `/`. Texts are put in as text.
+"use strict";
+
+const ANNOUNCED_MS = 5000;
+const AGES_MS = 10_000;
+const UNITS = [["second", 60], ["minute", 60], ["hour", 24]];
+const ages = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+let announced = 0;
+
+// Says a thing for a moment, also to a screen reader.
+function announce(text) {
+  clearTimeout(announced);
+  document.getElementById("announced").textContent = text;
+  announced = setTimeout(() => announce(""), ANNOUNCED_MS);
+}
+
+// `3 min ago` within a day, then the local date; without a script the time is in UTC.
+function age(time) {
+  let value = (time - Date.now()) / 1000;
+  for (const [unit, size] of UNITS) {
+    if (Math.abs(value) < size) return ages.format(Math.round(value), unit);
+    value /= size;
+  }
+  return time.toLocaleString();
+}
+
+// A `time` with `data-age` becomes its age, any other one the local time of the day; the pointer on it shows UTC.
+function showTimes(root = document) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const time = new Date(element.dateTime);
+    if (Number.isNaN(time.getTime())) continue;
+    element.title = `${element.dateTime.slice(0, 19).replace("T", " ")} UTC`;
+    const text = "age" in element.dataset ? age(time) : time.toLocaleTimeString([], { hourCycle: "h23" });
+    if (element.textContent !== text) element.textContent = text;
+  }
+}
+
+async function copy(element) {
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+  } catch { // no permission, or a page that came over http from another machine
+    getSelection().selectAllChildren(element);
+    document.execCommand("copy");
+    getSelection().removeAllRanges();
+  }
+  announce("Copied");
+}
+
+function showCopies(root = document) {
+  for (const button of root.querySelectorAll("[data-copy]")) button.hidden = false;
+}
+
+addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(document.getElementById(button.dataset.copy));
+});
+
+addEventListener("keydown", (event) => {
+  const box = document.querySelector("input[type=search]");
+  const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyping || !box) return;
+  event.preventDefault();
+  box.focus();
+  box.select();
+});
+
+showTimes();
+showCopies();
+setInterval(showTimes, AGES_MS);
