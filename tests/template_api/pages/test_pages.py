@@ -221,7 +221,7 @@ def test_what_authors_write_is_text_everywhere(sqlite_store: Store) -> None:
             name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"
         ]
         assert all(urlsplit(link).scheme in ("", "http", "https", "mailto") for link in page.links())
-    assert page.all("script") == [{"src": "/static/library.js", "defer": ""}]
+    assert page.all("script") == [{"src": f"/static/{name}.js", "defer": ""} for name in ("site", "library")]
     assert HOSTILE in Parsed(client.page("/templates/one").text).text
 
 
