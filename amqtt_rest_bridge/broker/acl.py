@@ -188,7 +188,7 @@ class AclQueue:
                 self._spool.permit(key)
                 self._dispatcher.dispatch_stored(listening, message, undecided.hops, key)
             else:
-                self._dispatcher.withdraw(listening, key, len(message.payload))
+                self._dispatcher.forget_forbidden(listening, key, len(message.payload))
         return permitted
 
     def _ask_later(self, undecided: Undecided, error: Exception) -> None:

@@ -220,7 +220,7 @@ class Lossless:
                 client = (session.client_id or "", session.username)
                 return self._spool.keep(listening.route, listening.event.name, message, 0, client)
             except SpoolFullError as error:
-                listening.statistics.admission.withdraw(size)
+                listening.statistics.admission.undo(size)
                 refusal = disk_full(error)
         self._dispatcher.refuse(self._dispatcher.call_of(listening, message), refusal)
         return None

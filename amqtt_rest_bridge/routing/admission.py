@@ -58,10 +58,7 @@ class Admission:
             return no_free_worker(self.workers)
         if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
             return self.full(size)
-        self.admitted += 1
-        self.outstanding += 1
-        self.held_bytes += size
-        self._queue.held += size
+        self.take(size)
         return None
 
     def full(self, size: int) -> CallError:
@@ -103,7 +100,7 @@ class Admission:
         self._outside_bytes += change * size
         self._queue.held += change * size
 
-    def withdraw(self, size: int) -> None:
+    def undo(self, size: int) -> None:
         """Undo an admission: the message turned out not to be ours."""
         self.admitted -= 1
         self.outstanding -= 1

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Protocol
 
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import ClientEvent, Message, Publication, RunKey
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 MAX_HOPS: Final = 8
 """Routes that a message may go through, one after the other."""

@@ -39,7 +39,7 @@ from amqtt_rest_bridge.routing.server_reports import ServerReports
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
 
 
-class WaitingRoom:
+class OverloadQueue:
     """The messages of balanced routes that wait for room (OVERLOAD_TIMEOUT), by route.
 
     One holds no worker and no place of its route: at most OVERLOAD_CAPACITY messages of a route wait beside those that
@@ -51,12 +51,7 @@ class WaitingRoom:
         later: Sets a timer.
     """
 
-    def __init__(
-        self,
-        refuse: Callable[[Call], None],
-        monotonic: Callable[[], float] = time.monotonic,
-        later: Later = on_this_loop,
-    ) -> None:
+    def __init__(self, refuse: Callable[[Call], None], monotonic: Callable[[], float], later: Later) -> None:
         self._refuse = refuse
         self._monotonic = monotonic
         self._later = later
@@ -100,13 +95,6 @@ class WaitingRoom:
             while route in self._queues:
                 yield self.next(route)
 
-    def send_away(self, call: Sequence[Call], refuse: Callable[[Call], None]) -> None:
-        """Refuse messages that have been removed, in their order."""
-        for one in call[:_AT_ONCE]:
-            refuse(one)
-        if len(call) > _AT_ONCE:
-            self._later(0, lambda: self.send_away(call[_AT_ONCE:], refuse))
-
     def _watch(self, seconds: float, route: str, queue: deque[Call]) -> None:
         self._later(seconds, lambda: self._expire(route, queue))
 
@@ -133,7 +121,8 @@ class Dispatcher:
         store: Keeps the calls of lossless routes; None where there are none.
         queue: Counts the payloads of all routes together.
         max_message_bytes: A larger message takes no call.
-        room: Makes the room where messages of balanced routes wait.
+        monotonic: The clock of OVERLOAD_TIMEOUT, in seconds.
+        later: Sets a timer.
     """
 
     def __init__(
@@ -146,7 +135,8 @@ class Dispatcher:
         store: Store | None,
         queue: QueueBytes,
         max_message_bytes: int,
-        room: Callable[[Callable[[Call], None]], WaitingRoom] = WaitingRoom,
+        monotonic: Callable[[], float] = time.monotonic,
+        later: Later = on_this_loop,
     ) -> None:
         self.table = RouteTable()
         """The routes in use."""
@@ -161,7 +151,8 @@ class Dispatcher:
         self._store = store
         self._records = outcomes.records
         self._ids = itertools.count(1)
-        self._room = room(self._time_over)
+        self._later = later
+        self._overloaded = OverloadQueue(self._time_over, monotonic, later)
 
     def set_routes(self, routes: Sequence[NumberedRoute], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Replace all routes; for `reads` and `replies` see `Watching.replace`."""
@@ -171,7 +162,7 @@ class Dispatcher:
         if self._records is not None:
             self._records.keep([numbered.route for numbered in routes])
         gone: list[Call] = []
-        for call in list(self._room.empty()):  # by the present definition of their events
+        for call in list(self._overloaded.empty()):  # by the present definition of their events
             present = self.table.by_name.get(call.listening.name)
             if present is None:
                 gone.append(call)
@@ -179,7 +170,14 @@ class Dispatcher:
                 call.listening = present
                 if self._admit(call):
                     self._bridges.dispatch((call,))
-        self._room.send_away(gone, lambda call: self.refuse(call, route_removed()))
+        self._refuse_removed(gone)
+
+    def _refuse_removed(self, calls: Sequence[Call]) -> None:
+        """Refuse messages of events that are gone, in their order, some in each iteration of the loop."""
+        for call in calls[:_AT_ONCE]:
+            self.refuse(call, route_removed())
+        if len(calls) > _AT_ONCE:
+            self._later(0, lambda: self._refuse_removed(calls[_AT_ONCE:]))
 
     def offer(
         self,
@@ -280,9 +278,9 @@ class Dispatcher:
         if (statistics := self._outcomes.statistics.get(route)) is not None:
             statistics.admission.deferred = count
 
-    def withdraw(self, listening: Listening, key: str, size: int) -> None:
-        """Undo the admission of a call in the store, whose publisher may not publish; `size` is its payload's."""
-        listening.statistics.admission.withdraw(size)
+    def forget_forbidden(self, listening: Listening, key: str, size: int) -> None:
+        """Remove from the store a call whose publisher may not publish; `size` is its payload's."""
+        listening.statistics.admission.undo(size)
         if self._store is not None:
             self._store.forget(key)
 
@@ -307,19 +305,19 @@ class Dispatcher:
         listening, old = self.table.by_name.get(call.listening.name), call.listening.statistics
         size = len(call.message.payload)
         if call.delivery is not None and call.delivery.is_dropped:
-            old.admission.withdraw(size)
+            old.admission.undo(size)
             call.delivery.abandon()
             return False
         if listening is not None:
             if listening.statistics is not old:
-                old.admission.withdraw(size)
+                old.admission.undo(size)
                 listening.statistics.admission.take(size)
             call.listening = listening
             return True
         if call.key is None:
             self._lose(call, failure)
             return False
-        old.admission.withdraw(size)
+        old.admission.undo(size)
         if self._store is not None:
             self.orphans.append(call.key)
             if call.delivery is not None:
@@ -342,7 +340,7 @@ class Dispatcher:
 
     def abandon(self) -> Mapping[str, int]:
         """Forget the messages that wait for room, at the broker's end; return how many they were, by route."""
-        return Counter(call.listening.route for call in self._room.empty())
+        return Counter(call.listening.route for call in self._overloaded.empty())
 
     def waiting(self, call: Call, change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait; see `CallReports`. A repetition changes nothing."""
@@ -392,7 +390,7 @@ class Dispatcher:
             failure = listening.statistics.admission.admit(size)  # those that came before go first
             if failure is None:
                 return not listening.lossless or self._keep(call)
-            if self._room.accept(call):
+            if self._overloaded.accept(call):
                 return False
         self.refuse(call, failure)
         return False
@@ -406,7 +404,7 @@ class Dispatcher:
             elif call.delivery is not None:
                 call.key = call.delivery.key(listening.name)
         except OSError as error:
-            listening.statistics.admission.withdraw(len(call.message.payload))
+            listening.statistics.admission.undo(len(call.message.payload))
             self.refuse(call, disk_full(error))
             return False
         call.run = call.id if call.key is None else call.key
@@ -421,8 +419,8 @@ class Dispatcher:
         statistics = call.listening.statistics
         admission = statistics.admission
         admission.release(len(call.message.payload))
-        while admission.outside and admission.has_room(len(self._room.first(statistics.name).message.payload)):
-            following = self._room.next(statistics.name)
+        while admission.outside and admission.has_room(len(self._overloaded.first(statistics.name).message.payload)):
+            following = self._overloaded.next(statistics.name)
             admission.take(len(following.message.payload))
             if not following.listening.lossless or self._keep(following):
                 self._bridges.dispatch((following,))

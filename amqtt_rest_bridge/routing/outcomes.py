@@ -21,7 +21,7 @@ from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import ClientEvent, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, EventName, Publishes, ReleaseCredits
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

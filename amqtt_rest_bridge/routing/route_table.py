@@ -13,7 +13,7 @@ from amqtt_rest_bridge.model import NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import EventName, Listening
 from amqtt_rest_bridge.routing.outcomes import described
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 
 

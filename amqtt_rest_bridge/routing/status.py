@@ -1,239 +1,22 @@
-"""The status of a route: what it has counted, its health (`RouteStatistics`), and its publication (`StatusReporter`).
+"""Publication of the routes' status, every so often and when a health changes. The broker's loop only.
 
-It is retained on `$SYS/broker/routes/<route>/status`, every so often and on change of health. The broker's loop only.
+It is retained on `$SYS/broker/routes/<route>/status`.
 """
 
 import asyncio
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
-from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.link.frames import CALLER_REFUSED, HEALTH_WINDOW, NOT_SERVED, WELL, RouteAnswers
-from amqtt_rest_bridge.model import OverloadPolicy, Publication, Route
-from amqtt_rest_bridge.routing.admission import Admission, QueueBytes
+from amqtt_rest_bridge.model import OverloadPolicy, Publication
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.times import rfc3339
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
 """What the topics of all status begin with; other publications there are dropped."""
-
-_RED_STREAK = 3
-_LAST = 1000  # calls and requests that p50 and p99 are taken from
-# What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
-_DISCONNECTED: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT})
-_ANSWERED: Final = frozenset({FailureCode.HTTP_STATUS, FailureCode.REDIRECT_REFUSED, FailureCode.RESPONSE_TOO_LARGE})
-
-
-class RouteStatistics:
-    """Counters of one route, and its admission; kept when a reload changes the route."""
-
-    def __init__(self, route: Route, workers: int, now: float, queue: QueueBytes) -> None:
-        self.name = route.name
-        self.admission = Admission(route.route_config, workers, queue)
-        self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
-        # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
-        self._other_errors = 0  # that ended no message: tries of a lossless call, a port that is not served
-        self._recent: deque[bool] = deque(maxlen=HEALTH_WINDOW)
-        self._recent_errors = 0
-        self._took: deque[float] = deque(maxlen=_LAST)
-        self._waited: deque[float] = deque(maxlen=_LAST)
-        self._streak = 0
-        self._requests = ""  # the last 20 of server mode: see `RouteAnswers.recent`
-        self._failed_requests = 0  # in a row
-        self._refused_callers = 0  # of `refused`
-        self._refusal = ""  # of the last of them
-        self._connection = "idle"
-        self._last_success: float | None = None
-        self._last_error: tuple[float, str, str] | None = None
-        self._down: str | None = None  # why its port is not served
-        self._since = now
-        self.update(route)
-
-    def update(self, route: Route) -> None:
-        """Apply what a reload changed."""
-        self._calls_out = route.config.enable_client
-        self.admission.update(route.route_config)
-
-    def refuse(self, code: str, message: str, now: float) -> bool:
-        """Note a message that was not admitted; return whether the health changed."""
-        self._others += 1
-        self.refused += 1
-        return self._error(code, message, now)
-
-    def wait(self, change: int, *, for_try: bool = True) -> None:
-        """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
-        self.admission.waiting += change
-        if change > 0 and for_try:
-            self.retried += 1
-
-    @property
-    def last_success(self) -> float | None:
-        """Return when a message or request ended well last (Unix time), None before the first."""
-        return self._last_success
-
-    def success(self, waited: float, took: float, now: float) -> bool:
-        """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
-        self.admission.outstanding -= 1
-        self.succeeded += 1
-        self._took.append(took)
-        self._waited.append(waited)
-        self._last_success = now
-        self._connection = "connected"
-        if not self._recent_errors and not self._streak:  # nearly always; the health stays what it is
-            self._recent.append(True)
-            return False
-        before = self.health
-        self._note(well=True)
-        return self.health != before
-
-    def skip(self) -> None:
-        """Note an admitted call that has ended because WHEN is false; it says nothing about the server."""
-        self.admission.outstanding -= 1
-        self.skipped += 1
-
-    def served(self, answers: RouteAnswers, now: float) -> bool:
-        """Count requests of server mode; return whether the health changed.
-
-        Decision: a caller's mistake (a 4xx) is not a fault of the route: it makes its health Yellow, never Red, is no
-        error of its, and leaves `last_error` as it is.
-        """
-        before = self.health
-        self._others += answers.answered + answers.failed + answers.skipped + answers.refused
-        self.skipped += answers.skipped
-        self.succeeded += answers.answered
-        self.failed += answers.failed
-        self.refused += answers.refused
-        self._refused_callers += answers.refused
-        self._refusal = answers.refusal or self._refusal
-        self._took.extend(answers.seconds)
-        self._requests = (self._requests + answers.recent)[-HEALTH_WINDOW:]
-        at_the_end = len(answers.recent) - len(answers.recent.rstrip(NOT_SERVED))
-        if at_the_end < len(answers.recent):
-            self._failed_requests = at_the_end
-        else:
-            self._failed_requests += answers.failed
-        if answers.failed:
-            self._last_error = (now, answers.code, answers.message)
-        if answers.answered:
-            self._last_success = now
-            if not self._calls_out:
-                self._connection = "connected"
-        return self.health != before
-
-    def server_error(self, code: str, message: str, now: float) -> bool:
-        """Note an error of server mode that ended no request; return whether the health changed."""
-        before = self.health
-        self._other_errors += 1
-        self._failed_requests += 1
-        self._requests = (self._requests + NOT_SERVED)[-HEALTH_WINDOW:]
-        self._last_error = (now, code, message)
-        return self.health != before
-
-    def failure(self, code: str, message: str, now: float) -> bool:
-        """Note an admitted call that failed; return whether the health changed."""
-        self.admission.outstanding -= 1
-        self.failed += 1
-        return self._error(code, message, now)
-
-    def try_failed(self, code: str, message: str, now: float) -> bool:
-        """Note a failed try of a call that is retried; return whether the health changed.
-
-        Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
-        a route whose server is down for a week would be Green all the while.
-        """
-        self._other_errors += 1
-        return self._error(code, message, now)
-
-    def note_down(self, reason: str | None, now: float) -> bool:
-        """Note that the port of the route is not served, or (None) that it is; return whether the health changed."""
-        before = self.health
-        if reason is not None and reason != self._down:
-            self._last_error = (now, INTERNAL_ERROR.code, reason)
-        self._down = reason
-        return self.health != before
-
-    def _error(self, code: str, message: str, now: float) -> bool:
-        before = self.health
-        self._note(well=False)
-        if code in _DISCONNECTED:
-            self._connection = "failing"
-        elif code in _ANSWERED:
-            self._connection = "connected"
-        self._last_error = (now, code, message)
-        return self.health != before
-
-    def _note(self, *, well: bool) -> None:
-        if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice
-            self._recent_errors -= not self._recent[0]
-        self._recent.append(well)
-        if well:
-            self._streak = 0
-        else:
-            self._recent_errors, self._streak = self._recent_errors + 1, self._streak + 1
-
-    @property
-    def health(self) -> str:
-        """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 errors in a row, or no port).
-
-        Calls and requests are looked at each for themselves; the worse counts.
-        """
-        if self._down is not None or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
-            return "Red"
-        return "Yellow" if self._recent_errors or self._requests.strip(WELL) else "Green"
-
-    @property
-    def health_reason(self) -> str | None:
-        """Return why the health is not Green: what fails, and callers that are refused apart from it."""
-        requests, reasons = self._requests, []
-        if self._down is not None:
-            reasons.append(self._down)
-        if self._recent_errors:
-            reasons.append(f"messages failed: {self._recent_errors} of the last {len(self._recent)}")
-        if NOT_SERVED in requests:
-            reasons.append(f"requests failed: {requests.count(NOT_SERVED)} of the last {len(requests)}")
-        if CALLER_REFUSED in requests:
-            refused = requests.count(CALLER_REFUSED)
-            reasons.append(
-                f"callers refused: {refused} of the last {len(requests)} requests, the last one with {self._refusal}"
-            )
-        return "; ".join(reasons) or None
-
-    def status(self, now: float) -> dict[str, Any]:
-        """Return the members of the status payload; times are Unix seconds."""
-        errors = self.failed + self.refused - self._refused_callers + self._other_errors
-        error: dict[str, str] | None = None
-        if self._last_error is not None:
-            failed_at, code, message = self._last_error
-            error = {"time": rfc3339(failed_at), "code": code, "message": message}
-        return {
-            "name": self.name,
-            "type": "REST_API",
-            "health": self.health,
-            "health_reason": self.health_reason,
-            "connection": self._connection,
-            "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
-            "messages": {
-                "total": self.admission.admitted + self._others,
-                "succeeded": self.succeeded,
-                "failed": self.failed,
-                "retried": self.retried,
-                "refused": self.refused,
-                "skipped": self.skipped,
-                "queued": self.admission.queued,
-                "in_flight": self.admission.in_flight,
-                "held_bytes": self.admission.bytes,
-            },
-            "last_success": None if self._last_success is None else rfc3339(self._last_success),
-            "last_error": error,
-            "latency_ms": _quantiles(self._took),
-            "wait_ms": _quantiles(self._waited),
-            "uptime_s": round(now - self._since, 3),
-            "timestamp": rfc3339(now),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,16 +144,6 @@ class StatusReporter:
                 self.report(statistics)
                 await asyncio.sleep(0)
             await asyncio.sleep(seconds)
-
-
-def _quantiles(seconds: Iterable[float]) -> dict[str, float | None]:
-    """Return the values below which half, and 99 of 100, of the seconds lie, in milliseconds (nearest rank)."""
-    ordered = sorted(seconds)
-    if not ordered:
-        return {"p50": None, "p99": None}
-    last = len(ordered) - 1
-    at = {"p50": min(last, int(0.5 * len(ordered))), "p99": min(last, int(0.99 * len(ordered)))}
-    return {name: round(ordered[place] * 1000, 3) for name, place in at.items()}
 
 
 def _json(members: Mapping[str, Any]) -> bytes:

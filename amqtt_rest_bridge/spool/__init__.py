@@ -1,6 +1,6 @@
 """The spool of lossless routes: messages on disk until their calls have ended. SQLite lives here only.
 
-`schema` is the table, `rows` reads and checks what is in it, `spool` writes it, `room` keeps a reserve on the disk.
+`rows` has the table, and reads and checks what is in it; `spool` writes it, `disk_space` keeps a reserve on the disk.
 """
 
 from amqtt_rest_bridge.spool.rows import Kept, Unreadable

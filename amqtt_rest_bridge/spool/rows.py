@@ -1,4 +1,7 @@
-"""Rows of the spool: what was written is checked when it is read back, since a file outlives programs and disks.
+"""The spool's table and its rows, which are checked when they are read back: a file outlives programs and disks.
+
+A new column is one step of `UPGRADES`, and in `_COLUMNS` and `INSERT`; it is read and checked here, `Spool.keep` writes
+it.
 
 A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself only. Of a damaged spool,
 `salvage` carries what can be read into a new file; the damaged one stays beside it. At the start; blocks.
@@ -18,15 +21,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool.schema import COLUMNS, INSERT, SCHEMA, SCHEMA_VERSION
 from amqtt_rest_bridge.topics import check_topic_name
 
 log = logging.getLogger(__name__)
 
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,  -- in order of arrival: each commit writes one page, an index of keys would add others
+    key TEXT NOT NULL,
+    route TEXT NOT NULL,
+    event TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    timestamp REAL NOT NULL,
+    hops INTEGER NOT NULL,
+    client_id TEXT,          -- who published, while the ACL has not decided; NULL afterwards
+    username TEXT
+) STRICT
+"""
+UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next; one at a time, at the start
+_COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"  # all but the id, in order
+INSERT: Final = f"INSERT INTO calls ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
+
 _PAGE: Final = 100  # rows, or ...
 _PAGE_BYTES: Final = 1 << 20  # ... so many bytes of payloads, and one row more
 # The reader asks for text as bytes (see `rows`), so the payload's own type has to be asked for.
-_SELECT: Final = f"SELECT id, typeof(payload), {COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
+_SELECT: Final = f"SELECT id, typeof(payload), {_COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
 _LENGTHS: Final = f"SELECT id, length(payload) FROM calls WHERE id > ? AND id <= ? ORDER BY id LIMIT {_PAGE}"  # noqa: S608
 _SHOWN: Final = 200  # characters
 _KEY: Final = re.compile(r"[!-~]{1,200}")  # what a header may hold
@@ -67,7 +88,7 @@ def foreign_content(connection: sqlite3.Connection, version: int) -> str | None:
     if (version == 0 and tables) or (version and "calls" not in tables):
         return f"its tables: {', '.join(map(str, tables)) or 'none'}"[:_SHOWN]
     columns = {_name(column[1]) for column in connection.execute("PRAGMA table_info(calls)")}
-    missing = [name for name in COLUMNS.split(", ") if tables and name not in columns]
+    missing = [name for name in _COLUMNS.split(", ") if tables and name not in columns]
     return f"its table calls has no column {missing[0]}" if missing else None
 
 
@@ -200,7 +221,7 @@ def _copy(old: sqlite3.Connection, new: Path) -> int:
     with closing(sqlite3.connect(new, isolation_level=None)) as copy:
         copy.execute("PRAGMA page_size = 1024")
         copy.execute("BEGIN")
-        copy.execute(SCHEMA)
+        copy.execute(_SCHEMA)
         copy.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         last = 1 << 62  # the page that holds the highest id may be damaged
         with contextlib.suppress(sqlite3.DatabaseError):

@@ -30,9 +30,19 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool.room import Reserve, Room, is_lack_of_room, size_on_disk
-from amqtt_rest_bridge.spool.rows import Kept, Unreadable, foreign_content, row, rows, salvage, salvaged
-from amqtt_rest_bridge.spool.schema import INSERT, SCHEMA_VERSION, UPGRADES
+from amqtt_rest_bridge.spool.disk_space import DiskSpace, Reserve, is_lack_of_room, size_on_disk
+from amqtt_rest_bridge.spool.rows import (
+    INSERT,
+    SCHEMA_VERSION,
+    UPGRADES,
+    Kept,
+    Unreadable,
+    foreign_content,
+    row,
+    rows,
+    salvage,
+    salvaged,
+)
 from amqtt_rest_bridge.system import regular_file
 
 log = logging.getLogger(__name__)
@@ -107,11 +117,11 @@ class Spool:
         row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
         size = size_on_disk(message.payload, message.topic)
         try:
-            self._room.cover(size)
+            self._disk.cover(size)
             try:
                 self._cursor.execute(INSERT, row)
             except sqlite3.Error as error:
-                if not is_lack_of_room(error) or not self._room.make(size):
+                if not is_lack_of_room(error) or not self._disk.make(size):
                     raise
                 self._cursor.execute(INSERT, row)
         except (sqlite3.Error, OSError) as error:
@@ -169,8 +179,8 @@ class Spool:
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > self._large_log:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._room.settle(checkpointed=self._checkpointed)
-            if self.trouble is not None and not self._room.tight:
+            self._disk.settle(checkpointed=self._checkpointed)
+            if self.trouble is not None and not self._disk.tight:
                 self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # writes the page that holds it
                 self.trouble = None
 
@@ -191,9 +201,9 @@ class Spool:
     def close(self) -> None:
         """Write what is left to write and close the file."""
         self.flush()
-        self._room.release()
+        self._disk.release()
         self._connection.close()
-        self._room.hold_for_next_start()
+        self._disk.hold_for_next_start()
         self._lock.close()
 
     def _refuse(self, why: str | None) -> None:
@@ -259,18 +269,18 @@ class Spool:
         connection.execute("COMMIT")
         self._cursor = connection.cursor()
         self._left_over: int = connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
-        self._room = Room(self._path, self._reserve, connection)
+        self._disk = DiskSpace(self._path, self._reserve, connection)
 
     def _flush(self) -> None:
         gone, passed = list(self._forgotten), [key for key in self._permitted if key not in self._forgotten]
-        if (self._room.tight or self._cramped) and not gone:
+        if (self._disk.tight or self._cramped) and not gone:
             return  # see below
         try:
             self._write(gone, passed)
         except sqlite3.Error as error:
             if not is_lack_of_room(error):
                 raise
-            self._room.make()
+            self._disk.make()
             for start in range(0, len(gone), _PART):
                 self._remove(gone[start : start + _PART])
             # A change of a row needs as much room as the row. What is not noted is asked for again after a restart.
@@ -285,7 +295,7 @@ class Spool:
         try:
             self._write(gone, [])
         except sqlite3.Error as error:
-            if not is_lack_of_room(error) or not self._room.make():
+            if not is_lack_of_room(error) or not self._disk.make():
                 raise
             self._write(gone, [])
 

@@ -96,8 +96,8 @@ class _Choice:
     """What messages are for that come by the same subscriptions.
 
     `elsewhere` are events that receive them by other subscriptions; `elsewhere_too` counts feeds by slot in, for topics
-    of other slots. All other events take them: one that a reload brings is in neither before `prepare` is told of it,
-    so that no message is lost to it meanwhile. `is_known` is False where a subscription is not of these routes.
+    of other slots. All other events take them, also one that a reload brings before `prepare` knows of it, so that no
+    message is lost to it meanwhile. `is_known` is False where a subscription is not of these routes.
     """
 
     elsewhere: frozenset[EventName]

@@ -8,7 +8,6 @@ import pytest
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call
-from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
 from tests.support.dispatching import Rig, route
 
 MESSAGE = Message("in/1", b"payload", 0.0)
@@ -159,10 +158,7 @@ def test_a_refused_message_is_acknowledged_when_its_failure_is_published(
 
 
 def test_a_message_that_waits_for_room_is_held_until_it_is_refused_or_its_call_ends() -> None:
-    def room(refuse: Callable[[Call], None]) -> WaitingRoom:
-        return WaitingRoom(refuse, lambda: 0.0, lambda _seconds, _call: None)
-
-    rig = Rig(room=room)
+    rig = Rig()
     waits = replace(route(), route_config=RouteConfig(1, OverloadPolicy.BALANCED, 1000))
     rig.use(waits)
     first, second = offer(rig), offer(rig)

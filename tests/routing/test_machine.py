@@ -20,8 +20,7 @@ from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
 from amqtt_rest_bridge.processes.bridge_calls import ReadAhead
 from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName
-from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig, route
 
@@ -117,11 +116,7 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock, self.store = Clock(), Store()
-
-        def room(refuse: Callable[[Call], None]) -> WaitingRoom:
-            return WaitingRoom(refuse, self.clock, self.clock.later)
-
-        self.rig = Rig(None if self.is_worker else self.store, room, QUEUE_BYTES)
+        self.rig = Rig(None if self.is_worker else self.store, self.clock, QUEUE_BYTES)
         self.runs: list[Expected] = []
         self.present: dict[str, Expected] = {}
         self.sources: dict[Message, Source] = {}

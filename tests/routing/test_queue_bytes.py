@@ -9,7 +9,6 @@ import pytest
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import MOST_WAITING_BYTES, Call
-from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig, route
 
@@ -48,7 +47,7 @@ def test_a_route_takes_payloads_up_to_overload_bytes(policy: OverloadPolicy) -> 
 
 def test_a_message_that_finds_no_room_behind_large_ones_is_refused_for_their_bytes() -> None:
     clock = Clock()
-    rig = Rig(room=lambda refuse: WaitingRoom(refuse, clock, clock.later))
+    rig = Rig(clock=clock)
     rig.use(bounded(1000, timeout=1000))
     assert [offer(rig, size) for size in (600, 600, 300, 200)] == [True, False, False, False]
     assert refusals(rig) == [
@@ -146,11 +145,7 @@ def test_however_a_call_ends_its_bytes_are_free_again(end: Callable[[Rig, Call],
 
 def test_messages_wait_for_room_in_bytes_and_their_bytes_are_bounded_too() -> None:
     clock = Clock()
-
-    def room(refuse: Callable[[Call], None]) -> WaitingRoom:
-        return WaitingRoom(refuse, clock, clock.later)
-
-    rig = Rig(room=room)
+    rig = Rig(clock=clock)
     rig.use(bounded(1000, timeout=50))
     assert [offer(rig, size) for size in (1000, 600, 400, 1)] == [True, False, False, False]
     assert len(refusals(rig)) == 1

@@ -10,7 +10,7 @@ import pytest
 from amqtt_rest_bridge.bridge.server.broker_access import Answers, ServedEvent
 from amqtt_rest_bridge.model import RestApiConfig, Route
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.admin_client import admin_of
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_ports import Raw, get, post

@@ -8,7 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder, recording
 

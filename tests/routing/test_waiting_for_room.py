@@ -1,6 +1,5 @@
 """OVERLOAD_TIMEOUT: a message of a full balanced route waits for room before it is refused."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import Message, OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.routing.calls import Call
-from amqtt_rest_bridge.routing.dispatcher import WaitingRoom
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig as DispatcherRig
 from tests.support.dispatching import route
@@ -19,10 +17,7 @@ class Rig(DispatcherRig):
 
     def __init__(self) -> None:
         self.clock = Clock()
-        super().__init__(room=self._room)
-
-    def _room(self, refuse: Callable[[Call], None]) -> WaitingRoom:
-        return WaitingRoom(refuse, self.clock, self.clock.later)
+        super().__init__(clock=self.clock)
 
     def use(  # type: ignore[override]
         self, *routes: Route, capacity: int = 2, timeout: int = 1000, policy: str = "balanced"

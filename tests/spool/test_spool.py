@@ -13,7 +13,7 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.spool import Kept, SpoolFullError
-from amqtt_rest_bridge.spool.schema import SCHEMA_VERSION
+from amqtt_rest_bridge.spool.rows import SCHEMA_VERSION
 from amqtt_rest_bridge.spool.spool import Spool
 from tests.spool.filling import filled, left_over, message
 

@@ -18,10 +18,11 @@ from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import Call, Store, has_room
-from amqtt_rest_bridge.routing.dispatcher import Dispatcher, WaitingRoom
+from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.server_reports import ServerReports
-from amqtt_rest_bridge.routing.status import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from tests.support.clock import Clock
 
 
 class Bridge:
@@ -88,7 +89,7 @@ class Rig:
     def __init__(
         self,
         store: Store | None = None,
-        room: Callable[[Callable[[Call], None]], WaitingRoom] = WaitingRoom,
+        clock: Clock | None = None,
         queue_bytes: int = 1 << 40,
         max_message_bytes: int = 4 << 20,
     ) -> None:
@@ -100,9 +101,11 @@ class Rig:
         self.outcomes = Outcomes(self.queue, statistics, runs, self.changes.append, quiet)
         self.server = ServerReports(self.outcomes)
         self.held = QueueBytes(queue_bytes)
+        clock = clock or Clock()
         self.dispatcher = Dispatcher(
             self.bridge, self.outcomes, self.server, 4,
-            store=store, queue=self.held, max_message_bytes=max_message_bytes, room=room,
+            store=store, queue=self.held, max_message_bytes=max_message_bytes,
+            monotonic=clock, later=clock.later,
         )  # fmt: skip
         self.use(route())
 

@@ -1,4 +1,4 @@
-"""Room on the spool's disk, so that a full one is not a dead end: removing a message needs room too.
+"""Space on the spool's disk, so that a full one is not a dead end: removing a message needs room too.
 
 SQLite writes each commit behind the last one into its log; a checkpoint carries the log's pages into the database file,
 and only then is the log restarted. So two things have to be true at any time: the database file can grow by what the
@@ -78,7 +78,7 @@ class Reserve:
         os.close(self._file)
 
 
-class Room:
+class DiskSpace:
     """The reserve and the database's size; `connection` is the loop's."""
 
     def __init__(self, path: Path, reserve: Reserve, connection: sqlite3.Connection) -> None:
