@@ -211,16 +211,16 @@ class _Feed:
     async def _next(self, seconds: float) -> Publish | None:
         message = await self._subscriber.receive(seconds)
         if message is not None:
-            self._update(message.topic, message.payload, retained=message.retain)
+            self._update(message.topic, message.payload)
         return message
 
-    def _update(self, topic: str, payload: bytes, *, retained: bool) -> None:
+    def _update(self, topic: str, payload: bytes) -> None:
         if topic == RELOAD_TOPIC:
             self._reload_failure = _parse(payload)
             return
         status = parse_status(payload)
         if self._group is not None:
-            self._group.take(topic, payload, status, time.time(), retained=retained)
+            self._group.take(topic, payload, status, time.time())
         elif status is not None:
             self._statuses[topic] = status
         elif not payload:  # the route is gone

@@ -51,7 +51,7 @@ class _Item:
     hops: int
     release_credits: ReleaseCredits | None
     confirm: Confirm | None
-    expires: bool = False
+    expires: int = 0
 
 
 class BrokerPublisher:
@@ -100,12 +100,12 @@ class BrokerPublisher:
         """Queue the status of a route; return False without a connection: the next one comes soon."""
         if self._connection is None:
             return False
-        self.put_record(publication, expires=True)
+        self.put_record(publication, expires=self._expiry)
         return True
 
-    def put_record(self, publication: Publication, *, expires: bool) -> None:
-        """Queue what the broker retains, for `expiry` seconds where it expires."""
-        self._append(_Item(publication, 1, None, None, expires and bool(publication.payload)))
+    def put_record(self, publication: Publication, *, expires: int) -> None:
+        """Queue what the broker retains, for so many seconds; 0: for ever."""
+        self._append(_Item(publication, 1, None, None, expires if publication.payload else 0))
         self.resume()
 
     async def settled(self, seconds: float) -> int:
@@ -154,8 +154,8 @@ class BrokerPublisher:
         publication = item.publication
         self._under_way[number] = item
         properties = _properties(publication.properties, item.hops)
-        if item.expires and self._expiry:
-            properties = {**properties, Property.MESSAGE_EXPIRY_INTERVAL: self._expiry}
+        if item.expires:
+            properties = {**properties, Property.MESSAGE_EXPIRY_INTERVAL: item.expires}
 
         def published(why: str | None) -> None:
             if self._under_way.pop(number, None) is None:  # `down` has it

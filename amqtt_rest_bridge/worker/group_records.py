@@ -2,7 +2,8 @@
 
 Records come over MQTT from anywhere, so a payload that is not one is passed over. A worker is away when its presence
 was removed (its will does that) or has run out, and something else of it is still retained: a planned stop leaves
-nothing behind.
+nothing behind. The broker drops a presence that is not renewed, so one that comes is of a worker that lives, whatever
+the clocks of the two machines say.
 """
 
 import contextlib
@@ -89,11 +90,11 @@ class GroupRecords:
         self._group = group
         self._leases: dict[int, Lease] = {}
         self._presences: dict[str, Presence] = {}
-        self._heard: dict[str, float] = {}  # when a presence came that was not retained
+        self._heard: dict[str, float] = {}  # when a presence came last
         self._gone: dict[str, float] = {}  # when one was removed
         self._statuses: dict[str, dict[str, Status]] = {}  # by worker and route
 
-    def take(self, topic: str, payload: bytes, status: Status | None, now: float, *, retained: bool) -> None:
+    def take(self, topic: str, payload: bytes, status: Status | None, now: float) -> None:
         """Take a record; `status` is what the payload holds where it is the status of a route."""
         match topic.split("/")[2:]:
             case [slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
@@ -104,8 +105,7 @@ class GroupRecords:
                 if presence is not None:
                     self._presences[worker] = presence
                     self._gone.pop(worker, None)
-                    if not retained:
-                        self._heard[worker] = now
+                    self._heard[worker] = now
                 elif not payload and self._presences.pop(worker, None) is not None:
                     self._gone[worker] = now
             case ["workers", worker, "routes", route, "status"]:

@@ -5,7 +5,7 @@ Two kinds of retained records, both of which every worker sees:
 - `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
   `adopt_seconds`; its will, and a planned stop, remove it. A worker is gone when its record is, or has been silent for
   `adopt_seconds`. Silence is counted by one's own monotonic clock from when the record was last heard, since clocks
-  of machines differ and jump: `until` is for people.
+  of machines differ and jump: `until` is for people. The broker drops a record that is silent for as long.
 - `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a record which
   comes late, or twice, changes nothing; of two claims with one term the broker's order decides.
 

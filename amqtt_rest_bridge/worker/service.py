@@ -262,9 +262,9 @@ class Worker:
         return ([] if lost is None else [lost]) + [why for slot in self._slots.values() for why in slot.troubles]
 
     def _publish(self, record: PublishRecord) -> None:
-        self._publisher.put_record(
-            Publication(record.topic, record.payload, retain=True), expires=record.topic.endswith("/presence")
-        )
+        """Publish a record. A presence expires by the broker's clock, so that a reader needs none to tell who lives."""
+        seconds = math.ceil(self._settings.adopt_seconds) if record.topic.endswith("/presence") else 0
+        self._publisher.put_record(Publication(record.topic, record.payload, retain=True), expires=seconds)
 
     async def _watch(self) -> None:
         """Follow the leases: publish records, open and leave slots, until cancelled."""

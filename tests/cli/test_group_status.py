@@ -29,9 +29,9 @@ def overview(records: dict[str, bytes], *later: tuple[str, bytes]) -> GroupOverv
     """Take records that were retained, then some that come a second later."""
     group = GroupRecords("plant")
     for topic, payload in records.items():
-        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW, retained=True)
+        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW)
     for topic, payload in later:
-        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW + 1, retained=False)
+        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW + 1)
     return group.overview(NOW + 1)
 
 
@@ -71,17 +71,18 @@ def test_slots_have_their_holders_and_routes_are_one_for_all_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    "later",
+    "gone",
     [
-        pytest.param([("workers/b/presence", b"")], id="its will"),
-        pytest.param([], id="silent"),
+        pytest.param({"workers/b/presence": b""}, id="its will"),
+        pytest.param({}, id="expired at the broker"),
     ],
 )
 def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_of_the_others(
-    later: list[tuple[str, bytes]],
+    gone: dict[str, bytes],
 ) -> None:
-    group = overview(TWO | {"workers/b/presence": presence("b", until=NOW - 10)}, *later)
-    since = rfc3339(NOW + 1 if later else NOW - 10)
+    records = TWO if gone else {topic: record for topic, record in TWO.items() if topic != "workers/b/presence"}
+    group = overview(records, *gone.items())
+    since = rfc3339(NOW + 1 if gone else NOW)  # the time of its last status
     assert [one.away_since for one in group.slots] == [None, since]
     assert [one.away_since for one in group.workers] == [None, since]
     (route,) = group.routes
@@ -89,13 +90,20 @@ def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_o
     assert any(re.match("1 +b +away since ", line) for line in shown(group))
 
 
+def test_a_worker_that_falls_silent_while_it_is_watched_is_away() -> None:
+    group = GroupRecords("plant")
+    group.take("bridge/plant/workers/a/presence", presence("a", until=NOW - 3600), None, NOW)
+    assert [one.away_since for one in group.overview(NOW + 30).workers] == [None]
+    assert [one.away_since for one in group.overview(NOW + 40).workers] == [rfc3339(NOW + 30)]
+
+
 def test_a_route_whose_workers_are_all_away_is_never_green() -> None:
     (route,) = overview({"workers/b/routes/Echo/status": of_route(health="Green")}).routes
     assert (route["health"], route["away_since"], route["workers"]) == ("away", rfc3339(NOW), [])
 
 
-def test_a_worker_that_was_heard_now_lives_whatever_its_clock_says() -> None:
-    group = overview({}, ("workers/a/presence", presence("a", until=0)))
+def test_a_worker_whose_presence_comes_lives_whatever_its_clock_says() -> None:
+    group = overview({"workers/a/presence": presence("a", until=0)})
     assert [one.away_since for one in group.workers] == [None]
 
 

@@ -1,6 +1,8 @@
-"""Time that passes when a test says so."""
+"""Time that passes when a test says so, and clocks that are wrong."""
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class Clock:
@@ -30,3 +32,13 @@ class Clock:
             self._timers.remove(due[0])
             due[0][1]()
         return bool(due)
+
+
+@dataclass(frozen=True)
+class WrongClock:
+    """What `time.time` is for a process whose clock is wrong by so many seconds."""
+
+    seconds: float
+
+    def __call__(self) -> float:
+        return time.clock_gettime(time.CLOCK_REALTIME) + self.seconds

@@ -42,13 +42,13 @@ class Forked:
         folder: Its working directory.
         environment: Its whole environment; by default that of the test.
         output: The file that takes what it writes; by default `stdout` and `stderr` are pipes.
-        constants: What some constants are for it, by `module.NAME`: times that a test would have to wait out.
+        constants: What some names of modules are for it, by `module.NAME`: times that a test would have to wait out.
     """
 
     def __init__(
         self, module: str, arguments: Sequence[str], folder: Path, *,
         environment: Mapping[str, str] | None = None, output: IO[Any] | None = None,
-        constants: Mapping[str, float] | None = None,
+        constants: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         given = [output.fileno(), output.fileno()] if output is not None else []
         pipes = [] if output is not None else [os.pipe(), os.pipe()]
@@ -90,7 +90,7 @@ class Forked:
 
 def run(
     module: str, arguments: Sequence[str], folder: Path, *,
-    environment: Mapping[str, str] | None = None, timeout: float = 60, constants: Mapping[str, float] | None = None,
+    environment: Mapping[str, str] | None = None, timeout: float = 60, constants: Mapping[str, object] | None = None,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
     """Run a command to its end and return what it wrote."""
     process = Forked(module, arguments, folder, environment=environment, constants=constants)
@@ -121,7 +121,7 @@ def _text(descriptor: int) -> TextIO:
 
 
 def _run(
-    module: str, arguments: list[str], folder: Path, environment: dict[str, str], constants: Mapping[str, float],
+    module: str, arguments: list[str], folder: Path, environment: dict[str, str], constants: Mapping[str, object],
     out: int, err: int,
 ) -> None:  # fmt: skip
     for descriptor, standard in ((out, 1), (err, 2)):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,7 +98,10 @@ class Group:
         path.with_suffix(".new").write_text(text)
         path.with_suffix(".new").rename(path)
 
-    def start(self, slot: int = 0, crash: crashing.Crash | None = None, **settings: Any) -> Worker:
+    def start(
+        self, slot: int = 0, crash: crashing.Crash | None = None, constants: Mapping[str, object] | None = None,
+        **settings: Any,
+    ) -> Worker:  # fmt: skip
         """Start a worker, which may note its effects and crash behind one of them; `ready` waits for it."""
         configuration = {
             "broker": self.broker.url, "group": "plant", "slots": 2, "slot": slot, "adopt_seconds": 30,
@@ -106,6 +110,8 @@ class Group:
         path = self.folder / f"worker-{slot}.yaml"
         path.write_text(json.dumps(configuration))
         module, environment = (REST_BRIDGE, None) if crash is None else crash.of(REST_BRIDGE)
-        worker = Worker(Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment))
+        worker = Worker(
+            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants)
+        )
         self.workers.append(worker)
         return worker
