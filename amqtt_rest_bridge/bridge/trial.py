@@ -93,6 +93,9 @@ class _Link:
         entry.sent = entry.outcome = self.publish(publication)
         return entry
 
+    def end_turn(self) -> None:
+        pass
+
     def withdraw(self, entry: Entry) -> bool:  # noqa: ARG002  # none waits
         return False
 

@@ -51,6 +51,8 @@ class ChannelLoop(dict[int, Any]):
         self._timer_numbers = itertools.count()
         self._cancelled = 0  # of the timers in the list
         self._running = True
+        self.after_turn: Callable[[], None] | None = None
+        """Called after each turn, before `run` waits."""
         self.waits = False
         """Whether `run` waits for sockets, or is about to, so that another thread has to wake it."""
 
@@ -116,6 +118,8 @@ class ChannelLoop(dict[int, Any]):
             if now >= next_tick:
                 next_tick = now + tick_seconds
                 self._do(on_tick)
+            if self.after_turn is not None:
+                self._do(self.after_turn)
 
     def refresh(self, descriptor: int | None) -> None:
         """Register again what a channel waits for; on the loop's thread, for an open or just closed descriptor."""

@@ -85,6 +85,7 @@ class HttpServer:
         access_log: gets a line for every answer; stays the caller's.
         limits: see `Limits`; its defaults without.
         refuse: the form of the server's own refusals; JSON as the admin port has it without.
+        after_turn: called after each turn of the port's thread, before it waits.
 
     Raises:
         ConfigurationError: the TLS files cannot be used.
@@ -100,11 +101,13 @@ class HttpServer:
         access_log: AccessLog | None = None,
         limits: Limits | None = None,
         refuse: Refuse | None = None,
+        after_turn: Callable[[], None] | None = None,
     ) -> None:
         self._tls = tls
         context = tls.load() if tls is not None else None
         self.bound_port: int = sock.getsockname()[1]
         self._port = HttpPort(sock.dup(), app, context, max_body_bytes, access_log, limits or Limits(), refuse)
+        self._port.loop.after_turn = after_turn
         self._thread = threading.Thread(target=self._port.run, name=f"http-{self.bound_port}", daemon=True)
 
     def start(self) -> None:

@@ -38,6 +38,7 @@ from amqtt_rest_bridge.model import Publication
 _MAX_DESCRIPTORS: Final = 250  # Linux passes at most 253 in one message (SCM_MAX_FD)
 _BATCH: Final = 32  # results that may wait for company
 _COMPANY_SECONDS: Final = 0.002  # ... and for how long
+_MOST_GATHERED: Final = 4  # publications of one turn of a port: more would keep the broker's side waiting for the first
 _MOST_RESULT_BYTES: Final = 8 << 20  # of results without credits; a worker with one more waits until some have left
 
 
@@ -73,6 +74,8 @@ class BridgeEnd:
         self._descriptors: deque[int] = deque()
         self._lock = threading.Lock()
         self._entries: deque[Entry] = deque()
+        self._frames: list[ToBroker] = []  # of entries that have credits, and leave with the next ones
+        self._gathered = 0  # confirmed publications since something left
         self._result_bytes = 0  # in them
         self._has_room = threading.Condition(self._lock)
         self._holds = True  # workers, until there is room
@@ -126,7 +129,7 @@ class BridgeEnd:
     @property
     def is_behind(self) -> bool:
         """Return whether anything waits to be sent."""
-        return bool(self._entries)
+        return bool(self._entries or self._frames)
 
     def done(self, result: CallResult, *, at_once: bool) -> None:
         """Send the result of a call; with `at_once` it leaves at once, else soon. Blocks while too many wait."""
@@ -160,14 +163,26 @@ class BridgeEnd:
     def enqueue(self, publication: Publication, wake: Callable[[], None], *, confirmed: bool) -> Entry:
         """Send a publication as soon as there is room; `wake` is called, under the lock, if that is later.
 
-        With `confirmed` its outcome is known, and `wake` called, once the broker has acknowledged it.
+        With `confirmed` its outcome is known, and `wake` called, once the broker has acknowledged it. It may leave with
+        others, at the latest by `end_turn`: a frame for each takes the port's thread and the broker process longer.
         """
         entry = Entry(publication, credits_for(publication.payload), confirmed=confirmed)
         with self._lock:
+            gathers = confirmed and not self._entries and self._gathered + 1 < _MOST_GATHERED
             self._entries.append(entry)
-            self._flush()
+            if gathers:
+                self._admit()
+                self._gathered += 1
+            else:
+                self._flush()
             entry.wake = wake
         return entry
+
+    def end_turn(self) -> None:
+        """Send what a port's thread has gathered, before it waits."""
+        if self._gathered:
+            with self._lock:
+                self._flush()
 
     def withdraw(self, entry: Entry) -> bool:
         """Remove an entry from what waits; return False when it has been sent, or was removed before."""
@@ -216,8 +231,16 @@ class BridgeEnd:
                 self._flush()
 
     def _flush(self) -> None:
-        entries = self._entries
-        frames: list[ToBroker] = []
+        late = self._admit()
+        frames, self._frames, self._gathered = self._frames, [], 0
+        if frames:
+            self.send(*frames)
+        for wake in late:
+            wake()
+
+    def _admit(self) -> list[Callable[[], None]]:
+        """Make frames of all that has credits; return what is to be called once they have left."""
+        entries, frames = self._entries, self._frames
         late: list[Callable[[], None]] = []
         while entries and (self._credits > 0 or not entries[0].cost):
             entry = entries.popleft()
@@ -229,10 +252,7 @@ class BridgeEnd:
             frame = self._frame(entry, frames[-1] if frames else None)
             if frame is not None:
                 frames.append(frame)
-        if frames:
-            self.send(*frames)
-        for wake in late:
-            wake()
+        return late
 
     def _frame(self, entry: Entry, last: ToBroker | None) -> ToBroker | None:
         """Return the frame of an entry; None where it leaves with the last one, which is of its kind."""

@@ -49,6 +49,7 @@ class CallerFeed:
         self._newest: dict[str, bytes] = {}  # by topic filter, those that have not been sent
         self._newest_underway = _Underway(link)
         self._newest_sent = 0.0  # when, by the loop's clock
+        self._ended: list[tuple[int, bool]] = []  # publications of this iteration of the loop, and whether it has them
 
     def reply(self, message: Message) -> bool:
         """Send a message that requests may wait for; False, and nothing is sent, when too much is on its way."""
@@ -67,8 +68,18 @@ class CallerFeed:
         self._newest[topic_filter] = payload
 
     def confirm(self, number: int, published: bool) -> None:
-        """Send whether the broker has a publication."""
-        self._link.gather(_confirmed, [(number, published)], 8)
+        """Send whether the broker has a publication, with others of this iteration of the loop.
+
+        Not later: a caller waits for it, and of those who ask again at once each would wait for all the others.
+        """
+        if not self._ended:
+            self._loop.call_soon(self._send_confirmed)
+        self._ended.append((number, published))
+
+    def _send_confirmed(self) -> None:
+        ended, self._ended = self._ended, []
+        published = [number for number, is_published in ended if is_published]
+        self._link.send(Confirmed(published, [number for number, is_published in ended if not is_published]))
 
     def send_newest(self) -> None:
         """Send what waits and has room."""
@@ -87,8 +98,3 @@ class CallerFeed:
         self._replies_underway.add(self._gathered)
         self._gathered = 0
         return Replies(replies)
-
-
-def _confirmed(ended: list[tuple[int, bool]]) -> Confirmed:
-    published = [number for number, is_published in ended if is_published]
-    return Confirmed(published, [number for number, is_published in ended if not is_published])

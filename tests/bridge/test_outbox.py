@@ -112,6 +112,29 @@ def test_publications_stop_when_the_credits_are_spent_and_go_on_when_they_come_b
     assert peer.frames() == [Publications([item])]
 
 
+def test_confirmed_publications_of_a_turn_leave_at_its_end_or_with_the_fourth(linked: tuple[BridgeEnd, Peer]) -> None:
+    outbox, peer = linked
+    items = [Publication("t", bytes([number])) for number in range(5)]
+    assert all(outbox.enqueue(item, lambda: None, confirmed=True).sent for item in items)
+    assert peer.frames() == [Publications(items[:4], 1)]
+    assert outbox.is_behind
+    outbox.end_turn()
+    assert peer.frames() == [Publications(items[4:], 5)]
+    assert not outbox.is_behind
+
+
+def test_what_a_turn_has_gathered_leaves_before_what_follows(linked: tuple[BridgeEnd, Peer]) -> None:
+    outbox, peer = linked
+    first, second = Publication("t", b"1"), Publication("t", b"2" * 16384 * INITIAL_CREDITS)
+    outbox.enqueue(first, lambda: None, confirmed=True)
+    outbox.send_in_order(Ready())
+    assert peer.frames() == [Publications([first], 1), Ready()]
+    outbox.enqueue(second, lambda: None, confirmed=True)
+    waits = outbox.enqueue(first, lambda: None, confirmed=True)
+    outbox.end_turn()
+    assert (peer.frames(), waits.sent) == ([Publications([second], 2)], False)
+
+
 def test_a_publication_that_found_no_room_is_never_sent_later(linked: tuple[BridgeEnd, Peer]) -> None:
     outbox, peer = linked
     assert outbox.publish(Publication("t", b"x" * 16384 * INITIAL_CREDITS))

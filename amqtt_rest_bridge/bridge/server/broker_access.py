@@ -74,6 +74,10 @@ class SendsPublications(Protocol):
         """Send a publication as soon as there is room."""
         ...
 
+    def end_turn(self) -> None:
+        """Send what `enqueue` has gathered."""
+        ...
+
     def withdraw(self, entry: Entry) -> bool:
         """Remove one that waits; return False when it does not (any more)."""
         ...
@@ -213,6 +217,10 @@ class BrokerAccess:
     def withdraw(self, queued: Entry) -> bool:
         """Take back a publication that waits for room; return False when it was sent, or taken back before."""
         return self._link.withdraw(queued)
+
+    def end_turn(self) -> None:
+        """Send what was enqueued since the last call; by a port's thread, before it waits."""
+        self._link.end_turn()
 
     def watch(self, filters: Iterable[str]) -> None:
         """Store the latest payload of these topic filters from now on, and of no others."""
