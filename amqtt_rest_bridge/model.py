@@ -27,6 +27,14 @@ class Method(StrEnum):
     PATCH = "PATCH"
 
 
+IDEMPOTENT: Final = frozenset({Method.GET, Method.PUT, Method.DELETE})
+"""Methods whose requests may be repeated (RFC 9110 section 9.2.2)."""
+NO_CONTENT: Final = (204, 205)
+"""Statuses whose responses have no body (RFC 9110 section 15.3)."""
+EventName = tuple[str, str]
+"""A route's name and its event's: what stays the same when a reload changes the definition."""
+
+
 class OverloadPolicy(StrEnum):
     """What a route does with a message it has no room for (ROUTE_CONFIG, OVERLOAD_POLICY)."""
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from amqtt_rest_bridge.model import NumberedRoute, Route
+from amqtt_rest_bridge.model import EventName, NumberedRoute, Route
 from amqtt_rest_bridge.placeholders import PlaceholderText
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -43,9 +43,9 @@ def changes(before: Iterable[Route], after: Iterable[Route]) -> str:
     return "; ".join(f"{what} {', '.join(sorted(names))}" for what, names in lists.items() if names) or "no changes"
 
 
-def event_names(routes: Iterable[Route]) -> set[tuple[str, str]]:
+def event_names(routes: Iterable[Route]) -> set[EventName]:
     """Return the names of all events, each with that of its route."""
-    names: set[tuple[str, str]] = set()
+    names: set[EventName] = set()
     for route in routes:
         names.update((route.name, event.name) for event in route.client_events)
         names.update((route.name, event.name) for event in route.server_events)

@@ -5,6 +5,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
+
+SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+"""The units of the durations that people write: `10m`."""
 
 
 def rfc3339(timestamp: float) -> str:

@@ -10,10 +10,10 @@ import msgspec
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, SHOWN_RUNS, RunQuery, WantRetry
 from amqtt_rest_bridge.records.runs import Outcome
+from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter
 
 _AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MOST_DIGITS: Final = 6  # of a number; Python refuses to read one of thousands
 _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 
@@ -43,7 +43,7 @@ def _since(text: str, now: float) -> float:
     """Return the Unix time of `10m`, `2h`, or a time in RFC 3339."""
     age = _AGE.fullmatch(text)
     if age is not None:
-        return now - int(age[1]) * _SECONDS[age[2]]
+        return now - int(age[1]) * SECONDS[age[2]]
     try:
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()

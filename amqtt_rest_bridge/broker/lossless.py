@@ -19,8 +19,8 @@ from amqtt.session import Session
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.failures import disk_full
-from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import EventName, Listening
+from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.routing.calls import Listening
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError, Unreadable
 from amqtt_rest_bridge.topics import loggable

@@ -7,14 +7,13 @@ from typing import Final
 
 from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict, header
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Method, Route
+from amqtt_rest_bridge.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route
 from amqtt_rest_bridge.times import Backoff
 
 _BACKOFF: Final = Backoff(first=0.5)
 # Decision: a server that asks for more than an hour is asked again after an hour.
 LONGEST_RETRY_AFTER: Final = 3600.0  # seconds
 
-_IDEMPOTENT: Final = frozenset({Method.GET, Method.PUT, Method.DELETE})  # RFC 9110 section 9.2.2
 _CONNECTION_CODES: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TIMEOUT})
 _BEFORE_SENDING: Final = frozenset({FailureCode.TLS_FAILED, FailureCode.OAUTH2_FAILED})
 _ALWAYS: Final = frozenset({429, 503})
@@ -59,9 +58,9 @@ def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless:
     if isinstance(outcome, HttpResponse):
         if lossless and outcome.status >= 500:
             return True
-        return outcome.status in _ALWAYS or (method in _IDEMPOTENT and outcome.status in _WHEN_IDEMPOTENT)
+        return outcome.status in _ALWAYS or (method in IDEMPOTENT and outcome.status in _WHEN_IDEMPOTENT)
     if outcome.code in _CONNECTION_CODES:
-        return outcome.unsent or lossless or method in _IDEMPOTENT
+        return outcome.unsent or lossless or method in IDEMPOTENT
     # Decision: a certificate that is refused (not `unsent`) is refused in a few seconds too: only lossless calls wait
     # until it has been replaced. A handshake that was cut off is a connection that was never established.
     # The same holds for credentials that the server of OAUTH2_TOKEN_URL refuses.

@@ -62,6 +62,11 @@ def several(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")
 
 
+def printable(text: str) -> str:
+    """Replace control characters, which would steer the terminal."""
+    return "".join([char if char.isprintable() else "\ufffd" for char in text])
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, which takes an s in the plural."""
     return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from amqtt_rest_bridge.cli import printable
 from amqtt_rest_bridge.model import HEALTHS
 from amqtt_rest_bridge.worker.group_records import GroupOverview
 
@@ -266,14 +267,9 @@ def _text(value: Any) -> str:
         case float():
             return f"{value:.1f}"
         case str():
-            return _printable(value) or _UNKNOWN
+            return printable(value) or _UNKNOWN
         case _:
             return json.dumps(value)
-
-
-def _printable(text: str) -> str:
-    """Return a text whose control characters are replaced."""
-    return "".join([char if char.isprintable() else "\ufffd" for char in text])
 
 
 def group_tables(group: GroupOverview) -> Group:
@@ -293,7 +289,7 @@ def group_tables(group: GroupOverview) -> Group:
 def _differing_sets(group: GroupOverview) -> Iterable[Text]:
     if len(group.route_sets) > 1:
         sets = (f"{routes} on {', '.join(workers)}" for routes, workers in sorted(group.route_sets.items()))
-        yield Text(_printable(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR)
+        yield Text(printable(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR)
 
 
 def _uncut(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
@@ -313,4 +309,4 @@ def _since(since: str | None, away: str | None) -> Text:
 
 
 def _optional(text: str | None, missing: Text = Text(_UNKNOWN)) -> Text:  # noqa: B008  # no cell is changed
-    return missing if text is None else Text(_printable(text))
+    return missing if text is None else Text(printable(text))

@@ -28,9 +28,8 @@ from amqtt_rest_bridge.http_client.origin import (
 )
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
+from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method
 
-_SAFE_TO_REPEAT = frozenset({Method.GET, Method.PUT, Method.DELETE})
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
@@ -252,6 +251,6 @@ def _was_closed_before(error: Exception, wire: DeadlineSocket, outgoing: _Outgoi
         return False
     return (
         not wire.sent
-        or outgoing.method in _SAFE_TO_REPEAT
+        or outgoing.method in IDEMPOTENT
         or any(name.lower() == "idempotency-key" for name, _ in outgoing.headers)
     )

@@ -19,6 +19,7 @@ from amqtt_rest_bridge.language.texts import (
     warn_of_foreign,
 )
 from amqtt_rest_bridge.model import (
+    NO_CONTENT,
     ClientEvent,
     Method,
     ResponseFormat,
@@ -33,7 +34,6 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 _ANSWER = ("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
-_NO_CONTENT = (204, 205)  # statuses without a body, RFC 9110 section 15.3
 
 
 def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
@@ -212,7 +212,7 @@ def _check_answer(settings: BlockSettings) -> None:
     else:
         settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "RESPONSE")
     status = settings.values.get("RESPONSE_STATUS")
-    if "RESPONSE" in settings.values and status in _NO_CONTENT:
+    if "RESPONSE" in settings.values and status in NO_CONTENT:
         settings.error("RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body")
 
 

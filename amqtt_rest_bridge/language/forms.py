@@ -17,6 +17,7 @@ from amqtt_rest_bridge.addresses import HOST_NAME
 from amqtt_rest_bridge.errors import CONTROL, HintedError
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
 from amqtt_rest_bridge.spelling import did_you_mean
+from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 
@@ -183,7 +184,6 @@ def foreign_levels(text: str) -> list[tuple[int, str, str]]:
     return found
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"([1-9][0-9]{0,6})\s*(?:([smhd])|(second|minute|hour|day)s?)", re.IGNORECASE)
 DURATION_FORM = "write 30s, 15m, 6h or 1d"
 _RATE = re.compile(r"([1-9][0-9]{0,5})\s*/\s*([smhd])", re.IGNORECASE)
@@ -195,8 +195,8 @@ def read_duration(text: str) -> int:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise FormError(f'"{text}" is not a duration', DURATION_FORM)
-    seconds = int(found[1]) * _UNITS[(found[2] or found[3])[0].lower()]
-    if seconds > 366 * _UNITS["d"]:
+    seconds = int(found[1]) * SECONDS[(found[2] or found[3])[0].lower()]
+    if seconds > 366 * SECONDS["d"]:
         raise FormError(f'"{text}" is longer than a year')
     return seconds
 
@@ -206,7 +206,7 @@ def read_rate(text: str) -> float:
     found = _RATE.fullmatch(text.strip())
     if found is None:
         raise FormError(f'"{text}" is not a rate', "write 5/s, 100/m, 1000/h or 5000/d")
-    return _UNITS[found[2].lower()] / int(found[1])
+    return SECONDS[found[2].lower()] / int(found[1])
 
 
 def read_statuses(text: str) -> tuple[int, ...]:

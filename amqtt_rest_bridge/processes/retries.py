@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried, WantRetry
-from amqtt_rest_bridge.model import Message, RunIds
+from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.routing.calls import EventName, LocalDelivery, RunEvent
+from amqtt_rest_bridge.routing.calls import LocalDelivery, RunEvent
 
 _AT_ONCE: Final = 10  # in one iteration of the loop: each may be written to disk
 _MOST_UNDER_WAY: Final = MOST_RUNS

@@ -21,16 +21,13 @@ from amqtt_rest_bridge.link.admin_frames import (
     Record,
 )
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
-from amqtt_rest_bridge.model import Capture, ClientEvent, Message, Route, RunIds, RunKey
+from amqtt_rest_bridge.model import Capture, ClientEvent, EventName, Message, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
 from amqtt_rest_bridge.route_set import event_names
 from amqtt_rest_bridge.topics import loggable
 
 SUCCEEDED: Final = "succeeded"
-
-EventName = tuple[str, str]
-"""A route's name and its event's."""
 
 
 class BrokerRecords:

@@ -13,18 +13,14 @@ from enum import Enum, auto
 from typing import ClassVar, Final, Protocol
 
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import ClientEvent, Message, Publication, RunKey
+from amqtt_rest_bridge.model import ClientEvent, EventName, Message, Publication, RunKey
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
 MAX_HOPS: Final = 8
 """Routes that a message may go through, one after the other."""
 
-EventName = tuple[str, str]
-"""A route's name and its event's: what stays the same when a reload changes the definition."""
-
 ReleaseCredits = Callable[[int], None]
 """Return the credits of a publication to the bridge process that sent it."""
-
 
 Confirm = Callable[[bool], None]
 """Receives whether the broker has acknowledged a publication."""

@@ -20,14 +20,13 @@ from amqtt_rest_bridge.failures import (
     too_many_hops,
 )
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import Message, NumberedRoute, OverloadPolicy
+from amqtt_rest_bridge.model import EventName, Message, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import (
     MAX_HOPS,
     Call,
     Delivery,
     Dispatches,
-    EventName,
     Listening,
     ReleaseCredits,
     Store,

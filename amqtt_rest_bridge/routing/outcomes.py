@@ -18,9 +18,9 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
 from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, Publication, Route, RunIds, RunKey
+from amqtt_rest_bridge.model import ClientEvent, EventName, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
-from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, EventName, Publishes, ReleaseCredits
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Publishes, ReleaseCredits
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import loggable
 

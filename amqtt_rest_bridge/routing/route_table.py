@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from amqtt_rest_bridge.model import NumberedRoute, OverloadPolicy
+from amqtt_rest_bridge.model import EventName, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import EventName, Listening
+from amqtt_rest_bridge.routing.calls import Listening
 from amqtt_rest_bridge.routing.outcomes import described
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import TopicIndex, schedule_topic

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.model import Message, NumberedRoute
-from amqtt_rest_bridge.routing.calls import EventName, LocalDelivery, RunEvent
+from amqtt_rest_bridge.model import EventName, Message, NumberedRoute
+from amqtt_rest_bridge.routing.calls import LocalDelivery, RunEvent
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqtt_rest_bridge.link.frames import credits_for
-from amqtt_rest_bridge.model import Message, MessageProperties, Publication, Route
+from amqtt_rest_bridge.model import EventName, Message, MessageProperties, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
@@ -25,7 +25,6 @@ from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import (
     Confirm,
-    EventName,
     ReleaseCredits,
     has_room,
 )

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from amqtt_rest_bridge.model import Message, MessageProperties
+from amqtt_rest_bridge.model import EventName, Message, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Properties, Property
-from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.routing.calls import Delivery
 from amqtt_rest_bridge.topics import filter_matches, loggable
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 
@@ -127,7 +127,6 @@ class Intake:
         slot: The slot that the session is of ...
         slots: ... and how many there are, for feeds by slot.
         capacity: What the sessions of the route hold; a full one reads no message beside one that it holds.
-        on_down: Called when its connection has ended, with why.
         gate: Awaited before each connection.
         keeps_unserved: Returns whether messages that no event here takes wait, since others may have the event.
     """
@@ -140,7 +139,6 @@ class Intake:
         slot: int,
         slots: int,
         capacity: Capacity | None = None,
-        on_down: Callable[[str], None] = lambda _: None,
         gate: Callable[[], Awaitable[None]] | None = None,
         keeps_unserved: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -150,7 +148,7 @@ class Intake:
         """How many messages have come that the broker had sent before."""
         self.ordered_from = -math.inf
         """Before this time of the loop no message is called for an ORDERED event: calls of a crashed worker may run."""
-        self.client = ReconnectingClient(broker, session, self._take, self._connected, on_down, gate=gate)
+        self.client = ReconnectingClient(broker, session, self._take, self._connected, gate=gate)
         self.capacity = capacity or Capacity(math.inf, math.inf)
         self._paused = False
         self._offer = offer

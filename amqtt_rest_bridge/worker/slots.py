@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.model import OverloadPolicy, Route
+from amqtt_rest_bridge.model import EventName, OverloadPolicy, Route
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session
 from amqtt_rest_bridge.processes.supervisor import Supervisor
-from amqtt_rest_bridge.routing.calls import EventName
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
 from amqtt_rest_bridge.worker.intake import Capacity, Feed, Intake, Offer

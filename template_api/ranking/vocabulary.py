@@ -131,8 +131,8 @@ class Vocabulary:
         return self.frequency(stem(word)) * _MUCH_COMMONER
 
     def doubted(self, word: str) -> Known | None:
-        """Return the much commoner word, one edit away, that a rare word of the library may be a slip for."""
-        if len(word) < SHORTEST_DOUBTED or not self.is_rare(word):
+        """Return the much commoner word, one edit away, that a rare word (`is_rare`) may be a slip for."""
+        if len(word) < SHORTEST_DOUBTED:
             return None
         least = self.much_commoner(word)
         near = (near for near, _ in self._spelling.slips(word) if near not in STOP_WORDS)

@@ -17,9 +17,9 @@ from hypothesis.stateful import (
 )
 
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
-from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
+from amqtt_rest_bridge.model import EventName, Message, OverloadPolicy, Publication, Route, RouteConfig
 from amqtt_rest_bridge.processes.bridge_calls import ReadAhead
-from amqtt_rest_bridge.routing.calls import Call, CallPlace, EventName
+from amqtt_rest_bridge.routing.calls import Call, CallPlace
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.clock import Clock
 from tests.support.dispatching import Rig, route

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.model import Message, NumberedRoute
-from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.model import EventName, Message, NumberedRoute
+from amqtt_rest_bridge.routing.calls import Delivery
 from amqtt_rest_bridge.routing.schedule import Schedule
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording

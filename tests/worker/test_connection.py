@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.model import Message, Publication
+from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.values import Address, Session
-from amqtt_rest_bridge.routing.calls import Delivery, EventName
+from amqtt_rest_bridge.routing.calls import Delivery
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient

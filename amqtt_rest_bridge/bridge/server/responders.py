@@ -33,14 +33,13 @@ from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.http_server import refusals as http
-from amqtt_rest_bridge.model import MessageProperties, Publication, Route, ServerEvent
+from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
 CONFIRM_SECONDS: Final = 10.0  # ... and for the broker's acknowledgement
 _JSON: Final = (("Content-Type", "application/json"),)
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
-_WITHOUT_BODY: Final = (204, 205)  # RFC 9110 section 15.3
 
 Steps = Generator[float, None, Response]
 Respond = Callable[[EventRequest], Response | Steps]
@@ -195,7 +194,7 @@ class _Publishing:
         return Response(self._status, (("Content-Type", event.response_content_type), _NO_SNIFFING), body)
 
     def _published(self, topic: str) -> Response:
-        if self._event.response_status in _WITHOUT_BODY:
+        if self._event.response_status in NO_CONTENT:
             return Response(self._status)
         body = json.dumps({"status": "published", "topic": topic}, ensure_ascii=False)
         return Response(self._status, _JSON, body.encode())
