@@ -22,7 +22,7 @@ from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
 _SHORTEST: Final = 3
 _SHORTEST_PUBLISHED: Final = 6
 _NO_CREDENTIALS: Final = ("idempotency-key", "www-authenticate", "proxy-authenticate")
-_CREDENTIAL_WORDS: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
+_CREDENTIAL_WORDS: Final = ("auth", "cookie", "credential", "key", "password", "secret", "signature", "token")
 _QUERY_VALUE = re.compile(r"([?&;])([^=&;#\s]{1,200})=([^&;#\s\"'<>]+)")
 
 

@@ -24,7 +24,7 @@ def whole_run(runs: Runs, routes: Mapping[str, Route]) -> dict[str, Any]:
     (record,), detail = runs.newest(), runs.detail
     shown: dict[str, Any] = {"message": None, "request": None, "response": None}
     if detail is not None:
-        shown["message"] = _message(record, detail, routes)
+        shown["message"] = _message(record, detail, routes) if detail.topic else None  # a request may have had none
         if detail.evidence is not None:
             shown |= _exchange(record, detail.evidence)
     return run_members(record) | shown

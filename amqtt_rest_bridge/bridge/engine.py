@@ -190,7 +190,7 @@ class Engine:
             self._broker.answers.recorded = True
             after, send, sock = self._timers.after, self._link.send, self._admin_socket
             show = None if sock is None else self._handle_admin
-            records = BridgeRecords(settings.runs, Capture(settings.capture), after, send, show)
+            records = BridgeRecords(settings.runs, Capture(settings.capture), after, send, self._link.offer, show)
             self._broker.records = records
             if sock is not None:
                 self._admin = self._makers.admin(sock, settings, records, after, send)
@@ -220,6 +220,8 @@ class Engine:
             self._admin.stop(0.0)
         while time.monotonic() < deadline and (self._client.is_busy or self._link.is_behind):
             threading.Event().wait(_STOP_LOOK_SECONDS)
+        if self._broker.records is not None:
+            self._broker.records.flush()
         self._link.send_in_order(self._broker.answers.take())
         self._link.send_in_order(Stopped())
 

@@ -96,11 +96,11 @@ class Publisher:
         `release_credits` is called with the credits of the publication once it is published; what has credits always
         has room. `confirm` is for brokers that acknowledge: amqtt in the same process has what it was given.
         """
-        if confirm is not None:
-            confirm(True)
         size = len(publication.payload)
         if release_credits is None and not has_room(len(self._queue), self.waiting_bytes, size):
             return False
+        if confirm is not None:
+            confirm(True)
         self.waiting_bytes += size
         self._queue.append((publication, hops, release_credits, status))
         self._filled.set()

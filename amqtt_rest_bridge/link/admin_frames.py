@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.model import Try
+from amqtt_rest_bridge.model import Publication, Try
 
 BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """The upper bounds of the histogram of what servers take, in seconds; one more counts what took longer."""
@@ -72,11 +72,11 @@ MASKED_BYTES: Final = 4 * SHOWN_BYTES
 
 
 class Evidence(Struct, frozen=True, array_like=True):
-    """What a bridge process knows of a call that the broker process keeps; no secrets of the route or of the request.
+    """What a bridge process knows of a call or request that is kept; no secrets of the route or of the request.
 
     `payload` is the message's as it may be shown, None where the process had let it go; `carries` is whether that
     message brought credentials. `headers` and `body` are the request's as it was sent, `response` is None where none
-    came. `url` is None where nothing was sent.
+    came. `url` is None where nothing was sent; of a request of server mode it is the path.
     """
 
     hint: str | None
@@ -281,9 +281,10 @@ class Retried(Struct, frozen=True, array_like=True, tag=17):
 
 
 NOT_KEPT: Final = "not_kept"
-"""Code of a run whose message is not kept; `ROUTE_GONE` and `RETRY_RUNS` are the others of `Retried.refused`."""
+"""Code of a run whose message is not kept; those below are the others of `Retried.refused`."""
 ROUTE_GONE: Final = "route_gone"
 RETRY_RUNS: Final = "retry_runs"
+BROKER_FULL: Final = "broker_full"
 
 
 class WantRetry(Struct, frozen=True, array_like=True, tag=34):
@@ -306,6 +307,20 @@ class WantNumbers(Struct, frozen=True, array_like=True, tag=33):
 
     number: int
     statuses: bool
+
+
+class EndedRequest(Struct, frozen=True, array_like=True, tag=35):
+    """A request of server mode that the broker process keeps, see `Capture`; it costs `credits`, like a publication.
+
+    `timestamp` is when it came (Unix time). `publication` is what it has published, or would have; None where it failed
+    before that was known.
+    """
+
+    credits: int
+    record: Record
+    timestamp: float
+    publication: Publication | None
+    evidence: Evidence
 
 
 # Either direction: the broker passes on what the admin port's process asks the others, and what they answer.

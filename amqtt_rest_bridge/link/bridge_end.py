@@ -152,7 +152,11 @@ class BridgeEnd:
 
     def publish(self, publication: Publication) -> bool:
         """Send a publication of server mode; return False when there is no room for it now."""
-        entry = Entry(publication, credits_for(publication.payload))
+        return self.offer(publication, credits_for(publication.payload))
+
+    def offer(self, item: Publication | ToBroker, cost: int) -> bool:
+        """Send what costs credits, after all that came before it; return False when there is no room for it now."""
+        entry = Entry(item, cost)
         with self._lock:
             self._entries.append(entry)
             self._flush()

@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from amqtt_rest_bridge.link.admin_frames import Evidence, FromAdmin, ToAdmin
+from amqtt_rest_bridge.link.admin_frames import EndedRequest, Evidence, FromAdmin, ToAdmin
 from amqtt_rest_bridge.model import Message, Publication
 
 INITIAL_CREDITS: Final = 512
@@ -35,6 +35,9 @@ INITIAL_CREDITS: Final = 512
 SKIPPED: Final = "skipped"
 """Code of a call, or of a request of server mode, for which WHEN is false: it has ended, and nothing was sent."""
 
+CREDIT_BYTES: Final = 16_384
+"""For so many bytes a credit more is taken."""
+
 CHUNK: Final = 256 * 1024
 """Bytes that are read, or written, at once."""
 _LENGTH: Final = struct.Struct("<I")
@@ -43,7 +46,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 def credits_for(payload: bytes) -> int:
     """Return the credits of a publication: one, and one more for every 16 KiB of payload."""
-    return 1 + len(payload) // 16384
+    return 1 + len(payload) // CREDIT_BYTES
 
 
 # Values inside frames.
@@ -385,6 +388,7 @@ ToBroker = (
     | Pong
     | Stalled
     | Unserved
+    | EndedRequest
     | FromAdmin
 )
 Frame = ToBridge | ToBroker

@@ -101,11 +101,11 @@ class BridgeCalls:
                 for result in results:
                     if (call := self.open.pop(result.call, None)) is not None:
                         self._ahead.ended(call)
-                        call.reports.done(call, result, self._release_credits)
+                        call.reports.done(call, result, self.release_credits)
             case Publications(publications, first):
                 for number, publication in enumerate(publications, first):
                     confirm = partial(self.feed.confirm, number) if first else None
-                    self._publisher.put(publication, 1, self._release_credits, confirm)
+                    self._publisher.put(publication, 1, self.release_credits, confirm)
             case Waiting():
                 self._wait(frame)
             case TryFailed(call_id, code, message, status):
@@ -160,7 +160,8 @@ class BridgeCalls:
             return False
         return True
 
-    def _release_credits(self, count: int) -> None:
+    def release_credits(self, count: int) -> None:
+        """Return credits to the bridge process, soon."""
         if not self._released:
             self._loop.call_later(_CREDIT_SECONDS, self._send_credits)
         self._released += count

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link.admin_frames import ServeAdmin
+from amqtt_rest_bridge.link.admin_frames import EndedRequest, ServeAdmin
 from amqtt_rest_bridge.link.frames import (
     Failed,
     Listen,
@@ -193,8 +193,8 @@ class BridgeProcess:
     def _handle(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""
         match frame:
-            case Served():
-                self._server.served(frame)
+            case Served() | EndedRequest():
+                self._note_served(frame)
             case Log(level, logger, text):
                 logging.getLogger(logger).log(level, "%s", text)
             case Ready():
@@ -215,6 +215,13 @@ class BridgeProcess:
                 self._server.unserved(self.index, reasons)
             case _:
                 self._on_admin(frame)
+
+    def _note_served(self, frame: Served | EndedRequest) -> None:
+        if isinstance(frame, Served):
+            self._server.served(frame)
+        else:
+            self._server.ended(frame)
+            self.calls.release_credits(frame.credits)
 
     def _closed(self) -> None:
         self.ready = False

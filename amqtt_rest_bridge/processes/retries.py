@@ -1,8 +1,8 @@
-"""Sends the messages of kept failures again, each through its event alone. The broker's loop alone.
+"""Sends the messages of kept failures again, each through its event only. The broker's loop alone.
 
 A retry is a new call by the definition in use now, admitted like any other: it takes its place in the route's queue,
-keeps to its RATE_LIMIT, and is on disk first where the route is lossless. While it has not ended its failure is not
-retried once more.
+keeps to its RATE_LIMIT, and is on disk first where the route is lossless. What a request of server mode has published,
+or would have, is published. While a retry has not ended its failure is not retried once more.
 """
 
 import asyncio
@@ -13,14 +13,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried, WantRetry
+from amqtt_rest_bridge.link.admin_frames import (
+    BROKER_FULL,
+    MOST_RUNS,
+    NOT_KEPT,
+    RETRY_RUNS,
+    ROUTE_GONE,
+    Retried,
+    WantRetry,
+)
 from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.runs import is_request
 from amqtt_rest_bridge.routing.calls import LocalDelivery, RunEvent
+from amqtt_rest_bridge.routing.server_reports import BrokerFullError
 
 _AT_ONCE: Final = 10  # in one iteration of the loop: each may be written to disk
 _MOST_UNDER_WAY: Final = MOST_RUNS
+
+PublishAgain = Callable[[KeptRun, Callable[[], None]], str | None]
+"""Publish the message of a kept request; see `ServerReports.publish_again`."""
+
 
 @dataclass(slots=True, eq=False)
 class _Retry(LocalDelivery):
@@ -46,21 +60,31 @@ class Retries:
     Args:
         records: Keeps the failures.
         run: Dispatches a message to one event.
+        publish: Publishes the message of a kept request.
         runs: Makes the ids of calls.
         loop: The broker's.
     """
 
-    def __init__(self, records: BrokerRecords, run: RunEvent, runs: RunIds, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        records: BrokerRecords,
+        run: RunEvent,
+        publish: PublishAgain,
+        runs: RunIds,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._records = records
         self._run = run
+        self._publish = publish
         self._runs = runs
         self._loop = loop
         self._under_way: set[str] = set()  # ids of failures
 
     def take(self, wanted: WantRetry, answer: Callable[[Retried], None]) -> None:
         """Begin the retries that are asked for; `answer` is called once all have begun, or been refused."""
+        is_search = wanted.ids is None
         ids = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))
-        self._begin(deque(ids[:MOST_RUNS]), Retried(wanted.number, [], []), answer)
+        self._begin(deque(ids[:MOST_RUNS]), Retried(wanted.number, [], []), answer, is_search)
 
     def _matching(self, wanted: WantRetry) -> list[str]:
         """Return the failures that are asked for, the oldest first, without those that have been sent again."""
@@ -74,26 +98,34 @@ class Retries:
         ]
         return found[:MOST_RUNS][::-1]
 
-    def _begin(self, ids: deque[str], done: Retried, answer: Callable[[Retried], None]) -> None:
+    def _begin(self, ids: deque[str], done: Retried, answer: Callable[[Retried], None], is_search: bool) -> None:
         for _ in range(min(_AT_ONCE, len(ids))):
             name = ids.popleft()
             kept = self._records.kept.get(name)
+            if is_search and kept is not None and kept.record.retried_as is not None:  # meanwhile, by another one
+                continue
             refusal = self._refusal(name, kept)
             if refusal is None and kept is not None:
-                started = self._retry(name, kept)
+                try:
+                    started = self._retry(name, kept)
+                except BrokerFullError as error:
+                    started, refusal = None, (BROKER_FULL, str(error))
                 if started is not None:
                     done.started.append((started, name))
                     continue
-                refusal = ROUTE_GONE, f"route {kept.record.route} has no event {kept.record.event} any more"
+                gone = f"route {kept.record.route} has no event {kept.record.event} any more"
+                refusal = refusal or (ROUTE_GONE, gone)
             done.refused.append((name, *(refusal or _NOT_KEPT)))
         if ids:
-            self._loop.call_soon(self._begin, ids, done, answer)
+            self._loop.call_soon(self._begin, ids, done, answer, is_search)
         else:
             answer(done)
 
     def _refusal(self, name: str, kept: KeptRun | None) -> tuple[str, str] | None:
         if kept is None or not kept.is_failure:
             return _NOT_KEPT
+        if kept.payload is None and not kept.topic:
+            return NOT_KEPT, "the request of this run failed before it had a message"
         if kept.payload is None:
             return NOT_KEPT, "the message of this run is not kept: see the setting capture"
         if name in self._under_way:
@@ -104,6 +136,8 @@ class Retries:
 
     def _retry(self, name: str, kept: KeptRun) -> str | None:
         """Send a message again and return the id of the new run; None where its event is gone."""
+        if is_request(kept.record.kind, kept.record.status):
+            return self._retry_request(name, kept)
         event = kept.record.route or "", kept.record.event or ""
         message = Message(kept.topic, kept.payload or b"", time.time(), kept.properties)
         retry = _Retry(message, self._ended, name)
@@ -117,6 +151,18 @@ class Retries:
                 self._records.kept.retried(name, started)
         finally:
             retry.release()
+        return started
+
+    def _retry_request(self, name: str, kept: KeptRun) -> str | None:
+        self._under_way.add(name)
+        started = None
+        try:
+            started = self._publish(kept, lambda: self._under_way.discard(name))
+            if started is not None:
+                self._records.kept.retried(name, started)
+        finally:
+            if started is None:
+                self._under_way.discard(name)
         return started
 
     def _ended(self, retry: _Retry) -> None:

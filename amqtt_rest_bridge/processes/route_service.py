@@ -32,7 +32,7 @@ from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import RoutesPublisher, Store
+from amqtt_rest_bridge.routing.calls import RoutesPublisher, RunEvent, Store
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
@@ -193,7 +193,8 @@ def assemble(
     server = ServerReports(outcomes)
     admin = None
     if records is not None:
-        retries = Retries(records, lambda *retry: dispatcher.run(*retry), runs, loop)  # noqa: PLW0108  # made below
+        run: RunEvent = lambda *retry: dispatcher.run(*retry)  # noqa: E731, PLW0108  # made below
+        retries = Retries(records, run, server.publish_again, runs, loop)
         admin = AdminAnswers(
             records, reporter, statistics, server, store, retries, loop, _with_file(troubles, file), group
         )

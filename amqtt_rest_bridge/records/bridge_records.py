@@ -1,12 +1,17 @@
 """The last calls and requests of each route in a bridge process; there are records only where there is an admin port.
 
 The workers and the ports' threads record, which has to be cheap: one value into a bounded queue, nothing formatted, no
-lock. Secrets are masked when they are read. The broker asks on the link's readers; live records leave on the timers'
-thread. Any thread may call.
+lock. Secrets are masked when they are read. The broker asks on the link's readers; live records, and requests that the
+broker process keeps, leave on the timers' thread. Any thread may call.
 
 Decision: a route keeps its last 50 calls and requests, and its last 20 failures, which successes do not push out.
+
+Decision: of requests the broker process keeps those that the route or the broker failed, not those that are their
+caller's fault: anyone may send these, and their sender repeats them. The first one leaves at once, those of the fifth
+of a second after it together, and of more than 100 the last ones: a flood costs no more.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,13 +23,14 @@ from msgspec import Struct
 
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict, masker_for
 from amqtt_rest_bridge.calls.oauth2 import has_own
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.link.admin_frames import (
     LIVE_SECONDS,
     MOST_LIVE,
     SHOWN_BYTES,
     SHOWN_FAILURES,
     SHOWN_RUNS,
+    EndedRequest,
     Evidence,
     FoundRuns,
     FromAdmin,
@@ -35,14 +41,19 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantLive,
     WantRuns,
 )
+from amqtt_rest_bridge.link.frames import CREDIT_BYTES, SKIPPED
 from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masker_of
-from amqtt_rest_bridge.model import Capture, ClientEvent, Route, RunIds, RunKey, ServerEvent, Try
-from amqtt_rest_bridge.records.runs import is_wanted, shown_body
+from amqtt_rest_bridge.model import Capture, ClientEvent, Publication, Route, RunIds, RunKey, ServerEvent, Try
+from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_request, is_wanted, shown_body
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
 
 _MOST_ATTEMPTS: Final = 20  # tries of a call; one of a lossless route has no end
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
+
+_KEEP_SECONDS: Final = 0.2  # from requests that leave to be kept to those after them
+_MOST_KEPT: Final = 100  # requests that wait to leave
+_MOST_KEPT_BYTES: Final = 8 << 20  # in their bodies
 
 _KINDS: Final = {Step.SKIPPED: "skipped", Step.AGAIN: "retry"}
 
@@ -73,6 +84,21 @@ class _Raw(Struct, gc=False):
     attempts: Sequence[Try] = ()
 
 
+class _Ended(Struct, gc=False):
+    """A request that is to be kept, before it is looked at."""
+
+    raw: _Raw
+    request: Request
+    answer: Response
+    publication: Publication | None
+    timestamp: float
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of its bodies."""
+        return len(self.request.body) + (0 if self.publication is None else len(self.publication.payload))
+
+
 class BridgeRecords:
     """Record, and answer for what is recorded.
 
@@ -81,6 +107,7 @@ class BridgeRecords:
         captures: Which calls the broker process keeps.
         after: Calls a function once, so many seconds from now.
         send: Sends a frame to the broker.
+        offer: Sends one that costs so many credits; returns False where there is no room for it now.
         show: Takes live records; None sends them to the broker.
     """
 
@@ -90,18 +117,24 @@ class BridgeRecords:
         captures: Capture,
         after: Callable[[float, Callable[[], None]], None],
         send: Callable[[FromAdmin], None],
+        offer: Callable[[EndedRequest, int], bool],
         show: Callable[[LiveRecords], None] | None = None,
     ) -> None:
         self._runs = runs
         self._captures = captures
         self._after = after
         self._send = send
+        self._offer = offer
         self._show = show or send
         self._recent: dict[str, deque[_Raw]] = {}
         self._failures: dict[str, deque[_Raw]] = {}
         self._live: deque[_Raw] | None = None  # while there are followers
         self._followed = 0  # records since the last look
         self._is_due = False
+        self._lock = threading.Lock()
+        self._ended: deque[_Ended] = deque()  # to be kept; under the lock, as are their bytes
+        self._ended_bytes = 0
+        self._is_leaving = False
 
     def keep(self, routes: Collection[str]) -> None:
         """Record the calls of these routes from now on, and forget the others."""
@@ -163,20 +196,82 @@ class BridgeRecords:
         self,
         of: Matched,
         request: Request,
-        status: str,
+        answer: Response,
         failure: Failure | None = None,
-        topic: str | None = None,
+        publication: Publication | None = None,
         began: float | None = None,
+        kind: str = "request",
     ) -> None:
-        """Record an answered request: its status line, the topic that it is published on, when it began (Unix time)."""
+        """Record an answered request: its answer, what it publishes, when it began (Unix time)."""
         now, target = time.time(), request.target
         if len(target) > _LONGEST:
             masker = NO_SECRETS if of[0] is None else masker_of(of[0])
             target = masker.address(_path(target))[:_LONGEST]
-        if topic is not None:
-            topic = topic[:_LONGEST]
+        topic = None if publication is None else publication.topic[:_LONGEST]
         seconds = 0.0 if began is None or began > now else now - began
-        self._add(_Raw(now, "request", of, request.id, topic, request.method, target, status, failure, None, seconds))
+        raw = _Raw(now, kind, of, request.id, topic, request.method, target, answer.status, failure, None, seconds)
+        self._add(raw)
+        if self._is_kept(kind, failure):
+            self._keep(_Ended(raw, request, answer, publication, now if began is None else began))
+
+    def _is_kept(self, kind: str, failure: Failure | None) -> bool:
+        if self._captures is Capture.NONE or kind == SKIPPED:
+            return False
+        return self._captures is Capture.ALL if failure is None else failure[0] in NOT_SERVED_CODES
+
+    def _keep(self, ended: _Ended) -> None:
+        """Queue a request to be kept by the broker process."""
+        with self._lock:
+            self._ended.append(ended)
+            self._ended_bytes += ended.size
+            while len(self._ended) > _MOST_KEPT or (self._ended_bytes > _MOST_KEPT_BYTES and len(self._ended) > 1):
+                self._ended_bytes -= self._ended.popleft().size
+            if self._is_leaving:
+                return
+            self._is_leaving = True
+        self._after(0.0, self._leave)
+
+    def _leave(self) -> None:
+        if self.flush():
+            self._after(_KEEP_SECONDS, self._leave)
+
+    def flush(self) -> bool:
+        """Send the requests that are to be kept, as far as there is room; return whether there were any."""
+        with self._lock:
+            ended, self._ended, self._ended_bytes = self._ended, deque(), 0
+            self._is_leaving = bool(ended)
+        had_any = bool(ended)
+        while ended and self._offer_kept(ended[0]):
+            ended.popleft()
+        if ended:
+            with self._lock:
+                self._ended.extendleft(reversed(ended))
+                self._ended_bytes += sum(one.size for one in ended)
+        return had_any
+
+    def _offer_kept(self, ended: _Ended) -> bool:
+        raw, request, answer, publication = ended.raw, ended.request, ended.answer, ended.publication
+        route, event = raw.of
+        headers = list(request.headers.items())
+        carried = credentials_of(headers, request.target)
+        if isinstance(event, ServerEvent) and event.signature is not None:
+            carried |= {request.headers.get(event.signature.header.lower(), "")}
+        masker = (NO_SECRETS if route is None else masker_of(route)).including(carried)
+        status, _, reason = answer.status.partition(" ")
+        shown = _shown_headers(masker, answer.headers)
+        evidence = Evidence(
+            None if raw.failure is None else raw.failure[2],
+            masker.address(_path(request.target)),
+            1,
+            [],
+            None if publication is None else shown_body(masker, publication.payload),
+            False,
+            _shown_headers(masker, headers),
+            shown_body(masker, request.body) if request.body else None,
+            ShownResponse(int(status), reason, shown, shown_body(masker, answer.body)),
+        )
+        cost = 1 + ended.size // CREDIT_BYTES
+        return self._offer(EndedRequest(cost, self._shown(raw), ended.timestamp, publication, evidence), cost)
 
     def find(self, query: RunQuery) -> list[Record]:
         """Return the newest runs that are asked for, and with `tries` the last failed tries, the newest first."""
@@ -191,7 +286,7 @@ class BridgeRecords:
 
     def _is_of(self, raw: _Raw, name: str | None) -> bool:
         route, event = raw.of
-        if name is None or raw.kind == "request" or route is None or event is None:
+        if name is None or is_request(raw.kind, raw.status) or route is None or event is None:
             return name is None or raw.run == name
         return self._runs.is_of(name, raw.run, route.name, event.name)
 

@@ -1,6 +1,6 @@
 """What the broker process counts of every event, and the runs that it keeps. The broker's loop alone.
 
-It keeps failures, whatever process ran them, and messages that were refused or lost with a bridge process; messages
+It keeps failures, whatever process ran or answered them, and messages that were refused or lost with one; messages
 that matched no route are records for those that follow. There are records only where there is an admin port, or a file
 for failures.
 """
@@ -9,19 +9,20 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from amqtt_rest_bridge.catalogue import FAILURES
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
     MOST_LIVE,
     Durations,
+    EndedRequest,
     EventCounts,
     Evidence,
     LiveRecords,
     Record,
 )
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
-from amqtt_rest_bridge.model import Capture, ClientEvent, EventName, Message, Route, RunIds, RunKey
+from amqtt_rest_bridge.model import Capture, ClientEvent, EventName, Message, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
 from amqtt_rest_bridge.route_set import event_names
@@ -121,6 +122,26 @@ class BrokerRecords:
             if counts is not None:
                 counts.took.buckets = [sum(pair) for pair in zip(counts.took.buckets, own.buckets, strict=True)]
                 counts.took.seconds += own.seconds
+
+    def request(self, ended: EndedRequest) -> None:
+        """Keep a request; `served` has counted it, or will."""
+        record, publication = ended.record, ended.publication or Publication("", b"")
+        if (record.route, record.event) in self._counts:
+            payload = None if ended.publication is None else publication.payload
+            one = record, publication.topic, ended.timestamp, payload, ended.evidence, publication.properties
+            self.kept.add(KeptRun(*one))
+
+    def sent_again(self, kept: KeptRun, count: RequestCount) -> None:
+        """Keep the run that has published the message of a kept request once more."""
+        old, evidence, now = kept.record, kept.evidence, time.time()
+        hint = None if count.code is None else ANSWERS[count.code].hint
+        record = Record(
+            now, "request", count.run, old.route, old.event, old.topic, old.method, old.url, int(count.status),
+            count.code, count.message, hint, ms=0.0, retry_of=old.id,
+        )  # fmt: skip
+        shown = Evidence(hint, None, 1, [], None if evidence is None else evidence.payload, carries=True)
+        self.kept.add(KeptRun(record, kept.topic, now, kept.payload, shown, kept.properties))
+        self._follow(record)
 
     def take_live(self) -> LiveRecords | None:
         """Return what was recorded since the last time, None without any."""

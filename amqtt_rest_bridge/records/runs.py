@@ -38,6 +38,11 @@ def outcome_of(kind: str, code: str | None) -> Outcome:
     return Outcome.UNANSWERED if code == SHUTTING_DOWN.code else Outcome.REFUSED
 
 
+def is_request(kind: str, status: object) -> bool:
+    """Return whether a record is that of a request; of what WHEN left out, only a request has a status."""
+    return kind == "request" or (kind == "skipped" and status is not None)
+
+
 def is_wanted(query: RunQuery, time: float, kind: str, code: str | None, topic: str | None) -> bool:
     """Return whether a run, or a failed try of one, is among those that a query asks for; id and route are not asked.
 
@@ -72,14 +77,13 @@ def tries_of(record: Record) -> list[Try]:
 
 def run_members(record: Record) -> dict[str, Any]:
     """Return a run as the members of its JSON object; a request has `path` in place of a call's `url`."""
-    is_request = record.kind == "request"
     return {
         "id": record.id,
         "route": record.route,
         "event": record.event,
         "topic": record.topic,
         "method": record.method,
-        "path" if is_request else "url": record.url,
+        "path" if is_request(record.kind, record.status) else "url": record.url,
         "time": rfc3339(record.time),
         "outcome": outcome_of(record.kind, record.code).value,
         "status": record.status,

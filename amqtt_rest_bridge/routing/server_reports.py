@@ -2,18 +2,34 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
-from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR
+from amqtt_rest_bridge.errors import BridgeError, CallError
 from amqtt_rest_bridge.failures import message_too_large, reply_dropped
-from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Served
-from amqtt_rest_bridge.model import Message, Route
+from amqtt_rest_bridge.link.admin_frames import EndedRequest
+from amqtt_rest_bridge.link.frames import (
+    MOST_REPLY_BYTES,
+    NOT_SERVED,
+    WELL,
+    EventAnswers,
+    RequestCount,
+    RouteAnswers,
+    Served,
+)
+from amqtt_rest_bridge.model import Message, Publication, Route, ServerEvent
+from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.route_set import asking, routes_by_port
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.route_table import Watching
 from amqtt_rest_bridge.routing.unmatched import Unmatched
 from amqtt_rest_bridge.topics import loggable
+
+
+class BrokerFullError(BridgeError):
+    """Nothing was published: too much waits to be."""
 
 
 class ServerReports:
@@ -46,6 +62,47 @@ class ServerReports:
             statistics = self._outcomes.statistics.get(route)
             if statistics is not None and statistics.served(answers, time.time()):
                 self._outcomes.on_health(statistics)
+
+    def ended(self, request: EndedRequest) -> None:
+        """Keep a request."""
+        if self._outcomes.records is not None:
+            self._outcomes.records.request(request)
+
+    def publish_again(self, kept: KeptRun, ended: Callable[[], None]) -> str | None:
+        """Publish the message of a kept request by the definition in use now; return the id of the new run.
+
+        `ended` is called once the broker has it, or has not taken it. Returns None where no event publishes it any
+        more; raises `BrokerFullError`.
+
+        Decision: no caller waits for a reply any more: the run has succeeded once the broker has the message. It
+        counts like a request that was answered with RESPONSE_STATUS.
+        """
+        names = kept.record.route, kept.record.event
+        found = (one for route in self._routes for one in route.server_events if (route.name, one.name) == names)
+        event = next(found, None)
+        if event is None or event.destination_topic is None:
+            return None
+        run = str(uuid.uuid4())
+        publication = Publication(kept.topic, kept.payload or b"", event.retain, kept.properties)
+        if not self.publisher.put(publication, 1, confirm=partial(self._published_again, kept, event, run, ended)):
+            raise BrokerFullError("the broker has no room for the message now")
+        return run
+
+    def _published_again(
+        self, kept: KeptRun, event: ServerEvent, run: str, ended: Callable[[], None], published: bool
+    ) -> None:
+        route, status, code, message = kept.record.route or "", str(event.response_status), None, None
+        answers = RouteAnswers(1, 0, "", "", recent=WELL)
+        if not published:
+            row, message = BROKER_UNAVAILABLE, "The MQTT broker is away or has not acknowledged the message"
+            status, code = row.status[:3], row.code
+            answers = RouteAnswers(0, 1, code, message, recent=NOT_SERVED)
+        line = EventAnswers(route, event.name, 1, f"published the message of {kept.record.id} again, run {run}")
+        count = RequestCount(route, event.name, status, 1, code, message, run)
+        self.served(Served({route: answers}, [line], [count]))
+        if self._outcomes.records is not None:
+            self._outcomes.records.sent_again(kept, count)
+        ended()
 
     def reply_dropped(self, message: Message) -> None:
         """Note a message that a bridge process had no room for, as an error of each route that may wait for it."""

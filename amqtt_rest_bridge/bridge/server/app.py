@@ -97,11 +97,10 @@ class RouteApplication:
         except RefusedError as failure:  # by no endpoint
             path, status = readable(path_of(request.target)), failure.refusal.status
             self._answers.unmatched(self._port, request.method, path, status)
+            refusal, answer = failure.refusal, refused(failure.refusal)
             if self._records is not None:
-                refusal = failure.refusal
-                shown = refusal.code, refusal.message, refusal.hint
-                self._records.request(_UNMATCHED, request, status, shown)
-            return refused(failure.refusal)
+                self._records.request(_UNMATCHED, request, answer, (refusal.code, refusal.message, refusal.hint))
+            return answer
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
         if request.target == "*" and request.method == "OPTIONS":  # about the port as a whole, RFC 9110 section 9.3.7
@@ -184,8 +183,8 @@ class _Endpoint:
     def done(self, request: EventRequest, answer: Response) -> Response:
         """Count a good answer; return it with the endpoint's headers."""
         self._count(request, answer.status, None, None)
-        self._record(request, answer.status, None)
-        return Response(answer.status, (*request.answer_headers, *answer.headers), answer.body, None, self._labels)
+        headers = (*request.answer_headers, *answer.headers)
+        return self._recorded(request, Response(answer.status, headers, answer.body, None, self._labels))
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Count and return the answer to a request that was refused or ignored, or on which our own code failed.
@@ -196,7 +195,8 @@ class _Endpoint:
         if isinstance(failure, IgnoredError):
             self._count(request, _IGNORED.status, SKIPPED, None)
             headers = (*request.answer_headers, *_IGNORED.headers)
-            return Response(_IGNORED.status, headers, _IGNORED.body, None, self._labels)
+            ignored = Response(_IGNORED.status, headers, _IGNORED.body, None, self._labels)
+            return self._recorded(request, ignored, kind=SKIPPED)
         if isinstance(failure, RefusedError):
             refusal, message = failure.refusal, failure.refusal.message
         else:
@@ -204,16 +204,21 @@ class _Endpoint:
             refusal, message = internal_error(), self._masker.address(str(failure))
         sent = instead or refusal
         self._count(request, sent.status, refusal.code, message)
-        self._record(request, sent.status, (refusal.code, refusal.message, refusal.hint))
-        return refused(sent, request.answer_headers, self._labels)
+        answer = refused(sent, request.answer_headers, self._labels)
+        return self._recorded(request, answer, (refusal.code, message, refusal.hint))
 
     def _count(self, request: EventRequest, status: str, code: str | None, message: str | None) -> None:
         seconds = request.clock() - request.began
         self._answers.count(self._served, request.http.id, status, code, message, seconds)
 
-    def _record(self, request: EventRequest, status: str, failure: Failure | None) -> None:
+    def _recorded(
+        self, request: EventRequest, answer: Response, failure: Failure | None = None, kind: str = "request"
+    ) -> Response:
         if self._records is not None:
-            self._records.request(self._of, request.http, status, failure, request.topic, request.timestamp)
+            self._records.request(
+                self._of, request.http, answer, failure, request.publication, request.timestamp, kind
+            )
+        return answer
 
 
 class _PendingAnswer:

@@ -20,6 +20,7 @@ from amqtt_rest_bridge.catalogue import AnswerRow
 from amqtt_rest_bridge.errors import BridgeError, CallError, ConfigurationError
 from amqtt_rest_bridge.http_server import Headers, Refusal, Request
 from amqtt_rest_bridge.http_server import refusals as http
+from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.placeholders import RequestValues
 
 T = TypeVar("T")
@@ -220,7 +221,7 @@ class EventRequest:
 
     __slots__ = (
         *("answer_headers", "began", "caller_left", "clock", "headers", "http", "method"),
-        *("parameters", "path", "query", "timestamp", "topic", "wake"),
+        *("parameters", "path", "publication", "query", "timestamp", "wake"),
     )
 
     def __init__(
@@ -243,7 +244,7 @@ class EventRequest:
         self.clock = clock
         self.began = clock()
         self.caller_left = False
-        self.topic: str | None = None  # that the request is published on, once that is known
+        self.publication: Publication | None = None  # what the request publishes, once that is known
         self.answer_headers: Headers = ()  # those that go with every answer of the endpoint
 
     def until(self, condition: Callable[[], bool], seconds: float) -> Generator[float, None, bool]:

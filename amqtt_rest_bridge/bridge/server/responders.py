@@ -206,9 +206,9 @@ class _Publishing:
         trace = trace_in(request.headers) if self.broker.is_mqtt_5 else ()
         properties = MessageProperties(trace) if trace else None
         if self._plain:
-            request.topic = self._topic.source
             payload = body or request.parameters_object()
-            return Publication(self._topic.source, payload, event.retain, properties), None
+            request.publication = Publication(self._topic.source, payload, event.retain, properties)
+            return request.publication, None
         values = request.values(body)
         try:
             topic = self._topic.fill(values)
@@ -217,8 +217,8 @@ class _Publishing:
             raise cannot_fill(failure) from failure
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
-        request.topic = topic
-        return Publication(topic, payload, event.retain, properties), values
+        request.publication = Publication(topic, payload, event.retain, properties)
+        return request.publication, values
 
     def send(self, request: EventRequest, publication: Publication) -> Generator[float, None, None]:
         """Publish, waiting up to `HOLD_SECONDS` for room; raises `RefusedError` when nothing was published.

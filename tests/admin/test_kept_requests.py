@@ -1,0 +1,177 @@
+"""Requests of server mode that could not be served are kept with their messages, and these are published again."""
+
+import json
+import os
+import signal
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from tests.support.admin_client import TOKEN, Admin, admin_with_token, outcome, post, runs
+from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.waiting import eventually
+
+ASKS = """DEFINE ROUTE Asks WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0" WITH REQUEST_TIMEOUT 1
+    ADD EVENT Ask WITH METHOD "POST" WITH ENDPOINT "/ask/{name}" WITH DESTINATION_TOPIC "asked/{path.name}"
+        WITH REPLY_TOPIC "answers/{request_id}" WITH WHEN '{query.left} != "1"'
+    ADD EVENT Newest WITH METHOD "GET" WITH ENDPOINT "/newest" WITH SOURCE_TOPIC "newest"
+"""
+"""A route whose requests nothing replies to."""
+
+
+def ask(host: Host, path: str = "/ask/7?left=0", body: bytes | None = b'{"n": 1}', **headers: str) -> tuple[int, str]:
+    """Ask, and return the status with the id of the request."""
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    method = "GET" if body is None else "POST"
+    request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}{path}", body, given, method=method)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.headers["X-Request-ID"]
+    except HTTPError as refused:
+        with refused:
+            return refused.code, refused.headers["X-Request-ID"]
+
+
+def kept(admin: Admin, name: str) -> dict[str, Any]:
+    """Wait until a request is kept, and return its run."""
+    eventually(lambda: admin.get(f"/api/runs/{name}").json.get("response") is not None)
+    run = admin.get(f"/api/runs/{name}").json
+    assert isinstance(run, dict)
+    return run
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_a_request_without_a_reply_shows_message_request_and_response(processes: int) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+        admin = admin_with_token(host)
+        status, name = ask(host, User_Agent="me")
+        run = kept(admin, name)
+        assert (status, run["outcome"], run["code"], run["status"]) == (504, "failed", "reply_timeout", 504)
+        assert (run["method"], run["path"], run["topic"], run["event"]) == ("POST", "/ask/7", "asked/7", "Ask")
+        assert (run["message"]["topic"], run["message"]["payload"], run["message"]["is_kept"]) == (
+            "asked/7", '{"n": 1}', True,
+        )  # fmt: skip
+        assert (run["request"]["method"], run["request"]["url"], run["request"]["body"]) == (
+            "POST", "/ask/7", '{"n": 1}',
+        )  # fmt: skip
+        assert ["user-agent", "me"] in run["request"]["headers"]
+        assert json.loads(run["response"]["body"])["error"]["code"] == "reply_timeout"
+        assert run["took_ms"] >= 1000
+        assert runs(admin, "?outcome=failed&route=Asks") == [{name: run[name] for name in runs(admin)[0]}]
+        assert admin.get(f"/runs/{name}").status == 200
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_retry_publishes_its_message_again_as_a_new_run(processes: int) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+        admin, client = admin_with_token(host), host.client("asked/#")
+        _, name = ask(host)
+        kept(admin, name)
+        assert client.message() == ("asked/7", b'{"n": 1}')
+        status, started = post(admin, f"/api/runs/{name}/retry")
+        assert (status, started["retry_of"]) == (202, name)
+        assert client.message() == ("asked/7", b'{"n": 1}')
+        eventually(lambda: outcome(admin, started["id"]) == "succeeded")
+        newest, oldest = runs(admin, "?route=Asks")
+        assert (newest["id"], newest["retry_of"], newest["path"]) == (started["id"], name, "/ask/7")
+        assert (oldest["id"], oldest["retried_as"]) == (name, started["id"])
+        assert admin.get(f"/api/runs/{started['id']}").json["message"]["payload"] == '{"n": 1}'
+        labels = {"route": "Asks", "event": "Ask"}
+        admin.await_value(1, "rest_bridge_requests_total", status="504", **labels)
+        admin.await_value(1, "rest_bridge_requests_total", status="200", **labels)
+        (route,) = admin.get("/api/routes").json["routes"]
+        assert (route["messages"]["succeeded"], route["messages"]["failed"]) == (1, 1)
+        status, answer = post(admin, "/api/failures/retry", b'{"route": "Asks", "code": "reply_timeout"}')
+        assert (status, answer) == (202, {"started": [], "refused": []})
+
+
+def test_two_retries_at_once_of_all_requests_alike_publish_each_message_once() -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("asked/#")
+        with ThreadPoolExecutor(20) as pool:
+            names = [name for _, name in pool.map(lambda number: ask(host, f"/ask/{number}?left=0"), range(20))]
+        for name in names:
+            kept(admin, name)
+        client.messages(20)
+        body = b'{"route": "Asks", "code": "reply_timeout"}'
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda _: post(admin, "/api/failures/retry", body), range(2)))
+        assert [status for status, _ in answers] == [202, 202]
+        assert sum(len(answer["started"]) for _, answer in answers) == 20
+        assert sorted(client.messages(20)) == sorted((f"asked/{number}", b'{"n": 1}') for number in range(20))
+        client.publish("asked/end", b"")
+        assert client.message() == ("asked/end", b"")
+
+
+def test_what_is_its_callers_fault_or_left_out_is_a_run_that_is_not_kept() -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
+        admin = admin_with_token(host)
+        skipped, refused, empty = ask(host, "/ask/7?left=1"), ask(host, "/ask/7?left=%FF"), ask(host, "/newest", None)
+        assert (skipped[0], refused[0], empty[0]) == (200, 400, 404)
+        for (_, name), wanted in ((skipped, "skipped"), (refused, "refused"), (empty, "refused")):
+            run = admin.get(f"/api/runs/{name}").json
+            assert (run["outcome"], run["message"], run["request"]) == (wanted, None, None)
+            assert run["path"] in ("/ask/7", "/newest")
+            status, answer = post(admin, f"/api/runs/{name}/retry")
+            assert (status, answer["error"]["code"]) == (404, "not_found")
+
+
+def test_what_is_kept_of_requests_survives_their_bridge_process(tmp_path: Path) -> None:
+    file = str(tmp_path / "failures.db")
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1, failures=file) as host:
+        admin, service = admin_with_token(host), host.plugin.service
+        _, name = ask(host)
+        before = kept(admin, name)
+        process = service.processes[0]
+        os.kill(process.pid, signal.SIGKILL)
+        eventually(lambda: service.processes[0] is not process and service.processes[0].ready)
+        assert kept(admin, name) == before
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1, failures=file) as host:
+        admin, client = admin_with_token(host), host.client("asked/#")
+        assert kept(admin, name) == before
+        assert post(admin, f"/api/runs/{name}/retry")[0] == 202
+        assert client.message() == ("asked/7", b'{"n": 1}')
+
+
+def test_of_many_requests_the_last_hundred_are_kept() -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1) as host:
+        admin = admin_with_token(host)
+        with ThreadPoolExecutor(50) as pool:
+            list(pool.map(lambda number: ask(host, f"/ask/{number}?left=0"), range(150)))
+        _, name = ask(host)
+        kept(admin, name)
+        assert len(runs(admin, "?route=Asks&outcome=failed&limit=1000")) == 100
+        admin.await_value(151, "rest_bridge_requests_total", route="Asks", event="Ask", status="504")
+
+
+@pytest.mark.parametrize(("capture", "count"), [("failures", 0), ("all", 1), ("none", 0)])
+def test_requests_that_were_served_are_kept_only_with_capture_all(capture: str, count: int) -> None:
+    served = ASKS.replace('WITH REPLY_TOPIC "answers/{request_id}"', "")
+    with hosting(served, admin_port=0, admin_token=TOKEN, capture=capture) as host:
+        admin = admin_with_token(host)
+        _, name = ask(host)
+        if count:
+            assert json.loads(kept(admin, name)["response"]["body"]) == {"status": "published", "topic": "asked/7"}
+        assert (admin.get(f"/api/runs/{name}").json["request"] is not None) == bool(count)
+        assert post(admin, f"/api/runs/{name}/retry")[0] == 404
+
+
+def test_a_request_whose_event_is_gone_is_not_published_again_and_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(ASKS)
+    host = Host(configuration(path, admin_port=0, admin_token=TOKEN, reload_seconds=0.02))
+    try:
+        admin = admin_with_token(host)
+        _, name = ask(host)
+        kept(admin, name)
+        path.write_text(ASKS.replace("EVENT Ask", "EVENT Other"))
+        eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 409)
+        _, answer = post(admin, f"/api/runs/{name}/retry")
+        assert answer["error"]["message"] == "Route Asks has no event Ask any more"
+    finally:
+        host.stop()
