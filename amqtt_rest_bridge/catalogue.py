@@ -350,9 +350,11 @@ NO_ADMIN_TOKEN: Final = AnswerRow(
 CANNOT_RETRY: Final = AnswerRow(
     "cannot_retry",
     "admin port only: the message of the run cannot be sent again, or is being sent",
-    "Look at the run; where its route or event is gone, define it again",
+    "Define its route and event again, or send the message to another one",
     "409 Conflict",
 )
+RETRY_RUNS: Final = CANNOT_RETRY.hinting("Wait until that has ended: its run says what came of it")
+BROKER_FULL: Final = CANNOT_RETRY.hinting("Retry it once the broker has worked off what waits to be published")
 
 NOT_FOUND: Final = AnswerRow(
     "not_found",

@@ -27,7 +27,10 @@ from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import (
+    BROKER_FULL,
     NOT_KEPT,
+    RETRY_RUNS,
+    ROUTE_GONE,
     ForAdmin,
     FoundRuns,
     FromAdmin,
@@ -49,6 +52,12 @@ _JSON: Final = ("Content-Type", "application/json")
 _NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
 _NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
 _NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
+_NOT_RETRIED: Final = {
+    NOT_KEPT: catalogue.NO_RUN,
+    ROUTE_GONE: catalogue.CANNOT_RETRY,
+    RETRY_RUNS: catalogue.RETRY_RUNS,
+    BROKER_FULL: catalogue.BROKER_FULL,
+}
 _NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it is no longer known")
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
@@ -380,7 +389,7 @@ def _retried_one(answer: Retried) -> Response:
         run, of = answer.started[0]
         return json_answer({"id": run, "retry_of": of}, "202 Accepted")
     _, code, message = answer.refused[0]
-    row = catalogue.NO_RUN if code == NOT_KEPT else catalogue.CANNOT_RETRY
+    row = _NOT_RETRIED[code]
     return refused(refuse(row, message[0].upper() + message[1:]), SAFE)
 
 

@@ -35,12 +35,12 @@ def query_of(query: Mapping[str, Sequence[str]], now: float) -> RunQuery:
         raise BadQuestionError(f"topic {fault}")
     if not (limit.isascii() and limit.isdigit() and len(limit) <= _MOST_DIGITS and 1 <= int(limit) <= MOST_RUNS):
         raise BadQuestionError(f"limit is 1 to {MOST_RUNS}")
-    since = 0.0 if "since" not in given else _since(given["since"], now)
+    since = 0.0 if "since" not in given else since_of(given["since"], now)
     return RunQuery(None, given.get("route"), outcome, given.get("code"), topic, since, int(limit))
 
 
-def _since(text: str, now: float) -> float:
-    """Return the Unix time of `10m`, `2h`, or a time in RFC 3339."""
+def since_of(text: str, now: float) -> float:
+    """Return the Unix time of `10m`, `2h`, or a time in RFC 3339; raises `BadQuestionError`."""
     age = _AGE.fullmatch(text)
     if age is not None:
         return now - int(age[1]) * SECONDS[age[2]]

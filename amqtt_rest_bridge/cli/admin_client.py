@@ -11,13 +11,16 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 import typer
 
+from amqtt_rest_bridge.catalogue import NO_RUN
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _CONNECT_SECONDS: Final = 10.0
+_NOT_HERE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 _MOST_NAMES: Final = 10  # that an error lists
+_MOST_SHOWN: Final = 200  # characters of what another server answers
 
 Admin = Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")]
 
@@ -36,15 +39,15 @@ class AdminPort:
         self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self.connection.port}"
         self._base = parts.path.rstrip("/")
 
-    def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON that is answered; raises `AdminError`."""
+    def get(self, path: str, member: str, query: Mapping[str, str] | None = None) -> Any:
+        """Return the JSON object that is answered, which has to have a member; raises `AdminError`."""
         with self.asking("GET", f"{path}?{urlencode(query)}" if query else path) as response:
-            return self._read(response)
+            return self._read(response, member)
 
-    def post(self, path: str, members: Mapping[str, Any]) -> Any:
-        """Post a JSON object and return the JSON that is answered; raises `AdminError`."""
+    def post(self, path: str, member: str, members: Mapping[str, Any]) -> Any:
+        """Post a JSON object and return the one that is answered, which has to have a member; raises `AdminError`."""
         with self.asking("POST", path, json.dumps(members).encode()) as response:
-            return self._read(response)
+            return self._read(response, member)
 
     def check_route(self, name: str) -> None:
         """Raise `AdminError` for a route that the bridge does not have, of which nothing would ever be shown.
@@ -81,24 +84,36 @@ class AdminPort:
         """Close the connection."""
         self.connection.close()
 
-    def _read(self, response: http.client.HTTPResponse) -> Any:
+    def _read(self, response: http.client.HTTPResponse, member: str) -> Any:
         if response.status >= 300:
             raise AdminError(f"{self.shown}: {refusal(response)}")
         try:
-            return json.loads(response.read())
-        except ValueError:
-            raise AdminError(f"{self.shown} answers no JSON; is it the admin port of a bridge?") from None
+            answer = json.loads(response.read())
+            answer[member]
+        except (ValueError, TypeError, KeyError):
+            raise AdminError(f"{self.shown}: {_answered(response)}") from None
+        return answer
 
 
 def refusal(response: http.client.HTTPResponse) -> str:
     """Return why a question was refused, in a sentence."""
+    content = response.read(10_000)
     if response.status == HTTPStatus.UNAUTHORIZED:
         return f"the token is missing or wrong; set {TOKEN_VARIABLE} to the bridge's admin_token"
     try:
-        error = json.loads(response.read(10_000))["error"]
-        return visible(f"{error['message']}. {error['hint']}")
+        error = json.loads(content)["error"]
+        is_other = response.status in _NOT_HERE and error["hint"] != NO_RUN.hint
+        return _answered(response) if is_other else visible(f"{error['message']}. {error['hint']}")
     except (ValueError, TypeError, KeyError):
-        return f"it answers {response.status}; is it the admin port of a bridge?"
+        return _answered(response)
+
+
+def _answered(response: http.client.HTTPResponse) -> str:
+    """Return what has answered in place of an admin port, in a sentence."""
+    kind, server = response.headers.get("Content-Type", "no content type"), response.headers.get("Server")
+    named = "" if server is None else f", from {server}"
+    answer = f"{response.status} {response.reason}, {kind}{named}"
+    return visible(f"this is not the admin port of a bridge: it answers {answer[:_MOST_SHOWN]}")
 
 
 def _parse(url: str) -> SplitResult:

@@ -5,15 +5,19 @@ What comes from the admin port may hold anything that a publisher wrote, so cont
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Annotated, Any, Final
 
 import typer
 
+from amqtt_rest_bridge.admin.questions import BadQuestionError, since_of
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import count
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
 from amqtt_rest_bridge.errors import visible
+from amqtt_rest_bridge.spelling import did_you_mean
 
 _MOST: Final = 1000
 
@@ -48,10 +52,15 @@ def run(
     """Print them."""
     if words and (len(words) != 2 or words[0] != "show" or route or code or since):
         raise typer.BadParameter("write `rest-bridge failures [OPTIONS]` or `rest-bridge failures show ID`")
+    check_code(code)
+    try:
+        since_of(since or "0s", time.time())
+    except BadQuestionError as error:
+        raise typer.BadParameter(f"--{error}") from None
     try:
         with closing(AdminPort(admin)) as port:
             if words:
-                found: Any = port.get(f"/api/runs/{words[1]}")
+                found: Any = port.get(f"/api/runs/{words[1]}", "id")
                 print(json.dumps(found) if as_json else "\n".join(_whole(found)))
                 return 0
             failures = kept_failures(port, {"route": route, "code": code, "since": since})
@@ -69,14 +78,22 @@ def run(
     return 0
 
 
+def check_code(code: str | None) -> None:
+    """Raise `BadParameter` for a code that no run has."""
+    known = [*FAILURES, *ANSWERS]
+    if code is not None and code not in known:
+        listed = "README lists the codes of failures and of answers"
+        raise typer.BadParameter(f"there is no code {visible(code)}; {did_you_mean(code, known) or listed}")
+
+
 def kept_failures(port: AdminPort, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """Return the runs of messages that failed or were refused, the oldest first; raises `AdminError`."""
     given = {name: value for name, value in query.items() if value is not None}
     found = [
         run
         for outcome in ("failed", "refused")
-        for run in port.get("/api/runs", {**given, "outcome": outcome, "limit": str(_MOST)})["runs"]
-        if "path" not in run  # a request of server mode, which its caller repeats
+        for run in port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})["runs"]
+        if "path" not in run or outcome == "failed"  # a request that is its caller's fault is not kept
     ]
     return sorted(found, key=lambda run: str(run["time"]))
 

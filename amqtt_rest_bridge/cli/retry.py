@@ -9,7 +9,7 @@ import typer
 
 from amqtt_rest_bridge.cli import agrees, count
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
-from amqtt_rest_bridge.cli.failures import kept_failures, line
+from amqtt_rest_bridge.cli.failures import check_code, kept_failures, line
 from amqtt_rest_bridge.errors import visible
 
 _MOST_SHOWN: Final = 20
@@ -43,12 +43,13 @@ def run(
     """Retry, and print what has begun."""
     if bool(ids) == (route is not None) or (code is not None and route is None):
         raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
+    check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
     try:
         with closing(AdminPort(admin)) as port:
             if not ids and not yes and not _agrees(port, wanted):
                 return 1
-            answer = port.post("/api/failures/retry", wanted)
+            answer = port.post("/api/failures/retry", "started", wanted)
             if route is not None and not answer["started"] and not answer["refused"]:
                 port.check_route(route)
     except AdminError as error:
@@ -58,6 +59,10 @@ def run(
         print(visible(f"{one['retry_of']} sent again as {one['id']}"))
     for one in answer["refused"]:
         print(visible(f"{one['id']} not sent again: {one['message']}"), file=sys.stderr)
+    if route is not None and not answer["started"] and not answer["refused"]:
+        which = f"route {route}" if code is None else f"route {route} with code {code}"
+        print(visible(f"nothing is sent again: no failure of {which} is kept that was not sent again before"))
+        return 0
     print(f"{count(len(answer['started']), 'message')} sent again")
     return 1 if answer["refused"] else 0
 

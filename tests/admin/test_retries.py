@@ -79,6 +79,7 @@ def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder) -> 
         status, answer = post(admin, f"/api/runs/{name}/retry")
         assert (status, answer["error"]["code"]) == (409, "cannot_retry")
         assert "has not ended" in answer["error"]["message"]
+        assert answer["error"]["hint"].startswith("Wait until that has ended")
         gate.open.set()
         client.message()
         eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 202)

@@ -107,7 +107,8 @@ def test_all_failures_of_a_route_are_retried_after_a_question(
     client.messages(3)
     assert {one.path for one in target.take_all()} == {"/new/0", "/new/1", "/new/2"}
     assert main(["retry", "--route", "Orders", *at(admin)]) == 0
-    assert capsys.readouterr().out.endswith("\n0 messages sent again\n")
+    said = "nothing is sent again: no failure of route Orders is kept that was not sent again before\n"
+    assert capsys.readouterr().out.endswith(said)
 
 
 def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(
@@ -138,6 +139,46 @@ def test_a_question_without_an_answer_sends_nothing(
 def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["failures", "--since", "10"], "--since is an age such as 10m or 2h, or a time such as 2026-01-31T12:00:00Z"),
+        (["failures", "--since", "-1m"], "--since is an age such as 10m or 2h"),
+        (["failures", "--code", "http_staus"], "there is no code http_staus; did you mean http_status?"),
+        (["failures", "--code", "reply_timout"], "did you mean reply_timeout?"),
+        (["failures", "--code", "x\x1b[31m"], r"there is no code x\x1b[31m; README lists the codes"),
+        (["retry", "--route", "R", "--code", "conection_failed"], "did you mean connection_failed?"),
+    ],
+)
+def test_an_age_or_a_code_that_is_none_says_what_is_allowed(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["failures"], ["failures", "show", "x"], ["retry", "x"]])
+@pytest.mark.parametrize(
+    ("status", "content", "said"),
+    [
+        (200, b"<html>", "200 OK, no content type, from recorder"),
+        (200, b"{}", "200 OK, no content type, from recorder"),
+        (200, b"[]", "200 OK, no content type, from recorder"),
+        (404, b"", "404 Not Found, no content type, from recorder"),
+        (404, b'{"error": {"message": "No endpoint has this path", "hint": "Compare"}}', "404 Not Found"),
+        (500, b"oops\x1b[31m", "500 Internal Server Error"),
+    ],
+)
+def test_another_kind_of_server_is_named_by_what_it_answers(
+    target: Recorder, command: list[str], status: int, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target.answer = lambda _: (status, content)
+    assert main([*command, "--admin", target.url]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rest-bridge {command[0]}: {target.url}: this is not the admin port of a bridge: ")
+    assert said.partition(", from")[0] in line
 
 
 def test_a_wrong_token_and_a_bridge_that_is_away_are_reported(
