@@ -31,8 +31,7 @@ from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.routing.status import reload_topic, status_topic
-from amqtt_rest_bridge.worker import group_records
-from amqtt_rest_bridge.worker.group_records import GroupOverview, GroupRecords
+from amqtt_rest_bridge.worker.group import GroupOverview, GroupRecords, filters
 
 DESCRIPTION = f"""\
 Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last
@@ -229,7 +228,7 @@ class _Feed:
 
 def _filters(group: str | None) -> list[str]:
     """Return what is subscribed: workers do not retain a reload that failed, but records of who is there."""
-    return [TOPIC_FILTER, RELOAD_TOPIC] if group is None else group_records.filters(group)
+    return [TOPIC_FILTER, RELOAD_TOPIC] if group is None else filters(group)
 
 
 def _seconds(text: str) -> float:

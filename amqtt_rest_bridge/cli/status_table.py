@@ -17,7 +17,7 @@ from rich.text import Text
 
 from amqtt_rest_bridge.cli import printable
 from amqtt_rest_bridge.model import HEALTHS
-from amqtt_rest_bridge.worker.group_records import GroupOverview
+from amqtt_rest_bridge.worker.group import GroupOverview
 
 Status = Mapping[str, Any]
 

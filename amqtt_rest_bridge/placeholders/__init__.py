@@ -1,6 +1,6 @@
 """Placeholders: texts with `{...}`, parsed once at load and filled per message or request. Pure; any thread.
 
-`syntax` has the table of placeholders, `text` parses, escapes and fills, `values` reads messages and requests,
+`kinds` has the table of placeholders, `text` parses, escapes and fills, `values` reads messages and requests,
 `conditions` compiles WHEN. A value never changes the shape of the text around it.
 """
 
@@ -18,7 +18,7 @@ from amqtt_rest_bridge.placeholders.conditions import (
     Test,
     predicate,
 )
-from amqtt_rest_bridge.placeholders.syntax import (
+from amqtt_rest_bridge.placeholders.kinds import (
     PLACEHOLDERS,
     Mode,
     Placeholder,

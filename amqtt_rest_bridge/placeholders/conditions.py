@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders.syntax import Placeholder
+from amqtt_rest_bridge.placeholders.kinds import Placeholder
 from amqtt_rest_bridge.placeholders.values import JsonNumber, JsonValue, Values, from_json
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from amqtt_rest_bridge import catalogue, topics
 from amqtt_rest_bridge.catalogue import FailureRow
 from amqtt_rest_bridge.errors import CONTROL, BridgeError, CallError
-from amqtt_rest_bridge.placeholders.syntax import AT_LOAD, RAW, RAWS, Mode, Placeholder, recognise
+from amqtt_rest_bridge.placeholders.kinds import AT_LOAD, RAW, RAWS, Mode, Placeholder, recognise
 from amqtt_rest_bridge.placeholders.values import JsonNumber, JsonValue, Values, default_of, json_string, to_json
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")

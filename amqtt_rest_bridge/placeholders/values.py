@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders.syntax import RAW, RAW_RESPONSE, Placeholder
+from amqtt_rest_bridge.placeholders.kinds import RAW, RAW_RESPONSE, Placeholder
 from amqtt_rest_bridge.times import rfc3339
 
 MAX_FIELDS = 10_000

@@ -18,7 +18,7 @@ heard of it two workers may believe they hold a slot; their sessions have one cl
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -40,7 +40,7 @@ def presence_topic(group: str, worker: str) -> str:
     return f"bridge/{group}/workers/{worker}/presence"
 
 
-def status_topic(group: str, worker: str, route: str) -> str:
+def worker_status_topic(group: str, worker: str, route: str) -> str:
     """Return the topic of a route's status on a worker."""
     return f"bridge/{group}/workers/{worker}/routes/{route}/status"
 
@@ -152,19 +152,22 @@ class GroupView:
     @cached_property
     def route_sets(self) -> Mapping[str, tuple[str, ...]]:
         """Return the ids of living workers by the hash of their route set."""
-        return self._by(lambda presence: presence.routes)
+        return workers_by({worker: presence.routes for worker, presence in self.workers.items()})
 
     @property
     def slot_counts(self) -> Mapping[str, tuple[str, ...]]:
         """Return the ids of living workers by how many slots the group has for them."""
-        return self._by(lambda presence: None if presence.slots is None else str(presence.slots))
+        slots = {worker: presence.slots for worker, presence in self.workers.items()}
+        return workers_by({worker: None if count is None else str(count) for worker, count in slots.items()})
 
-    def _by(self, of: Callable[[Presence], str | None]) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
-        for worker, presence in self.workers.items():
-            if (value := of(presence)) is not None:
-                found[value] = (*found.get(value, ()), worker)
-        return found
+
+def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]]:
+    """Return the workers by their values, without those that have none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for worker, value in values.items():
+        if value is not None:
+            found[value] = (*found.get(value, ()), worker)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

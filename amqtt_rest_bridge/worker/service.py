@@ -33,7 +33,7 @@ from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.group import Differences, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
-from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord, status_topic
+from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord, worker_status_topic
 from amqtt_rest_bridge.worker.slots import Capacities, Plan, Slot, plan
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Worker:
         self._view = self._leases.view(0.0)
         self._parts = assemble(
             settings, code, self._publisher, self._loop,
-            topic=partial(status_topic, settings.group, self._leases.worker),
+            topic=partial(worker_status_topic, settings.group, self._leases.worker),
             leads=lambda event: self._view.leader(event_name(*event)) == self._view.worker,
             troubles=self._troubles, group=self._numbers,
         )  # fmt: skip
