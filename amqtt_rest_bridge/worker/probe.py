@@ -74,7 +74,7 @@ class _Client:
                     if (why := await answers.get()) is not None:
                         raise _LacksError(f"the broker refuses a message on {topic}: {why}")
         except TimeoutError:
-            raise _LacksError(f"the broker does not acknowledge a message on {topic}") from None
+            raise _LacksError(f"the broker does not acknowledge a message on {topic}{await self._end()}") from None
 
     async def next(self, what: str) -> Publish:
         """Return the next message; raises `_LacksError` when `what` does not come in time."""
@@ -82,8 +82,7 @@ class _Client:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await self.messages.get()
         except TimeoutError:
-            ended = "" if self.connection.is_open else f": {await self.connection.ended()}"
-            raise _LacksError(f"{what} does not come within {WAIT_SECONDS:g} s{ended}") from None
+            raise _LacksError(f"{what} does not come within {WAIT_SECONDS:g} s{await self._end()}") from None
 
     def acknowledge(self, *messages: Publish) -> None:
         """Acknowledge messages."""
@@ -95,6 +94,9 @@ class _Client:
         """Return whether nothing more comes."""
         await asyncio.sleep(_QUIET_SECONDS)
         return self.messages.empty()
+
+    async def _end(self) -> str:
+        return "" if self.connection.is_open else f": {await self.connection.ended()}"
 
 
 class _Probe:
@@ -159,6 +161,8 @@ async def probe(address: Address, settings: WorkerSettings, routes: Iterable[Rou
                 findings.append(Finding(name, None, "not tried"))
                 continue
             try:
+                if findings and not under_test.publisher.connection.is_open:  # the check before has said why
+                    under_test.publisher = await under_test.open("publisher")
                 findings.append(Finding(name, True, await check(under_test)))
             except BridgeError as error:
                 findings.append(Finding(name, False, str(error), hint))
@@ -434,7 +438,7 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[_Probe], Awaitable[str]]], ...]] 
     ("takeover of a client id", "without it two workers may run one slot: ask the broker's maker", _takeover),
     (
         "Receive Maximum",
-        "without it a worker is sent more than it has room for: ask the broker's maker",
+        "without it a worker is sent more than it has room for, or the broker drops what waits for room: ask its maker",
         _receive_maximum,
     ),
     ("retained messages", "switch them on: workers keep their records so", _retained),

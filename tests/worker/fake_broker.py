@@ -14,6 +14,7 @@ from amqtt_rest_bridge.topics import filter_matches
 
 NOT_AUTHORIZED = 0x87
 LEAST_PACKET = 1000
+MOST_PUBLISHED = 1000
 
 
 @dataclass
@@ -28,10 +29,11 @@ class Kept:
     expiry: int = 0
     will: tuple[str, bytes] | None = None
     writer: asyncio.StreamWriter | None = None
+    published: int = 0  # on this connection
 
 
 class FakeBroker:
-    """Listens from entering on; lacks what `--probe` calls `lacking`."""
+    """Listens from entering on; lacks what `--probe` calls `lacking`, or does what is described where it is done."""
 
     def __init__(self, lacking: str = "") -> None:
         self.lacking = lacking
@@ -117,7 +119,7 @@ class FakeBroker:
             before.writer.transport.abort()
         present = before is not None and not flags & 0x02
         session = self.sessions[client_id] = before if before is not None and present else Kept()
-        session.writer, session.will = writer, will
+        session.writer, session.will, session.published = writer, will, 0
         session.expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, 0)
         session.most = found.get(Property.RECEIVE_MAXIMUM, 65_535)
         session.again |= session.sent
@@ -139,6 +141,10 @@ class FakeBroker:
             number = body[at : at + 2]
             found, at = wire.read_properties(body, at + 2, len(body), wire.PUBLISH)
             allowed = self.lacking != "topics of the group"
+            session.published += 1
+            if self.lacking == "patience" and session.published > MOST_PUBLISHED:  # as NanoMQ 0.25 ends a publisher
+                writer.transport.abort()
+                return
             self._write(writer, wire.PUBACK << 4, number + (b"" if allowed else bytes([NOT_AUTHORIZED])))
             if allowed:
                 self._publish(topic, body[at:], dict(found), retain=bool(first & 1))
@@ -174,6 +180,8 @@ class FakeBroker:
         for share, members in takers.items():
             one = next(self._turns[share]) % len(members)
             for session, identifier in members if self.lacking == "shared subscriptions" else members[one : one + 1]:
+                if self.lacking == "a queue" and len(session.messages) >= session.most:  # as FlashMQ 1.26 drops it
+                    continue
                 own = {} if self.lacking == "properties" else dict(properties)
                 if identifier is not None and self.lacking != "subscription identifiers":
                     own[Property.SUBSCRIPTION_IDENTIFIER] = [identifier]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,22 @@ def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
         untried = [one.name for one in findings[:-1] if one.holds is None]
         assert untried == FOLLOWING.get(name, [])
         eventually(partial(is_empty, broker))
+
+
+@pytest.mark.parametrize(
+    ("lacking", "name", "detail"),
+    [
+        pytest.param("a queue", "Receive Maximum", "the next message, once one was acknowledged, does not", id="drops"),
+        pytest.param("patience", "kept sessions", "not acknowledge a message on .*: the connection was lost", id="ends"),
+    ],
+)
+def test_what_a_broker_does_to_one_check_is_told_there_and_spoils_no_other(
+    lacking: str, name: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tried, "WAIT_SECONDS", 2.0)
+    with FakeBroker(lacking) as broker:
+        (one,) = (finding for finding in found(broker.port) if finding.holds is False)
+    assert one.name == name and re.search(detail, one.detail)
 
 
 def test_a_probe_that_is_interrupted_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
