@@ -5,7 +5,7 @@ They run on the server's threads and may be entered by several at once. The one 
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -64,10 +64,6 @@ class Pages:
         self._assets = {
             name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()
         } | {name: Reply(site_file(name), media_type=kind) for name, kind in SITE_FILES.items()}
-        description = query.description()
-        about = rendered(description["info"].get("description", ""), below=1)
-        operations = list(shown.operations(description))
-        self._docs = self._page("docs", about=about, operations=operations, base_url=base_url)
 
     def resources(self) -> Mapping[str, Get]:
         """Return what answers each path."""
@@ -83,6 +79,13 @@ class Pages:
         """Send the page of an error."""
         response.set_headers(_SAFE)
         send_whole(request, response, self._page("error", error=error))
+
+    @cached_property
+    def _docs(self) -> Reply:
+        """The page of the API's operations, rendered when it is first asked for."""
+        description = query.description()
+        about = rendered(description["info"].get("description", ""), below=1)
+        return self._page("docs", about=about, operations=list(shown.operations(description)), base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""

@@ -66,12 +66,13 @@ class Ledger:
 
 @contextmanager
 def running(group: Group, mosquitto: Mosquitto) -> Iterator[tuple[Target, Ledger, list[Worker]]]:
-    """Two workers that serve a balanced, a lossless, and a lossless ORDERED route."""
+    """Two workers that serve a balanced, a lossless, and a lossless ORDERED route, which waits 2 s at a take-over."""
     with Target(slowly) as target:
+        ordered = 'WITH ORDERED "true"'
         group.routes(
             client_route("Balanced", target.port, "in/Balanced/+")
             + client_route("Lossless", target.port, "in/Lossless/+", config=LOSSLESS)
-            + client_route("InOrder", target.port, "in/InOrder/+", config=LOSSLESS, event='WITH ORDERED "true"')
+            + client_route("InOrder", target.port, "in/InOrder/+", config=LOSSLESS, event=ordered, timeout=2)
         )
         workers = [group.start(slot) for slot in (0, 1)]
         for worker in workers:
