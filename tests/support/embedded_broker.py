@@ -14,6 +14,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,13 +26,14 @@ from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
+from tests.support.forked import spawn_bridge
 
 T = TypeVar("T")
 
 SECONDS = 10.0
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
-CODE: BridgeCode = RestBridgePlugin.code
+CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=spawn_bridge)
 """What bridge processes run; a test replaces parts of it."""
 
 
@@ -177,7 +179,7 @@ def configuration(
     """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
     plugin = PLUGIN
-    if times is not None or code is not None:
+    if times is not None or code is not None or bridge["processes"]:
         members = {"code": code or CODE, "times": times or Times()}
         globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
         plugin = f"{__name__}.Handed"

@@ -5,8 +5,10 @@ What a start itself does (imports, `sitecustomize`, the installed scripts) is fo
 """
 
 import importlib
+import logging
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +20,12 @@ from typing import IO, Any, Final, TextIO
 REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
+_BRIDGE: Final = "amqtt_rest_bridge.bridge.main"
+_END_SECONDS: Final = 1.0
 
 _IMPORTED: Final = [
-    REST_BRIDGE, "amqtt_rest_bridge.plugin", "amqtt_rest_bridge.broker.service",
-    "amqtt_rest_bridge.cli.serve",
+    REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.port", "amqtt_rest_bridge.plugin",
+    "amqtt_rest_bridge.broker.service", "amqtt_rest_bridge.cli.serve",
     "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
     "amqtt_rest_bridge.worker.service", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
     "template_api.library.models", "template_api.plugin", "template_api.serving.service",
@@ -102,6 +106,25 @@ def run(
         return subprocess.CompletedProcess(arguments, process.wait(timeout), output, errors.result())
 
 
+def spawn_bridge(sock: socket.socket) -> tuple[int, Callable[[], None]]:
+    """Start a bridge process that owns this end of a socket pair; `spawn_process` starts an interpreter for it."""
+    level = logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()
+    given = [sock.fileno(), 1, 2]
+    process = _CONTEXT.Process(target=_run_bridge, args=(level, Path.cwd(), dict(os.environ), *map(_Sent, given)))
+    process.start()
+    sock.close()
+    assert process.pid is not None
+
+    def end() -> None:
+        process.join(_END_SECONDS)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        process.close()
+
+    return process.pid, end
+
+
 class _Sent:
     """A descriptor among the arguments of a process, which gets a duplicate."""
 
@@ -124,12 +147,7 @@ def _run(
     module: str, arguments: list[str], folder: Path, environment: dict[str, str], constants: Mapping[str, object],
     out: int, err: int,
 ) -> None:  # fmt: skip
-    for descriptor, standard in ((out, 1), (err, 2)):
-        os.dup2(descriptor, standard)
-        os.close(descriptor)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
+    _enter(folder, environment, out, err)
     sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
@@ -139,3 +157,18 @@ def _run(
         setattr(importlib.import_module(owner), constant, value)
     sys.argv = [module, *arguments]
     sys.exit(importlib.import_module(module).main())
+
+
+def _run_bridge(level: int, folder: Path, environment: dict[str, str], link: int, out: int, err: int) -> None:
+    _enter(folder, environment, out, err)
+    sys.argv = [_BRIDGE, str(link), str(level)]
+    importlib.import_module(_BRIDGE).main()
+
+
+def _enter(folder: Path, environment: dict[str, str], out: int, err: int) -> None:
+    for descriptor, standard in ((out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from amqtt_rest_bridge.processes.bridge_process import spawn_process
 from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.times import Backoff
 from tests.support.embedded_broker import CODE
+from tests.support.forked import spawn_bridge
 
 _RETRY_SECONDS = 0.02
 
@@ -34,4 +34,4 @@ class Spawning:
     def _spawn(self, sock: socket.socket) -> tuple[int, Callable[[], None]]:
         if self._fails:
             raise OSError("no more processes")
-        return spawn_process(sock)
+        return spawn_bridge(sock)
