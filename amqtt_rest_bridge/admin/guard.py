@@ -1,4 +1,7 @@
-"""Who may use the admin port: those who know its token, and without one the pages and programs of this machine."""
+"""Who may use the admin port, and for what. Any thread.
+
+Those who know its token may, and without one the pages and programs of this machine. All but a retry only asks.
+"""
 
 import base64
 import binascii
@@ -9,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.http_server import Refusal
+from amqtt_rest_bridge.http_server import Refusal, Request
 from amqtt_rest_bridge.http_server.refusals import refuse
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -17,13 +20,32 @@ _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="U
 
 
 class Guard:
-    """Admit requests; `token` None admits those of this machine."""
+    """Admit requests; `token` None admits those of this machine, and no retry."""
 
     def __init__(self, token: str | None) -> None:
         self._expected = None if token is None else _digest(token.encode())
 
-    def check(self, headers: Mapping[str, str]) -> Refusal | None:
+    @property
+    def may_retry(self) -> bool:
+        """Return whether there is a token: a retry changes something, so that it needs more than a question."""
+        return self._expected is not None
+
+    def check(self, request: Request, *, is_retry: bool) -> Refusal | None:
         """Return why a request is not admitted, None when it is."""
+        return self._check_caller(request.headers) or (
+            self._check_retry(request) if is_retry else _check_question(request)
+        )
+
+    def _check_retry(self, request: Request) -> Refusal | None:
+        if request.method != "POST":
+            return refuse(catalogue.RETRY_METHOD, "A retry changes something", (("Allow", "POST"),))
+        if not self.may_retry:
+            return refuse(catalogue.NO_ADMIN_TOKEN, "Without admin_token the admin port only answers questions")
+        if not _is_same_origin(request.headers):
+            return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not retry")
+        return None
+
+    def _check_caller(self, headers: Mapping[str, str]) -> Refusal | None:
         if self._expected is not None:
             # As Bearer (RFC 6750) or as the password of Basic, with any name; compared in constant time.
             if hmac.compare_digest(_digest(_given(headers.get("authorization", ""))), self._expected):
@@ -36,6 +58,22 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
             return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
         return None
+
+
+def _check_question(request: Request) -> Refusal | None:
+    if request.method in ("GET", "HEAD"):
+        return None
+    return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
+
+
+def _is_same_origin(headers: Mapping[str, str]) -> bool:
+    """Return whether a request is not one that a page of another site made; commands send neither header."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site not in (None, "none", "same-origin"):
+        return False
+    if origin is None or (origin == "null" and site is not None):
+        return True
+    return origin.partition("://")[2].lower() == headers.get("host", "").lower()
 
 
 def _digest(token: bytes) -> bytes:

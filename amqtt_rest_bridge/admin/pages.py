@@ -16,9 +16,10 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from amqtt_rest_bridge.admin.history import SAMPLES, History, Sample
+from amqtt_rest_bridge.admin.live import Follower, Followers, event
 from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
-from amqtt_rest_bridge.admin.shown_records import Follower, Followers, Runs, event, problem_members
-from amqtt_rest_bridge.admin.shown_runs import whole_run
+from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.admin.shown import problem_members, whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.http_server.site_files import SCRIPT, SITE_FILES, site_file
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers

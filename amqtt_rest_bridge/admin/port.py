@@ -16,12 +16,12 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
+from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
 from amqtt_rest_bridge.admin.questions import BadQuestionError, query_of, retry_of
-from amqtt_rest_bridge.admin.shown_records import Followers, RunQuestions, Runs, problem_members, shown
-from amqtt_rest_bridge.admin.shown_runs import whole_run
-from amqtt_rest_bridge.catalogue import ADMIN_ORIGIN
+from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
+from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse
@@ -44,7 +44,6 @@ from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.records.runs import run_members
 from amqtt_rest_bridge.settings import BridgeSettings
-from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import check_topic_filter
 
 WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
@@ -96,7 +95,6 @@ class AdminServer:
         self._wrong_credentials = wrong_credentials
         self._numbers = NumbersCache(send)
         self._runs = RunQuestions(records, send)
-        self._may_retry = settings.admin_token is not None
         self._followers = Followers(send)
         self._samples = History()
         self._pages = StatusPages(self._numbers, self._samples, self._followers)
@@ -140,8 +138,7 @@ class AdminServer:
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
             return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
         wants_retry = path.startswith(("/api/", "/runs/")) and path.endswith("/retry")
-        refusal = request.refusal or self._guard.check(request.headers)
-        refusal = refusal or (self._check_retry(request) if wants_retry else _check_method(request))
+        refusal = request.refusal or self._guard.check(request, is_retry=wants_retry)
         if refusal is None:
             return self._retry(path, request, wake) if wants_retry else self._find(path, request, wake)
         if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
@@ -156,10 +153,10 @@ class AdminServer:
                 return self._with_numbers(wake, _metrics)
             case ["readyz"]:
                 return self._with_numbers(
-            wake,
-            lambda numbers: _readiness(numbers.broker.reasons),
-            lambda: _readiness(["the broker does not answer"]),
-        )
+                    wake,
+                    lambda numbers: _readiness(numbers.broker.reasons),
+                    lambda: _readiness(["the broker does not answer"]),
+                )
             case ["api", *rest]:
                 return self._find_api(rest, request, wake)
             case [""]:
@@ -169,31 +166,29 @@ class AdminServer:
             case ["routes", name]:
                 return self._page_of(unquote(name), wake)
             case ["runs", run]:
-                return self._with_run(run, wake, lambda runs: self._pages.run(runs, may_retry=self._may_retry))
+                return self._with_run(run, wake, lambda runs: self._pages.run(runs, may_retry=self._guard.may_retry))
         return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
         match path:
             case ["routes"]:
                 return self._with_numbers(
-            wake,
-            lambda numbers: json_answer({"routes": [route.status for route in numbers.routes.values()]}),
-            statuses=True,
-        )
+                    wake,
+                    lambda numbers: json_answer({"routes": [route.status for route in numbers.routes.values()]}),
+                    statuses=True,
+                )
             case ["routes", name, "calls"]:
                 return self._with_route(
-            unquote(name), wake, lambda runs: json_answer({"calls": [shown(one) for one in runs.recent()]})
-        )
+                    unquote(name), wake, lambda runs: json_answer({"calls": [shown(one) for one in runs.recent()]})
+                )
             case ["runs"]:
                 return self._find_runs(request, wake)
             case ["runs", run]:
-                return self._with_run(
-            run, wake, lambda runs: json_answer(whole_run(runs, self._pages.routes))
-        )
+                return self._with_run(run, wake, lambda runs: json_answer(whole_run(runs, self._pages.routes)))
             case ["problems"]:
                 return self._with_numbers(wake, lambda numbers: json_answer({"problems": problem_members(numbers)}))
             case ["unmatched"]:
-                return self._with_numbers(wake, _unmatched)
+                return self._with_numbers(wake, lambda numbers: json_answer(unmatched_members(numbers)))
             case ["history"]:
                 return self._history(request)
             case ["live"]:
@@ -254,43 +249,6 @@ class AdminServer:
         query = RunQuery(id=name, limit=1)
         return self._with_runs(query, wake, lambda runs: finish(runs) if runs.newest() else refused(_NO_RUN, SAFE))
 
-    # Retries.
-
-    def _check_retry(self, request: Request) -> Refusal | None:
-        """Return why a retry is not admitted: it changes something, so that it needs more than a question."""
-        if request.method != "POST":
-            return refuse(catalogue.RETRY_METHOD, "A retry changes something", (("Allow", "POST"),))
-        if not self._may_retry:
-            return refuse(catalogue.NO_ADMIN_TOKEN, "Without admin_token the admin port only answers questions")
-        if not _is_same_origin(request.headers):
-            return refuse(ADMIN_ORIGIN, "Pages of other sites may not retry")
-        return None
-
-    def _retry(self, path: str, request: Request, wake: Wake) -> Response | Pending:
-        match path.split("/")[1:-1]:
-            case ["api", "failures"]:
-                try:
-                    wanted = retry_of(request.body)
-                except BadQuestionError as error:
-                    return refused(refuse(catalogue.NOT_A_RETRY, str(error)), SAFE)
-                return self._with_retries(wanted, wake, _retried)
-            case ["api", "runs", run]:
-                return self._with_retries(WantRetry(0, [run]), wake, _retried_one)
-            case ["runs", run]:
-                return self._with_retries(WantRetry(0, [run]), wake, lambda _: _see_other(f"/runs/{quote(run)}"))
-        return refused(_NOT_FOUND, SAFE)
-
-    def _with_retries(
-        self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]
-    ) -> Response | Pending:
-        number, answer = self._runs.retry(wanted, wake)
-        return _Waiting(
-            lambda: finish(answer[0]) if answer else None,
-            _no_answer,
-            time.monotonic() + WAIT_SECONDS,
-            lambda: self._runs.end(number),
-        )
-
     def _page_of(self, name: str, wake: Wake) -> Response | Pending:
         since = time.monotonic()
         self._numbers.ask(wake, statuses=True)
@@ -322,6 +280,33 @@ class AdminServer:
             return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), SAFE)
         routes = None if route is None else frozenset((route,))
         return _stream(request, lambda: self._followers.follow("caller", wake, routes, topic_filter))
+
+    # Retries.
+
+    def _retry(self, path: str, request: Request, wake: Wake) -> Response | Pending:
+        match path.split("/")[1:-1]:
+            case ["api", "failures"]:
+                try:
+                    wanted = retry_of(request.body)
+                except BadQuestionError as error:
+                    return refused(refuse(catalogue.NOT_A_RETRY, str(error)), SAFE)
+                return self._with_retries(wanted, wake, _retried)
+            case ["api", "runs", run]:
+                return self._with_retries(WantRetry(0, [run]), wake, _retried_one)
+            case ["runs", run]:
+                return self._with_retries(WantRetry(0, [run]), wake, lambda _: _see_other(f"/runs/{quote(run)}"))
+        return refused(_NOT_FOUND, SAFE)
+
+    def _with_retries(
+        self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]
+    ) -> Response | Pending:
+        number, answer = self._runs.retry(wanted, wake)
+        return _Waiting(
+            lambda: finish(answer[0]) if answer else None,
+            _no_answer,
+            time.monotonic() + WAIT_SECONDS,
+            lambda: self._runs.end(number),
+        )
 
 
 class _Waiting:
@@ -358,22 +343,6 @@ class _Waiting:
         self._end()
 
 
-def _check_method(request: Request) -> Refusal | None:
-    if request.method in ("GET", "HEAD"):
-        return None
-    return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
-
-
-def _is_same_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a request is not one that a page of another site made; commands send neither header."""
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site not in (None, "none", "same-origin"):
-        return False
-    if origin is None or (origin == "null" and site is not None):
-        return True
-    return origin.partition("://")[2].lower() == headers.get("host", "").lower()
-
-
 def _retried(answer: Retried) -> Response:
     return json_answer(
         {
@@ -404,16 +373,6 @@ def _metrics(numbers: Numbers) -> Response:
 def _readiness(reasons: list[str]) -> Response:
     status = "503 Service Unavailable" if reasons else "200 OK"
     return json_answer({"ready": not reasons, "reasons": reasons}, status)
-
-
-def _unmatched(numbers: Numbers) -> Response:
-    broker = numbers.broker
-    paths = [
-        msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
-        for one in broker.unmatched_paths
-    ]
-    ports = [{"port": port, "count": count} for port, count in sorted(broker.unmatched.items())]
-    return json_answer({"ports": ports, "unmatched": paths})
 
 
 def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.shown_records import MOST_FOLLOWERS
+from amqtt_rest_bridge.admin.live import MOST_FOLLOWERS
 from tests.support.admin_client import admin_of, client_route, server_route
 from tests.support.browser import Page
 from tests.support.embedded_broker import Client, Host, configuration, hosting

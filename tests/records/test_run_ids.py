@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.shown_records import Runs
+from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.link.admin_frames import Record, RunQuery
 from amqtt_rest_bridge.model import RunIds
 from tests.support.admin_client import Events, admin_of, client_route, server_route

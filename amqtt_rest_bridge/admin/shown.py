@@ -1,22 +1,72 @@
-"""One run with its message, request and response, as JSON and as its page shows it. Pure; any thread.
+"""Records, problems and runs as JSON, and as pages show them. Pure; any thread.
 
 Secrets were masked by the bridge process that had the call. What none had is masked here, by the present definition of
 its route; where that is gone, nothing of the payload is shown.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqtt_rest_bridge.admin.shown_records import Runs
+import msgspec
+
+from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.failures import body_members
-from amqtt_rest_bridge.link.admin_frames import Evidence, Record, RunDetail, ShownBody
+from amqtt_rest_bridge.link.admin_frames import Evidence, Problem, Record, RunDetail, ShownBody
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.records.problems import LISTED_SECONDS
 from amqtt_rest_bridge.records.runs import run_members, shown_body
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 
+_MEMBERS: Final = [
+    name for name in Record.__struct_fields__ if name not in ("time", "attempts", "retry_of", "retried_as")
+]
+"""What there is to see of a record in the live stream and among the last calls; the others are those of a run."""
 _PARTIAL: Final = 3  # bytes of a character that a cut may leave
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """Return a record as the members of its JSON object."""
+    return {
+        "time": rfc3339(record.time),
+        **{name: getattr(record, name) for name in _MEMBERS},
+    }
+
+
+def problem_members(numbers: Numbers) -> list[dict[str, Any]]:
+    """Return what is wrong now as the members of JSON objects, most messages first.
+
+    Requests that led to no endpoint are among it where there is one that was probably meant.
+    """
+    broker = numbers.broker
+    unmatched = [
+        Problem(
+            (NOT_FOUND if one.status == 404 else METHOD_NOT_ALLOWED).code, f"{one.method} :{one.port}{one.path}",
+            one.status, [one.nearest.route], one.count, one.first, one.last, "no endpoint has this method and path",
+            f"the nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}", None,
+        )
+        for one in broker.unmatched_paths
+        if one.nearest is not None and one.status in (404, 405) and time.time() - one.last < LISTED_SECONDS
+    ]  # fmt: skip
+    return [
+        msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
+        for one in sorted([*broker.problems, *unmatched], key=lambda one: one.count, reverse=True)
+    ]
+
+
+def unmatched_members(numbers: Numbers) -> dict[str, Any]:
+    """Return the requests that led to no endpoint as the members of a JSON object, by port and by path."""
+    broker = numbers.broker
+    paths = [
+        msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
+        for one in broker.unmatched_paths
+    ]
+    ports = [{"port": port, "count": count} for port, count in sorted(broker.unmatched.items())]
+    return {"ports": ports, "unmatched": paths}
 
 
 def whole_run(runs: Runs, routes: Mapping[str, Route]) -> dict[str, Any]:
