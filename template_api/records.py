@@ -73,11 +73,26 @@ class Notebook:
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """Something that a template's routes ask for: an environment variable or a secret, and a value as an example."""
+
+    name: str
+    secret: bool = False
+    example: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
-    """A template with the latest cells of its notebooks."""
+    """A template with the latest cells of its notebooks.
+
+    `published_at` and `updated_at` are times (RFC 3339, UTC), None where the library does not know them.
+    """
 
     summary: Summary
     notebooks: tuple[Notebook, ...]
+    inputs: tuple[Input, ...] = ()
+    published_at: str | None = None
+    updated_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from template_api.errors import (
 )
 from template_api.library import TemplateLibrary
 from template_api.query import Asked, View
-from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
+from template_api.records import Found, Input, Page, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
 from template_api.searches import Searches
 from template_api.snippets import snippet
@@ -230,6 +230,8 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
     # The specification's table of the template names every member but this one of the summary's.
     del members["broker_version"]
     members["content"] = summary.content
+    if template.inputs:
+        members["inputs"] = [_input(each) for each in template.inputs]
     members["notebooks"] = [
         {
             "filename": notebook.filename,
@@ -241,6 +243,11 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
         for notebook in template.notebooks
     ]
     return {"template": members}
+
+
+def _input(given: Input) -> dict[str, Any]:
+    example = {} if given.example is None else {"example": given.example}
+    return {"name": given.name, "secret": given.secret, **example}
 
 
 def _summary(found: Found, base_url: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from template_api.sources.fields import time_text
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 UPGRADES: Mapping[int, tuple[str, ...]] = {
     1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",),
     2: (
@@ -34,6 +34,7 @@ UPGRADES: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE library ADD COLUMN synonyms VARCHAR",
         "ALTER TABLE templates ADD COLUMN updated_at VARCHAR",
     ),
+    4: ("ALTER TABLE templates ADD COLUMN inputs VARCHAR",),
 }
 """SQL statements that lead from a schema version to the next one. Version 1 is the first."""
 
@@ -46,7 +47,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "templates": (
         "id", "slug", "title", "short_description", "content", "difficulty", "url", "status", "source_status",
         "published_at", "category_id", "broker_version_id", "facets", "labels", "cells_text", "digest", "changed",
-        "updated_at",
+        "updated_at", "inputs",
     ),
     "template_tags": ("template_id", "tag_id"),
     "template_routes": ("template_id", "route_id"),

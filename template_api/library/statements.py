@@ -33,7 +33,8 @@ class Statements:
         sums = sa.select(*counted).where(published).subquery()
         self.fingerprint = sa.select(library.c.version, sums).select_from(sa.join(library, sums, sa.true()))
         self.some = sa.select(*shown).where(t.id.in_(sa.bindparam("ids", expanding=True)))
-        self.one = sa.select(*shown).where(sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug")))
+        whole = (*shown, t.inputs, t.published_at, t.updated_at)
+        self.one = sa.select(*whole).where(sa.or_(t.id == sa.bindparam("id"), t.slug == sa.bindparam("slug")))
         n = notebooks.c
         self.notebooks = (
             sa.select(n.filename, n.version, n.is_primary, n.cells, n.role)

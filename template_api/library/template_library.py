@@ -6,6 +6,7 @@ up in the database again: a template that is hidden there is nowhere. Requests r
 one for the index, so that no request waits for either.
 """
 
+import json
 import logging
 import threading
 import time
@@ -21,6 +22,7 @@ from template_api.ranking import Ranking
 from template_api.records import (
     Difficulty,
     Found,
+    Input,
     Notebook,
     Page,
     Place,
@@ -210,7 +212,9 @@ class TemplateLibrary:
                 return None
             row = min(rows, key=lambda row: row.id != wanted["id"])
             notebooks = connection.execute(self._statements.notebooks, {"template_id": row.id}).all()
-        return Template(summary(row), tuple(Notebook(*notebook) for notebook in notebooks))
+        inputs = tuple(Input(*each) for each in json.loads(row.inputs or "[]"))
+        found = tuple(Notebook(*notebook) for notebook in notebooks)
+        return Template(summary(row), found, inputs, row.published_at, row.updated_at)
 
     def check(self) -> None:
         """Check that searches are answered: the database answers, and the search index is open.

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -124,6 +124,7 @@ class TemplateWriter:
             "broker_version_id": facets["broker_version"] and facets["broker_version"]["id"],
             "facets": json.dumps(facets, ensure_ascii=False, separators=(",", ":")),
             "labels": source.labels(),
+            "inputs": json.dumps([astuple(each) for each in source.inputs], ensure_ascii=False),
             "cells_text": "\n".join(notebook.text for notebook in source.notebooks),
         }
 

@@ -19,6 +19,7 @@ from template_api import query
 from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
 from template_api.library import TemplateLibrary
 from template_api.pages import shown
+from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
 from template_api.parameters import MOST_OFFSET
 from template_api.query import ID_LISTS
@@ -140,7 +141,9 @@ class Pages:
                 raise TemplateNotFoundError("There is no published template here", "Search the library for it.")
             return self._page(
                 "template",
+                template=template,
                 summary=template.summary,
+                drawing=drawing(template.notebooks),
                 content=rendered(template.summary.content, below=1),
                 notebooks=[(notebook, list(shown.cells(notebook))) for notebook in template.notebooks],
                 install=shown.install_line(template.summary, self._base_url),

@@ -12,10 +12,15 @@ from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-from template_api.errors import SourceError
+from template_api.errors import SourceError, did_you_mean
+from template_api.records import Input
 
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
 _LONGEST = {"title": 500, "summary": 5000, "short_description": 5000, "url": 2000}
+INPUT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_INPUT = ("name", "secret", "example")
+_LONGEST_INPUT = 60  # shown in a message
+_LONGEST_EXAMPLE = 500
 _Value = TypeVar("_Value")
 _Arguments = ParamSpec("_Arguments")
 _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
@@ -169,6 +174,33 @@ class Fields:
         if word not in _TRUE | _FALSE:
             self.note(self.fault(key, f"must be true or false, not {word!r}"))
         return word in _TRUE
+
+    def inputs(self, key: str) -> tuple[Input, ...]:
+        """Return what a template says that it asks for; a fault names the entry, counted from 1."""
+        found: dict[str, Input] = {}
+        for number, item in enumerate(self.items(key), 1):
+            each = self.checked(None, self._one_input, key, number, item)
+            if each is not None and each.name in found:
+                self.note(self.fault(key, f"entry {number}: {each.name!r} comes twice"))
+            elif each is not None:
+                found[each.name] = each
+        return tuple(found.values())
+
+    def _one_input(self, key: str, number: int, item: object) -> Input:
+        """Read a name, or an object with `name` and perhaps `secret` and `example`."""
+        given = item if isinstance(item, Mapping) else {"name": item}
+        for member in given:
+            if member not in _INPUT:
+                hint = did_you_mean(str(member), _INPUT) or f"; members are {', '.join(_INPUT)}"
+                raise self.fault(key, f"entry {number}: there is no {member!r}{hint}")
+        name = self._plain_text(key, given.get("name"))
+        if not INPUT_NAME.fullmatch(name):
+            reason = "name must be that of a variable or secret: letters, digits and . _ -, as in API_TOKEN"
+            raise self.fault(key, f"entry {number}: {reason}, not {name[:_LONGEST_INPUT]!r}")
+        example = self._plain_text(key, given.get("example"))
+        if len(example) > _LONGEST_EXAMPLE:
+            raise self.fault(key, f"entry {number}: example must have at most {_LONGEST_EXAMPLE} characters")
+        return Input(name, self.flag(key, given.get("secret")), example or None)
 
     def _one_named(self, key: str, item: object) -> NamedSource:
         """Read a name, or an object with `name` and perhaps `slug` and `id`; its other members are not kept."""

@@ -106,7 +106,7 @@ def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None,
     text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
     notebooks = list(_folder_notebooks(root, fields, file.parent))
     source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
-    return fields, source, tuple(warnings(fields))
+    return fields, source, tuple(warnings(fields, notebooks))
 
 
 def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
@@ -166,4 +166,4 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
         notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
         if notebook is not None:
             notebooks.append(notebook)
-    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, _LINE_KEYS))
+    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, notebooks, _LINE_KEYS))

@@ -10,12 +10,14 @@ from itertools import chain
 from typing import Any
 
 from template_api.errors import SourceError, did_you_mean
-from template_api.records import Difficulty, Status
+from template_api.records import Difficulty, Input, Status
 from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of, time_text
+from template_api.sources.routes import names_read
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
     "services", "routes", "broker_version", "verified_broker_version", "status", "published_at", "notebooks", "url",
+    "inputs",
 )  # fmt: skip
 _NEAR = 0.75  # how like a known key an unknown one is that is probably misspelt
 _SEARCHED_ONLY = ("primitives", "protocols", "services")
@@ -40,13 +42,17 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class NotebookSource:
-    """One notebook file; `cells` is a JSON array as text, `text` what the search indexes of it."""
+    """One notebook file; `cells` is a JSON array as text, `text` what the search indexes of it.
+
+    `asked` is what its routes read of their environment.
+    """
 
     filename: str
     is_primary: bool
     cells: str
     text: str
     route_types: tuple[str, ...]
+    asked: tuple[Input, ...]
     role: str | None = None
 
 
@@ -70,6 +76,7 @@ class TemplateSource:
     routes: tuple[NamedSource, ...]
     keywords: tuple[str, ...]
     notebooks: tuple[NotebookSource, ...]
+    inputs: tuple[Input, ...]
 
     def digest(self) -> str:
         """Return a hash of the template's content, without the place of its file."""
@@ -121,12 +128,21 @@ def template_source(
         routes=tuple(named_routes.values()),
         keywords=keywords,
         notebooks=tuple(notebooks),
+        inputs=fields.inputs("inputs") or asked_by(notebooks),
     )
     return None if fields.faults else source
 
 
-def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what is odd but no fault: a blank title, a date to come, each unknown key that is near to a known one."""
+def asked_by(notebooks: Iterable[NotebookSource]) -> tuple[Input, ...]:
+    """Return what the routes of notebooks read of their environment, each name once, in the order of its first use."""
+    return tuple(dict.fromkeys(each for notebook in notebooks for each in notebook.asked))
+
+
+def warnings(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what is odd but no fault: a blank title, a date to come, inputs that are not those of the routes.
+
+    Each unknown key that is near to a known one is among them.
+    """
     title = fields.members.get("title")
     if isinstance(title, str) and not title.strip():
         yield f"{fields.where('title')}: warning: title is blank; the slug is used instead"
@@ -134,6 +150,13 @@ def warnings(fields: Fields, also: Sequence[str] = ()) -> Iterator[str]:
     if published_at is not None and published_at > time_text(datetime.now(UTC)):
         where, day = fields.where("published_at"), published_at[:10]
         yield f"{where}: warning: published_at {day} is in the future: the template is listed first until then"
+    if declared := {each.name: each for each in fields.inputs("inputs")}:
+        for each in asked_by(notebooks):
+            what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"
+            if each.name not in declared:
+                yield f"{fields.where('inputs')}: warning: inputs lacks {each.name}, which a route reads ({what})"
+            elif each.secret and not declared[each.name].secret:
+                yield f"{fields.where('inputs')}: warning: {each.name} is read by {what}: write secret: true"
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.
@@ -231,13 +254,27 @@ def notebook_source(
     stored = json.dumps(cells, ensure_ascii=False, separators=(",", ":"))
     text = "\n".join(_cell_text(cell) for cell in cells)
     check_storable(where, f"notebook {filename}", stored)
-    lot = "\n".join(_cell_text(cell) for cell in cells if str(cell.get("language", "lot")).lower() == "lot")
-    return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), tuple(route_types(lot)), role)
+    lot = list(lot_texts(cells))
+    types = tuple(route_types("\n".join(lot)))
+    asked = tuple(dict.fromkeys(Input(*each) for cell in lot for each in names_read(cell)))
+    return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), types, asked, role)
 
 
 def route_types(lot: str) -> Iterator[str]:
     """Yield the type of each `DEFINE ROUTE ... WITH TYPE x` in capitals, each once, in the order of their first use."""
-    yield from dict.fromkeys(match[1].upper() for match in _ROUTE.finditer(_BLOCK_COMMENT.sub(" ", lot)))
+    yield from dict.fromkeys(defined_routes(lot))
+
+
+def lot_texts(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the texts of the cells in the route language."""
+    for cell in cells:
+        if str(cell.get("language", "lot")).lower() == "lot":
+            yield _cell_text(cell)
+
+
+def defined_routes(lot: str) -> list[str]:
+    """Return the type of each `DEFINE ROUTE ... WITH TYPE x` in capitals."""
+    return [match[1].upper() for match in _ROUTE.finditer(_BLOCK_COMMENT.sub(" ", lot))]
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:

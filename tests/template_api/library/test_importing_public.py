@@ -249,9 +249,10 @@ def test_a_database_of_the_first_version_gets_roles(store: "Store", make_templat
         connection.execute(sa.text("ALTER TABLE library DROP COLUMN identity"))
         connection.execute(sa.text("ALTER TABLE library DROP COLUMN synonyms"))
         connection.execute(sa.text("ALTER TABLE templates DROP COLUMN updated_at"))
+        connection.execute(sa.text("ALTER TABLE templates DROP COLUMN inputs"))
         connection.execute(sa.text("UPDATE library SET schema_version = 1"))
     engine.dispose()
-    assert SCHEMA_VERSION == 4
+    assert SCHEMA_VERSION == 5
     store.bring(make_template("new", notebooks={"solution": {"filename": "a.lotnb", "cells": []}}))
     client = store.client()
     for slug, role in (("old", None), ("new", "solution")):

@@ -1,0 +1,215 @@
+"""From the text of a route to what its page draws: where each event begins, what it sends and where it ends. Pure.
+
+Everything is taken from the cells that the page shows. An event whose modes hang on a variable, or that lacks what it
+needs, is not drawn; the page says how many routes are not.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from template_api.records import Notebook
+from template_api.sources.routes import EventText, RouteText, names_read, routes_in
+from template_api.sources.template import defined_routes, lot_texts
+
+_PLACEHOLDER: Final = re.compile(
+    r"\{(?:payload|value|source_topic|topic|timestamp|env|secret|property|response|body|query|path|header|method"
+    r"|request_id)(?:[.|][^{}\n]{0,256})?\}"
+)
+_SEGMENT: Final = re.compile(r"\{[^{}/\n]{1,256}\}")
+_SIGNATURES: Final = {
+    "slack": "X-Slack-Signature", "stripe": "Stripe-Signature", "standard-webhooks": "webhook-signature",
+}  # fmt: skip
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One box of a drawing: its `kind` (topic, time, route, http), what it says, and what leads to it."""
+
+    kind: str
+    text: Markup
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it is sent or taken, with its placeholders marked; `body` is None when there is none."""
+
+    line: Markup
+    headers: Sequence[tuple[str, Markup]]
+    body: Markup | None
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one event does: its boxes in order, where failures go, and its request."""
+
+    route: str
+    event: str
+    steps: Sequence[Step]
+    failed: Markup | str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What the routes of a template do, `read` is what they read of their environment.
+
+    `missing` is how many routes are not drawn, or not with all of their events.
+    """
+
+    flows: Sequence[Flow]
+    missing: int
+    read: frozenset[str]
+
+
+def drawing(notebooks: Iterable[Notebook]) -> Drawing:
+    """Return what the routes in the cells of notebooks do."""
+    found: list[Flow] = []
+    missing = 0
+    read: set[str] = set()
+    for notebook in notebooks:
+        for text in lot_texts(json.loads(notebook.cells)):
+            routes = [(route, list(flows(route))) for route in routes_in(text)]
+            found += [flow for _, several in routes for flow in several]
+            whole = sum(len(several) == len(route.events) for route, several in routes)
+            missing += max(0, defined_routes(text).count("REST_API") - whole)
+            read.update(name for name, _ in names_read(text))
+    return Drawing(found, missing, frozenset(read))
+
+
+def flows(route: RouteText) -> Iterator[Flow]:
+    """Yield what the events of a route do, in their order."""
+    client, server = (_switch(route.config, name) for name in ("ENABLE_CLIENT", "ENABLE_SERVER"))
+    if client is None or server is None:
+        return
+    for event in route.events:
+        triggered = "SOURCE_TOPIC" in event.settings or "EVERY" in event.settings
+        is_client = client and (triggered or not server)
+        flow = _sent(route, event) if is_client else _taken(route, event) if server else None
+        if flow is not None:
+            yield flow
+
+
+def marked(text: str, placeholder: re.Pattern[str] = _PLACEHOLDER) -> Markup:
+    """Return a text as HTML, its placeholders in `span` elements of the class `filled`."""
+    parts, end = [], 0
+    for match in placeholder.finditer(text):
+        parts.append(Markup('{}<span class="filled">{}</span>').format(text[end : match.start()], match[0]))
+        end = match.end()
+    return Markup("").join([*parts, Markup.escape(text[end:])])
+
+
+def _switch(config: Mapping[str, str], name: str) -> bool | None:
+    """Return whether a mode is on, None when that cannot be read from the text."""
+    return {"true": True, "false": False}.get(config.get(name, "false").strip().lower())
+
+
+def _method(event: EventText) -> str | None:
+    method = event.settings.get("METHOD", "").upper()
+    return method if method in _METHODS else None
+
+
+def _sent(route: RouteText, event: EventText) -> Flow | None:
+    """Return what an event does that a message or its schedule triggers."""
+    given, address, method = event.settings, route.config.get("BASE_ADDRESS", "").strip(), _method(event)
+    if not address or method is None or "ENDPOINT" not in given or not {"SOURCE_TOPIC", "EVERY"} & given.keys():
+        return None
+    url = f"{_with_scheme(route.config, address).rstrip('/')}/{given['ENDPOINT'].lstrip('/')}"
+    steps = []
+    if "SOURCE_TOPIC" in given:
+        steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "a message on"))
+    if "EVERY" in given:
+        steps.append(Step("time", marked(given["EVERY"]), "or every" if steps else "every"))
+    steps += [_route(route, event), Step("http", marked(f"{method} {url}"), "sends")]
+    if "DESTINATION_TOPIC" in given:
+        envelope = given.get("RESPONSE_FORMAT", "").lower() == "envelope"
+        what = "PAYLOAD" if "PAYLOAD" in given else "status, headers and body" if envelope else "the response's body"
+        steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
+    failed = given.get("ERROR_TOPIC", "")
+    request = Request(marked(f"{method} {url}"), _headers_sent(route.config, event), _body(given), taken=False)
+    return Flow(route.name, event.name, steps, failed and marked(failed), request)
+
+
+def _with_scheme(config: Mapping[str, str], address: str) -> str:
+    if "://" in address or address.startswith("{"):
+        return address
+    return f"{'https' if _switch(config, 'USE_SSL') else 'http'}://{address}"
+
+
+def _headers_sent(config: Mapping[str, str], event: EventText) -> list[tuple[str, Markup]]:
+    """Return the headers of a request but those that every one has."""
+    headers = [(name, marked(value)) for name, value in event.headers]
+    given = {name.lower() for name, _ in headers}
+    if "BODY" in event.settings and "content-type" not in given:
+        headers.append(("Content-Type", marked(config.get("DEFAULT_CONTENT_TYPE", "application/json"))))
+    if "authorization" not in given:
+        if "AUTHORIZATION" in config:
+            headers.append(("Authorization", marked(config["AUTHORIZATION"])))
+        elif {"USERNAME", "PASSWORD"} <= config.keys():
+            headers.append(("Authorization", _made("Basic ", "USERNAME and PASSWORD")))
+        elif "OAUTH2_TOKEN_URL" in config:
+            headers.append(("Authorization", _made("Bearer ", f"a token of {config['OAUTH2_TOKEN_URL']}")))
+    return [*headers, *_signature(event.settings)]
+
+
+def _signature(given: Mapping[str, str]) -> list[tuple[str, Markup]]:
+    if "SIGNATURE_SECRET" not in given:
+        return []
+    own = _SIGNATURES.get(given.get("SIGNATURE_SCHEME", "hmac").lower())
+    made = _made("", "signature of the body") if own else _made("sha256=", "HMAC of the body")
+    return [(own or given.get("SIGNATURE_HEADER", "X-Hub-Signature-256"), made)]
+
+
+def _made(before: str, what: str) -> Markup:
+    return Markup('{}<span class="filled">{}</span>').format(before, what)
+
+
+def _body(given: Mapping[str, str]) -> Markup | None:
+    return marked(given["BODY"]) if "BODY" in given else None
+
+
+def _taken(route: RouteText, event: EventText) -> Flow | None:
+    """Return what an event does that a request triggers."""
+    given, method = event.settings, _method(event)
+    reads = "SOURCE_TOPIC" in given
+    is_whole = reads is ("DESTINATION_TOPIC" not in given) and not (reads and method != "GET")
+    if method is None or "ENDPOINT" not in given or not is_whole:
+        return None
+    endpoint = marked(given["ENDPOINT"], _SEGMENT)
+    port = marked(route.config.get("SERVER_PORT", "8080"))
+    line = Markup("{} {}").format(method, endpoint)
+    steps = [Step("http", Markup("{} :{}{}").format(method, port, endpoint), "a request"), _route(route, event)]
+    if reads:
+        steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "answers with the latest message on"))
+    else:
+        what = "PAYLOAD" if "PAYLOAD" in given else "the request's body"
+        steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
+        if "REPLY_TOPIC" in given:
+            steps.append(Step("topic", marked(given["REPLY_TOPIC"]), "answers with the next message on"))
+    headers = [("Host", Markup("127.0.0.1:{}").format(port)), *_headers_taken(route.config, given)]
+    return Flow(route.name, event.name, steps, "", Request(line, headers, None, taken=True))
+
+
+def _headers_taken(config: Mapping[str, str], given: Mapping[str, str]) -> list[tuple[str, Markup]]:
+    """Return the headers by which a caller is admitted."""
+    admitting = []
+    if {"SERVER_USERNAME", "SERVER_PASSWORD"} & config.keys():
+        admitting.append(_made("Basic ", "SERVER_USERNAME and SERVER_PASSWORD"))
+    elif not _switch(config, "ENABLE_CLIENT") and {"USERNAME", "PASSWORD"} & config.keys():
+        admitting.append(_made("Basic ", "USERNAME and PASSWORD"))
+    if "SERVER_TOKEN" in config:
+        admitting.append(_made("Bearer ", "SERVER_TOKEN"))
+    headers = [("Authorization", Markup(" or ").join(admitting))] if admitting else []
+    return [*headers, *_signature(given)]
+
+
+def _route(route: RouteText, event: EventText) -> Step:
+    when = event.settings.get("WHEN")
+    return Step("route", Markup.escape(route.name), f"only when {when}" if when else "")

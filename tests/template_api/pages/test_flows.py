@@ -1,0 +1,230 @@
+"""What a template's page draws of its routes is what the bridge makes of them, or it is not drawn."""
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from amqtt_rest_bridge.calls.requests import _trailing, split_base_address
+from amqtt_rest_bridge.cli.install.effects import _NAMES
+from amqtt_rest_bridge.language.blocks import Block
+from amqtt_rest_bridge.language.definitions import parse_text
+from amqtt_rest_bridge.language.evaluation import Environment, evaluate
+from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.sources import Report, read
+from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
+from template_api.pages.flows import Flow, drawing, flows
+from template_api.records import Notebook
+from template_api.sources.routes import names_read, routes_in
+from tests.support.library_store import Store, template
+from tests.support.route_text import BASIC, CASES, ENVIRONMENT, SECRETS, write_secrets
+
+CONF = Path(__file__).parents[3] / "conf"
+_DEFAULT = re.compile(r"(\{(?:env|secret)\.[\w.-]+)\|[^{}]*\}")
+_CONSTANT = re.compile(r"\{(env|secret)\.([\w.-]+)(?:\|([^{}]*))?\}")
+UNREAD = {"mqtt_config.lot"}  # a block of settings that nothing reads, with values in several words
+
+SOURCES = list(read([CASES / "valid", CONF / "library", CONF / "routes"]))
+
+
+def written(pieces: Any) -> str:
+    value = evaluate(tuple(pieces), _NAMES, Report("", ""))
+    assert value is not None
+    return "".join(part if isinstance(part, str) else part.label for part in value.parts)
+
+
+def settings(block: Block | None) -> dict[str, str]:
+    found = {} if block is None else block.settings
+    return {name: " ".join(written(one.pieces).split()) for name, one in found.items() if name != "HEADERS"}
+
+
+def plain(text: str) -> str:
+    return " ".join(_DEFAULT.sub(r"\1}", text).split())
+
+
+def test_routes_are_read_as_the_bridge_reads_them() -> None:
+    assert len(SOURCES) > 120
+    for source in SOURCES:
+        theirs = [
+            (
+                one.name,
+                settings(one.config),
+                [(event.name, settings(event)) for event in one.events],
+                [(written((line.name,)), plain(written(line.pieces))) for each in one.events for line in each.headers],
+            )
+            for one in parse_text(source.text).definitions
+        ]
+        ours = [
+            (
+                one.name,
+                {name: plain(text) for name, text in one.config.items()},
+                [(event.name, {name: plain(text) for name, text in event.settings.items()}) for event in one.events],
+                [(name, plain(text)) for event in one.events for name, text in event.headers],
+            )
+            for one in routes_in(source.text)
+        ]
+        assert ours == theirs or Path(source.path).name in UNREAD, source.path
+
+
+def filled(text: str) -> str:
+    """A text with the values of the environment."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] == "secret":
+            return SECRETS[match[2]].decode().strip() if match[2] in SECRETS else match[3]
+        return ENVIRONMENT.get(match[2], match[3])
+
+    return _CONSTANT.sub(value, text)
+
+
+def shown(text: Markup | str) -> str:
+    """A text of a page as a browser shows it, with the values of the environment."""
+    return filled(html.unescape(re.sub("<[^>]*>", "", str(text))))
+
+
+def sent(route: Route, event: ClientEvent) -> tuple[str, list[tuple[str, str]], str | None]:
+    origin, path = split_base_address(route.config.base_address or "")
+    headers = [(name, text.source) for name, text in event.headers]
+    given = frozenset(name.lower() for name, _ in headers)
+    trailing = _trailing(route.config, given, has_body=event.body is not None)
+    line = f"{event.method} {origin}{path}/{event.endpoint.source.lstrip('/')}"
+    headers = [(name, filled(text)) for name, text in [*headers, *trailing]]
+    return filled(line), headers, None if event.body is None else filled(event.body.source)
+
+
+def test_requests_are_shown_as_the_bridge_sends_and_takes_them(tmp_path: Path) -> None:
+    environment = Environment(ENVIRONMENT, write_secrets(tmp_path / "secrets"))
+    read_routes = {(source.path, one.name): one for source in SOURCES for one in routes_in(source.text)}
+    count = 0
+    for source in SOURCES:
+        for route in load([source], environment).routes:
+            text = read_routes.get((source.path, route.name))
+            drawn = {} if text is None else {flow.event: flow for flow in flows(text)}
+            count += len(drawn)
+            for event in route.client_events:
+                if flow := drawn.pop(event.name, None):
+                    check_sent(flow, route, event)
+            for taken in route.server_events:
+                if flow := drawn.pop(taken.name, None):
+                    assert shown(flow.request.line) == f"{taken.method} {taken.endpoint}"
+                    assert topics(flow) == topics_of(taken)
+            assert not drawn, source.path
+    assert count > 150
+
+
+def check_sent(flow: Flow, route: Route, event: ClientEvent) -> None:
+    line, headers, body = sent(route, event)
+    assert shown(flow.request.line).replace("HTTP:", "http:") == line
+    ours = [(name, shown(text)) for name, text in flow.request.headers]
+    made = ("Basic USERNAME", "Bearer a token", "sha256=HMAC")  # credentials and signatures, named and not shown
+    assert [pair for pair in ours if not pair[1].startswith(made)] == [
+        pair for pair in headers if not pair[1].startswith("Basic ")
+    ]
+    assert flow.request.body is None if body is None else shown(flow.request.body or "") == body
+
+
+def topics(flow: Flow) -> list[str]:
+    return [shown(step.text) for step in flow.steps if step.kind == "topic"]
+
+
+def topics_of(event: ServerEvent) -> list[str]:
+    texts = (event.source_topic, event.destination_topic, event.reply_topic)
+    return [text if isinstance(text, str) else text.source for text in texts if text is not None]
+
+
+def test_every_route_of_the_sample_library_is_drawn_whole() -> None:
+    for file in sorted((CONF / "library").rglob("*.lotnb")):
+        drawn = drawing([notebook(json.loads(file.read_text()))])
+        assert drawn.flows, file
+        assert drawn.missing == 0, file
+
+
+def notebook(cells: list[dict[str, Any]]) -> Notebook:
+    return Notebook("a.lotnb", 1, True, json.dumps(cells), None)
+
+
+def drawn_of(text: str) -> Iterator[str]:
+    for flow in drawing([notebook([{"language": "lot", "value": text}])]).flows:
+        yield " > ".join(f"{step.note}: {shown(step.text)}" if step.note else shown(step.text) for step in flow.steps)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param("", ["a message on: in > R > sends: POST http://api.example.com/x"], id="no result"),
+        pytest.param(
+            'WITH DESTINATION_TOPIC "out/{topic}" WITH RESPONSE_FORMAT "envelope" WITH WHEN "{value} > 1"',
+            [
+                "a message on: in > only when {value} > 1: R > sends: POST http://api.example.com/x"
+                " > publishes status, headers and body on: out/{topic}"
+            ],
+            id="condition and envelope",
+        ),
+        pytest.param(
+            "WITH EVERY 15 MINUTES",
+            ["a message on: in > or every: 15 MINUTES > R > sends: POST http://api.example.com/x"],
+            id="schedule",
+        ),
+        pytest.param("WITH DESTINATION_TOPIC 'never closed", [], id="a string that never ends"),
+        pytest.param("WITH METHOD POST", [], id="a setting that comes twice"),
+        pytest.param("ADD EVENT F WITH SOURCE_TOPIC a WITH ENDPOINT b", None, id="an event that lacks its method"),
+        pytest.param("ADD THING", [], id="an unknown block"),
+        pytest.param("loose text", [], id="text outside of a statement"),
+    ],
+)
+def test_an_event_is_drawn_from_its_topic_to_its_topic_or_not_at_all(settings: str, expected: list[str] | None) -> None:
+    text = f"{BASIC}        {settings}\n"
+    found = list(drawn_of(text))
+    assert len(found) == 1 if expected is None else found == expected
+    assert drawing([notebook([{"language": "lot", "value": text}])]).missing == (not expected)
+
+
+def test_a_route_whose_modes_hang_on_a_variable_is_not_drawn_but_counted() -> None:
+    text = BASIC.replace('"true"', 'GET ENV "ON"')
+    drawn = drawing([notebook([{"value": text}, {"language": "markdown", "value": BASIC}])])
+    assert (len(drawn.flows), drawn.missing, list(drawn.read)) == (0, 1, ["ON"])
+
+
+def test_what_routes_read_is_named_once_for_each_use_with_what_it_is() -> None:
+    text = BASIC + (
+        '        WITH BODY \'{"site": "{env.SITE|none}"}\'\n        WITH HEADERS\n'
+        '            ADD X-Key "Bearer " + GET SECRET "key" // GET SECRET "unused"\n'
+    )
+    assert list(names_read(text)) == [("SITE", False), ("key", True)]
+    assert list(names_read(text.replace("DEFINE ROUTE", "DEFINE MODEL"))) == []
+
+
+PARTS = ["DEFINE", "ROUTE", "WITH", "ADD", " ", "\n", '"', "'", "/*", "*/", "//", "\\", "a", "+", "GET", "ENV", "{env."]
+
+
+@given(st.lists(st.sampled_from(PARTS)))
+def test_no_text_raises(parts: list[str]) -> None:
+    assert isinstance(list(routes_in(BASIC + "".join(parts))), list)
+
+
+@pytest.mark.parametrize("part", ["/*", '"', "'", "\\\n", "DEFINE\n", "WITH a b ", "\n", '"\n', "+", "*/ /*", "{env."])
+def test_no_text_takes_long(part: str) -> None:
+    text = BASIC + part * (90_000 // len(part))
+    list(routes_in(text))
+    assert drawing([notebook([{"value": text}])]).missing <= 1
+
+
+def test_what_authors_write_stays_text_in_the_drawing(sqlite_store: Store) -> None:
+    hostile = "<img src=x onerror=alert(1)>&</code></ol><script>"
+    text = BASIC.replace('"in"', f'"in/{hostile}"').replace('"/x"', f'"/{{payload|{hostile}}}"')
+    text += f"        WITH BODY '{hostile}{{value.json.<b>}}'\n"
+    text += f"        WITH HEADERS\n            ADD '{hostile}' '{hostile}'\n"
+    cells = [{"language": "lot", "value": text}]
+    sqlite_store.bring(template("one", notebooks=[{"filename": "a.lotnb", "cells": cells}]))
+    page = sqlite_store.client().page("/templates/one").text
+    assert page.count('<div class="flow">') == 1
+    assert "<img" not in page
+    assert "<script>" not in page
+    assert "<b>" not in page
