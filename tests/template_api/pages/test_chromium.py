@@ -90,7 +90,8 @@ def test_a_search_that_cannot_be_run_while_typing_says_why(api: Served, page: Pa
     answer = "new Response('<h1>The search index is being built</h1><p>Try again in a second</p>', {status: 503})"
     page.evaluate(f"window.fetch = async () => {answer}; document.getElementById('q').focus()")
     type_text(page, "x")
-    page.wait("document.getElementById('announced').innerText === 'The search index is being built. Try again in a second'")
+    said = "The search index is being built. Try again in a second"
+    page.wait(f"document.getElementById('announced').innerText === '{said}'")
     assert page.evaluate(CARDS) == before
 
 
