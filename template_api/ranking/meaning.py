@@ -18,6 +18,8 @@ from template_api.records import Word
 MOST_CORRECTED: Final = 32
 _MOST_DOUBTED: Final = 8  # likewise; of many words one more or less matters little
 _SYNONYMS: Final = 12  # of one word that are searched
+_SHORTEST_OF_COMPOUND: Final = 4
+_ENDINGS: Final = ("", "s", "n", "en", "es", "e")  # of a German noun, also as the first part of a compound
 
 
 class Origin(StrEnum):
@@ -114,7 +116,10 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     nearest one of the list of synonyms; failing all that it is ignored. `exact` keeps words as they are.
     """
     typed = words(text)
-    reader = _Reader([word for word in typed if word not in STOP_WORDS] or typed, vocabulary, synonyms, exact=exact)
+    telling = [word for word in typed if word not in STOP_WORDS]
+    if telling and not exact:
+        telling = synonyms.telling(typed)
+    reader = _Reader(telling or typed, vocabulary, synonyms, exact=exact)
     found: dict[tuple[tuple[str, ...], ...], Wanted] = {}
     for wanted in reader.read():
         key = tuple(option.terms for option in wanted.likeliest)
@@ -134,6 +139,10 @@ class _Reader:
         self._vocabulary = vocabulary
         self._synonyms = synonyms
         self._exact = exact
+        # Where the library lacks other words too, "de" is not what it has under that name.
+        others = [word for word in typed if word not in FOREIGN_STOP_WORDS and word not in STOP_WORDS]
+        self._is_foreign = any(vocabulary.term(word) is None for word in others)
+        self._drops_stop_words = not STOP_WORDS.issuperset(typed)
         self._corrected: dict[str, tuple[Wanted, ...]] = {}
         self._doubted = 0
         self.ignored: list[str] = []
@@ -153,12 +162,12 @@ class _Reader:
         for length in range(min(self._synonyms.longest(self._typed[at]), len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
             if self._synonyms.has(phrase):
-                each = [self._known(word) for word in phrase]
+                each = [Wanted(word, self._known(word)) for word in phrase if not self._drops(word)]
                 meant = self._meant(phrase)
-                if meant and not all(each):
+                if meant and not (each and all(one.options for one in each)):
                     return length, (Wanted(" ".join(phrase), meant),)
                 if meant:  # in place of the first word, beside the others
-                    first, *others = (Wanted(word, options) for word, options in zip(phrase, each, strict=True))
+                    first, *others = each
                     return length, (replace(first, options=(*first.options, *meant)), *others)
         return 0, ()
 
@@ -166,6 +175,8 @@ class _Reader:
         """Return how many words from here are one, and what it means."""
         word, last = self._typed[at], at == len(self._typed) - 1
         options = self._known(word)
+        if self._drops(word) or (options and word in FOREIGN_STOP_WORDS and self._is_foreign and not self._exact):
+            return 1, ()
         if self._exact:
             if not options:
                 self.ignored.append(word)
@@ -184,6 +195,10 @@ class _Reader:
         if not wanted and word not in FOREIGN_STOP_WORDS:
             self.ignored.append(word)
         return 1, wanted
+
+    def _drops(self, word: str) -> bool:
+        """Return whether a word is only here for the phrase that it is part of."""
+        return self._drops_stop_words and word in STOP_WORDS
 
     def _known(self, word: str, origin: Origin = Origin.TYPED) -> tuple[Option, ...]:
         term = self._vocabulary.term(word)
@@ -243,6 +258,9 @@ class _Reader:
             if parts:
                 each = (self._weighed([(part,)], Origin.CORRECTED) for part in parts)
                 return tuple(Wanted(word, options) for options in each)
+            parted = self._compound(word)
+            if parted:
+                return parted
         known = nearest.options
         if last:
             # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
@@ -252,6 +270,37 @@ class _Reader:
         if known:
             return (Wanted(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
         return self._nearest_synonym(word) if not nearest.edits else ()
+
+    def _compound(self, word: str) -> tuple[Wanted, ...]:
+        """Return what the two parts of a compound mean that the library or the list of synonyms has, or its plural.
+
+        Of several ways to part it, the one whose shorter part is longest: *Funksensoren* is *Funk* and *Sensoren*.
+        """
+        best: tuple[int, tuple[Wanted, ...]] = (0, self._part(word, self._noun(word)))
+        for at in range(_SHORTEST_OF_COMPOUND, len(word) - _SHORTEST_OF_COMPOUND + 1):
+            right = self._noun(word[at:])
+            left = self._noun(word[:at]) if right else ""
+            shorter = min(len(left), len(right))
+            if shorter > best[0]:
+                each = (*self._part(word, left), *self._part(word, right))
+                best = (shorter, each) if each else best
+        return best[1]
+
+    def _part(self, word: str, noun: str) -> tuple[Wanted, ...]:
+        """Return what a noun means as a part of a word, nothing where there is none."""
+        options = (self._known(noun, Origin.CORRECTED) or self._meant([noun])) if noun else ()
+        return (Wanted(word, options),) if options else ()
+
+    def _noun(self, word: str) -> str:
+        """Return a word without its ending as the library or the list of synonyms has it; empty where neither does."""
+        for ending in _ENDINGS:
+            noun = word.removesuffix(ending)
+            if word.endswith(ending) and len(noun) >= _SHORTEST_OF_COMPOUND:
+                for whole in (noun, noun + "e"):  # an e is lost between parts: Suche, Suchindex
+                    is_known = self._vocabulary.has(whole) or self._synonyms.has([whole])
+                    if is_known and whole not in STOP_WORDS:
+                        return whole
+        return ""
 
     def _nearest_synonym(self, word: str) -> tuple[Wanted, ...]:
         """Return what the entries of the list of synonyms that are nearest to a misspelt word mean."""

@@ -8,6 +8,7 @@ from template_api.ranking.tokens import within
 
 # How many edits a word of at least so many letters may be from what was meant.
 _EDITS: Final = ((8, 2), (4, 1))
+_LACKS_A_LETTER: Final = 3  # a shorter word may only lack one: *tme* is "time", but *mpa* not "map"
 
 _Buckets = Mapping[tuple[str, int], str]  # words by first letter and length, in alphabetical order, run together
 
@@ -42,6 +43,13 @@ class Words:
             yield from self.slips(word, most)
             for near in self._with_other_first_letter(word):
                 yield near, 1
+        elif len(word) == _LACKS_A_LETTER and word.isalpha():
+            for near, edits in self.slips(word):
+                if len(near) > len(word):
+                    yield near, edits
+            for letter in self._first_letters:
+                if letter != word[0] and letter + word in self:
+                    yield letter + word, 1
 
     def slips(self, word: str, most: int = 1) -> Iterator[tuple[str, int]]:
         """Yield the words at most so many edits away that have the same first letter and the same digits."""

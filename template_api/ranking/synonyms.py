@@ -30,7 +30,9 @@ class Synonyms:
         self._meant: defaultdict[Phrase, list[tuple[Phrase, ...]]] = defaultdict(list)
         single: set[str] = set()
         for rule in rules:
-            meant = tuple(map(_phrase, rule.meant))
+            # "log in" as what another word means would find all that has "log": it only leads to the others.
+            phrases = map(_phrase, rule.meant)
+            meant = tuple(phrase for phrase in phrases if len(phrase) == 1 or STOP_WORDS.isdisjoint(phrase))
             for each in rule.words:
                 for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
                     self._meant[_stems(phrase)].append(meant)
@@ -40,6 +42,15 @@ class Synonyms:
             self._longest[first] = max(self._longest.get(first, 0), 1 + len(others))
         self.spelling = Words(single)
         """The phrases of one word, which misspellings are compared with."""
+
+    def telling(self, typed: Sequence[str]) -> list[str]:
+        """Return words without stop words, but for those that make a phrase with others ("turn on")."""
+        kept = [word not in STOP_WORDS for word in typed]
+        for at, word in enumerate(typed):
+            for end in range(at + 2, min(at + self.longest(word), len(typed)) + 1):
+                if self.has(typed[at:end]):
+                    kept[at:end] = [True] * (end - at)
+        return [word for word, is_kept in zip(typed, kept, strict=True) if is_kept]
 
     def longest(self, word: str) -> int:
         """Return how many words the longest phrase has that begins with a word; 0 when none does."""
@@ -61,9 +72,10 @@ class Synonyms:
 
 
 def _phrase(text: str) -> Phrase:
-    """Return the words of a phrase, without stop words, as queries have none."""
+    """Return the words of a phrase, without stop words, unless too little would be left: "turn on" is not "turn"."""
     found = tuple(words(text))
-    return tuple(word for word in found if word not in STOP_WORDS) or found
+    telling = tuple(word for word in found if word not in STOP_WORDS)
+    return telling if len(telling) > 1 else found
 
 
 def _stems(phrase: Sequence[str]) -> Phrase:

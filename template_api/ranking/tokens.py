@@ -55,14 +55,15 @@ STOP_WORDS: Final = frozenset(
     yourselves
     """.split()  # noqa: SIM905 - a list of 200 quoted words is unreadable
 )
-# Of German, French, Portuguese and Spanish, those that might be read as a misspelt word of the library; folded.
+# Of German, French, Portuguese and Spanish, those that might be read as a word of the library; folded.
 FOREIGN_STOP_WORDS: Final = frozenset(
     """
-    aber alle als auch auf aus avec bei beim bin bis como cuando dans das dem den der des desde die diese dieser dos du
-    ein eine einem einen einer entre es est et fur gegen het hinter ist ich im kann kein keine leur les los mais mein
-    meine meinem meinen meiner mes mit mon nach nicht nous o oder ohne os ou para pas pelo por pour quand que qui sans
-    se sehr seu sich sind sobre son sous su sua sur uber um und une uno unter uma und ver vom von vor votre was wenn
-    wie wir wird y zu zum zur zwischen com cada con sem sin minha meu mi
+    aber alle als auch auf aus aux avec bei beim bin bis cada com como con cuando da dans das de del dem den der des
+    desde die diese dieser dos du ein eine einem einen einer el em en entre es est et fur gegen het hinter ich im
+    ist kann kein keine la las le les leur los mais mein meine meinem meinen meiner mes meu mi minha mit mon na nach
+    nicht nous o oder ohne os ou para pas pelo por pour quand que qui sans se sehr sem seu sich sin sind sobre son
+    sous su sua sur uber um uma un und une uno unter ver vom von vor votre was wenn wie wir wird y zu zum zur
+    zwischen
     """.split()  # noqa: SIM905 - as above
 )
 _SHORTEST_STEMMED: Final = 3

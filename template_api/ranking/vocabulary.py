@@ -79,6 +79,8 @@ class Vocabulary:
     def term(self, word: str) -> str | None:
         """Return the term of a word, or None when no template has it in any form."""
         term = stem(word)
+        if term_field(term) != "text" and not self.has(word):
+            return None  # only its stem is that of a stop word: *Suche* is not "such"
         return term if self.frequency(term) else None
 
     def frequency(self, term: str) -> int:

@@ -19,6 +19,11 @@ RULES = [
     rule("machine learning", "ML", "neural network"),
     rule("thermometer", meant=("temperature",)),
     rule("relay", "Relais"),
+    rule("turn on", "switch on", "einschalten", meant=("switch",)),
+    rule("sign in", "Anmeldung", "login"),
+    rule("to-do", "task"),
+    rule("Suche", "search"),
+    rule("forecast", "Vorhersage", "limiting"),
 ]
 CONTENTS = {
     "weather": "weather of tomorrow",
@@ -30,6 +35,13 @@ CONTENTS = {
     "ml": "ml models",
     "temperature": "temperature",
     "replay": "replay of messages",
+    "switch": "switch it, such as it is",
+    "sign": "a signed document",
+    "turn": "in turn",
+    "search": "search here",
+    "login": "login page",
+    "task": "task list",
+    "price": "price of a thing, de",
 }
 
 
@@ -58,6 +70,17 @@ def keys(ranking: Ranking, text: str) -> list[str]:
         pytest.param("machine learning", ["learning", "ml", "fault"], id="the words themselves too"),
         pytest.param("temperature", ["temperature"], id="one way only"),
         pytest.param("relais", [], id="a known word without anything here is not corrected"),
+        pytest.param("turn on", ["turn", "switch"], id="a stop word that makes another meaning"),
+        pytest.param("turn", ["turn"], id="which the word without it does not have"),
+        pytest.param("Anmeldung", ["login"], id="and does not lead to all that has the other word"),
+        pytest.param("a to do x", ["task"], id="a phrase of stop words"),
+        pytest.param("Wettersuche x", ["weather", "search"], id="a compound, both parts in the list"),
+        pytest.param("Wettersuchen x", ["weather", "search"], id="its plural"),
+        pytest.param("Suchwetter x", ["weather", "search"], id="a first part that has lost its e"),
+        pytest.param("Handyphone x", ["phone"], id="a part that the library has"),
+        pytest.param("Suche", ["search"], id="a word with the stem of a stop word"),
+        pytest.param("Wetter de x", ["weather"], id="a stop word of another language beside its words"),
+        pytest.param("price de", ["price"], id="which counts beside known words"),
     ],
 )
 def test_a_word_finds_what_means_the_same(library: Ranking, text: str, expected: list[str]) -> None:
