@@ -1,6 +1,6 @@
 """The blocks of a route: each setting in its block, at most once, by a name that exists. Values stay as written. Pure.
 
-What is not a statement, or one with a mistake in it, is read with `recovery` as it was meant.
+What is not a statement, or one with a mistake in it, is read with `reading` as it was meant.
 """
 
 import re
@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language import hints, recovery
-from amqtt_rest_bridge.language.blocks import Block, Definition
+from amqtt_rest_bridge.language import hints, reading
 from amqtt_rest_bridge.language.grammar import (
     BlockNode,
     HeadersNode,
@@ -21,7 +20,7 @@ from amqtt_rest_bridge.language.grammar import (
     parse_condition,
 )
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.recovery import HEADERS, Reading
+from amqtt_rest_bridge.language.reading import HEADERS, Block, Definition, Reading
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
@@ -55,7 +54,7 @@ class _BlockReader(Reading):
     def read(self, node: BlockNode | Line) -> None:
         if isinstance(node, Junk):
             if self.skipping:
-                recovery.report_open_strings(node.open_strings, self.report)
+                reading.report_open_strings(node.open_strings, self.report)
             else:
                 self._read_junk(node)
             self.last, self.rest_is_known = None, False
@@ -78,7 +77,7 @@ class _BlockReader(Reading):
 
     def _check_strings(self, pieces: Iterable[Piece]) -> None:
         if open_strings := [piece for piece in pieces if piece.open_at is not None]:
-            recovery.report_open_strings(open_strings, self.report)
+            reading.report_open_strings(open_strings, self.report)
 
     # Blocks.
 
@@ -193,7 +192,7 @@ class _BlockReader(Reading):
         if self.skipping:
             return
         if self.block is None:
-            recovery.report_outside(self, written)
+            reading.report_outside(self, written)
             return
         node = self._straightened(written, "WITH")
         if node is None:
@@ -201,7 +200,7 @@ class _BlockReader(Reading):
         name = node.name
         parameter = PARAMETERS[self.block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
-            recovery.unknown_setting(self, node, self.block)
+            reading.unknown_setting(self, node, self.block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
             self.refuse(parameter.name, name.offset, message, f"write {parameter.name}")
@@ -282,7 +281,7 @@ class _BlockReader(Reading):
             if not self.skipping and self.block is not None:
                 self.last = SettingNode(Piece(HEADERS, node.offset), (), node.offset)
                 self.block.settings.setdefault(HEADERS, self.last)
-            recovery.add_is_missing(self, first.offset, first.text)
+            reading.add_is_missing(self, first.offset, first.text)
             self.rest_is_known = True
         else:
             self.last = SettingNode(Piece(HEADERS, node.offset), node.pieces, node.offset)
@@ -328,9 +327,9 @@ class _BlockReader(Reading):
                 end = start - junk.offset
             offset += len(line) + 1
         if end is None:
-            recovery.explain(self, junk)
+            reading.explain(self, junk)
         elif text := junk.text[:end].rstrip():
-            recovery.explain(self, Junk(text, (), junk.offset))
+            reading.explain(self, Junk(text, (), junk.offset))
 
     def _lacks_keyword(self, text: str, offset: int) -> bool:
         """Report a line that only lacks its WITH or ADD; return whether it is one."""
@@ -348,7 +347,7 @@ class _BlockReader(Reading):
             self.refuse(name, offset, f"WITH is missing before {name}", f"write WITH {shown}")
             self.loose_headers = name == HEADERS
         elif self.in_headers and begins_line and (header := _HEADER_LINE.match(text)):
-            recovery.add_is_missing(self, offset, header["name"])
+            reading.add_is_missing(self, offset, header["name"])
         else:
             return False
         return True

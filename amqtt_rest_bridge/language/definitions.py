@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.language.block_reader import is_name, read_blocks
-from amqtt_rest_bridge.language.blocks import Definition
 from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, parse
 from amqtt_rest_bridge.language.hints import COMMENT_HINT
-from amqtt_rest_bridge.language.recovery import report_open_strings
+from amqtt_rest_bridge.language.reading import Definition, report_open_strings
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 

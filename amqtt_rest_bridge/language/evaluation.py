@@ -11,10 +11,10 @@ from typing import Any, TypeGuard
 
 from amqtt_rest_bridge.errors import HintedError, on_one_line
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.blocks import Block
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import Piece, unescape
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
+from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse

@@ -1,16 +1,16 @@
-"""Mistakes in the statements of a block: each is reported once, and the statement read on as it was meant. Pure.
+"""A definition while it is read: its blocks, where the reader is, and mistakes in its statements. Pure.
 
-`Reading` is where the reader is; what a mistake explains is noted in it, so that one mistake is not many faults.
+A mistake is reported once, and the statement read on as it was meant: what it explains is noted in `Reading`, so that
+one mistake is not many faults. Values stay as written.
 """
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language import hints
-from amqtt_rest_bridge.language.blocks import Block, Definition
-from amqtt_rest_bridge.language.grammar import BlockNode, Junk, Piece, SettingNode
+from amqtt_rest_bridge.language.grammar import BlockNode, ConditionTree, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest
@@ -18,6 +18,42 @@ from amqtt_rest_bridge.spelling import closest
 HEADERS = Kind.HEADERS.name
 _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 _NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Block:
+    """A block: `WITH` lines by name, each a setting that the block has, and the lines below WITH HEADERS.
+
+    `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
+    they are not missed, and nothing else is concluded from them. `condition` is the tree of WHEN, None where it is not
+    one string, or nested too deeply.
+    """
+
+    kind: BlockKind
+    offset: int
+    name: str = ""
+    settings: dict[str, SettingNode] = field(default_factory=dict)
+    headers: list[SettingNode] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    guessed: set[str] = field(default_factory=set)
+    condition: ConditionTree | None = None
+
+
+@dataclass(slots=True)
+class Definition:
+    """One `DEFINE ROUTE ... WITH TYPE REST_API`: its blocks; `name` is None when it cannot be read.
+
+    REST_API_CONFIG and ROUTE_CONFIG are None when they are missing. `broken` names blocks whose first line could not be
+    read. `is_faulty`: its text has an error already.
+    """
+
+    name: str | None
+    offset: int
+    config: Block | None = None
+    route_config: Block | None = None
+    events: list[Block] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    is_faulty: bool = False
 
 
 @dataclass(slots=True)
