@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from amqtt_rest_bridge.calls.requests import _trailing, split_base_address
 from amqtt_rest_bridge.cli.install.effects import _NAMES
-from amqtt_rest_bridge.language.blocks import Block
 from amqtt_rest_bridge.language.definitions import parse_text
 from amqtt_rest_bridge.language.evaluation import Environment, evaluate
 from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report, read
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
 from template_api.pages.flows import Flow, drawing, flows
