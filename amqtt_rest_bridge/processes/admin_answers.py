@@ -4,6 +4,7 @@ The numbers of a thousand routes are gathered in parts, so that they delay no cl
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -199,10 +200,12 @@ class AdminAnswers:
         reasons += [*self._server.troubles(), *self._troubles()]
         unmatched = self._server.unmatched
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
+        own = os.getpid()
+        pids = {"main": own} | {f"bridge-{one.index}": one.pid for one in processes if one.pid != own}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
         return BrokerNumbers(
             restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems,
-            self._group(),
+            self._group(), pids,
         )  # fmt: skip
 
     def _follow(self, on: bool, processes: Processes) -> None:

@@ -1,11 +1,16 @@
 """What a page of /metrics costs: the number of its samples, and that they are the writer's own but for their making."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
+from math import exp, log
+from statistics import NormalDist
 
+import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+import amqtt_rest_bridge
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.link.admin_frames import (
@@ -31,8 +36,63 @@ def lines(*names: str) -> list[str]:
     return [line for line in metrics.exposition(numbers(*names)).decode().splitlines() if not line.startswith("#")]
 
 
-def test_a_route_with_one_busy_event_is_nineteen_samples() -> None:
-    assert len(lines("A", "B")) - len(lines("A")) == 19
+def test_a_route_with_one_busy_event_is_ten_samples_and_a_histogram() -> None:
+    assert len(lines("A", "B")) - len(lines("A")) == 10 + len(BUCKETS) + 3
+
+
+def quantile(share: float, durations: Durations) -> float:
+    """Compute a quantile as Prometheus does, which takes durations of one bucket for evenly spread."""
+    rank, before = share * sum(durations.buckets), 0
+    for number, count in enumerate(durations.buckets[:-1]):
+        if before + count >= rank:
+            low: float = BUCKETS[number - 1] if number else 0.0
+            return low + (BUCKETS[number] - low) * (rank - before) / count
+        before += count
+    return 36.0
+
+
+def spread(middle: float, width: float) -> list[float]:
+    """Return durations whose logarithms are normally distributed, all from 1 ms to 30 s."""
+    normal = NormalDist(log(middle), width)
+    return [min(30.0, max(0.001, exp(normal.inv_cdf((number + 0.5) / 1000)))) for number in range(1000)]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(lambda middle: [middle] * 1000, id="all the same"),
+        pytest.param(lambda middle: spread(middle, 0.1), id="nearly the same"),
+        pytest.param(lambda middle: spread(middle, 1.0), id="spread over decades"),
+        pytest.param(lambda middle: [*spread(middle, 0.2)[:950], *[min(30.0, 20 * middle)] * 50], id="a slow tail"),
+    ],
+)
+def test_p50_and_p99_are_right_within_a_quarter_from_a_millisecond_to_thirty_seconds(
+    shape: Callable[[float], list[float]],
+) -> None:
+    for number in range(500):
+        took = Durations([0] * (len(BUCKETS) + 1))
+        values = sorted(shape(0.001 * 30_000 ** (number / 499)))
+        for value in values:
+            took.add(value, BUCKETS)
+        for share in (0.5, 0.99):
+            right = values[int(share * 1000) - 1]
+            assert 0.75 <= quantile(share, took) / right <= 1.25 + 1e-9, (number, share)
+
+
+def test_versions_and_processes_are_there() -> None:
+    broker = BrokerNumbers(0, 0, [], pids={"main": os.getpid(), "bridge-0": os.getppid(), "bridge-1": 1 << 22})
+    text = metrics.exposition(Numbers(0.0, {}, broker)).decode()
+    found = {
+        (sample.name, sample.labels.get("process")): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    build = found["rest_bridge_build_info", None]
+    assert (build.labels["version"], build.value) == (amqtt_rest_bridge.__version__, 1)
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+        assert found[name, "main"].value > 0
+        assert (name, "bridge-0") in found
+        assert (name, "bridge-1") not in found  # it has ended
 
 
 class Parsed(Collector):

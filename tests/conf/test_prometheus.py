@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -148,6 +148,9 @@ def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_
                     client.publish(topic, b"{}")
                 with urlopen(f"http://127.0.0.1:{host.http_port}/hook", data=b"{}") as response:
                     assert response.status == 200
+                with pytest.raises(HTTPError) as unmatched:
+                    urlopen(f"http://127.0.0.1:{host.http_port}/nowhere", data=b"{}")
+                unmatched.value.close()
                 beside_amqtt = [
                     each for each in EXPRESSIONS if not OF_WORKERS & {*re.findall(r"\w+", str(each.values[0]))}
                 ]
@@ -168,6 +171,9 @@ def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_
             assert found["Ready, A"] == {"": 1}
             assert found["Errors of the last reload, A"] == {"": 0}
             assert set(found["Requests per second (server mode), A"]) == {"Intake"}
+            requests = "Share of requests refused (4xx) and failed (5xx), server mode"
+            assert [found[f"{requests}, {kind}"] for kind in "AB"] == [{"Intake": 0}, {"Intake": 0}]
+            assert 0 < found["Duration of a request (server mode), A"]["Intake"] < 30
             assert 0 < found["Duration of a call, A"]["Orders"] <= found["Duration of a call, B"]["Orders"] < 30
             (group,) = asked.ask("/api/v1/rules")["groups"]
             assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
