@@ -1,21 +1,39 @@
-"""A TCP relay before a broker, which can stall the connections of one client."""
+"""A TCP relay before a broker, which can stall and cut the connections of clients."""
 
 import contextlib
+import random
 import socket
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 
+@dataclass
+class _Relayed:
+    """A client's connection and the one to the broker; what it sends passes while `passes` is set."""
+
+    connect: bytes
+    sockets: tuple[socket.socket, socket.socket]
+    passes: threading.Event = field(default_factory=threading.Event)
+
+    def cut(self) -> None:
+        """End both connections."""
+        for sock in self.sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self.passes.set()
+
+
 class Relay:
-    """Pass everything on, but for connections whose CONNECT holds the text given to `stall`."""
+    """Pass everything on, but for connections whose CONNECT holds the text given to `stall` or `cut`."""
 
     def __init__(self, port: int) -> None:
         self._broker = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._sockets: list[socket.socket] = []
-        self._clients: list[tuple[bytes, threading.Event]] = []
+        self._relayed: list[_Relayed] = []
 
     @property
     def url(self) -> str:
@@ -28,41 +46,75 @@ class Relay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.resume()
-        for sock in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for one in self._relayed:
+            one.cut()
+            for sock in one.sockets:
+                sock.close()
 
-    def stall(self, client: bytes) -> None:
+    def stall(self, client: bytes = b"") -> None:
         """Pass nothing more on for these clients, either way; their connections stay open."""
-        stalled = [goes for connect, goes in self._clients if client in connect]
-        assert stalled
-        for goes in stalled:
-            goes.clear()
+        for one in self._of(client):
+            one.passes.clear()
 
     def resume(self) -> None:
         """Pass everything on again."""
-        for _, goes in self._clients:
-            goes.set()
+        for one in self._relayed:
+            one.passes.set()
+
+    def cut(self, client: bytes = b"") -> None:
+        """End the connections of these clients; they may connect again."""
+        for one in self._of(client):
+            one.cut()
+
+    @contextlib.contextmanager
+    def disturbing(self, seconds: float, *clients: bytes) -> Iterator[None]:
+        """Stall connections of these clients in turns, one or all of them, and cut half of those, until the end."""
+        chance, ended = random.Random(5), threading.Event()
+
+        def disturb() -> None:
+            while not ended.wait(seconds):
+                known = [one for one in self._relayed if any(client in one.connect for client in clients)]
+                chosen = known if chance.random() < 0.3 else known[-chance.randrange(1, 8) :][:1]
+                for one in chosen:
+                    one.passes.clear()
+                ended.wait(seconds * chance.random())
+                for one in chosen:
+                    one.passes.set()
+                    if chance.random() < 0.5:
+                        one.cut()
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _of(self, client: bytes) -> list[_Relayed]:
+        found = [one for one in self._relayed if client in one.connect]
+        assert found
+        return found
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
                 broker = socket.create_connection(("127.0.0.1", self._broker))
-                self._sockets += [client, broker]
-                connect, goes = client.recv(65_536), threading.Event()
-                goes.set()
-                self._clients.append((connect, goes))
-                broker.sendall(connect)
+                relayed = _Relayed(client.recv(65_536), (client, broker))
+                relayed.passes.set()
+                self._relayed.append(relayed)
+                broker.sendall(relayed.connect)
                 for ends in ((client, broker), (broker, client)):
-                    threading.Thread(target=self._pass, args=(*ends, goes), daemon=True).start()
+                    threading.Thread(target=self._pass, args=(*ends, relayed.passes), daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket, goes: threading.Event) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, passes: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                goes.wait()
+                passes.wait()
                 target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
