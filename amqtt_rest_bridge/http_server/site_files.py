@@ -1,4 +1,4 @@
-"""What all pages look like: the style sheet, the script and the icon of the status pages and of the library. Any thread.
+"""What all pages look like: style sheet, script and icon of the status pages and of the library. Any thread.
 
 Both packages serve these files, each below a path of its own; what they link to each other by is relative.
 """

@@ -277,7 +277,8 @@ def test_the_route_language_is_highlighted() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/templates/second", "/docs", *(f"/static/{name}" for name in ("site.css", "site.js", "library.js", "icon.svg"))],
+    ["/", "/templates/second", "/docs"]
+    + [f"/static/{name}" for name in ("site.css", "site.js", "library.js", "icon.svg")],
 )
 def test_pages_are_sent_as_other_answers_are(library: Client, path: str) -> None:
     whole = library.page(path)
