@@ -30,6 +30,12 @@ def snippet(found: Found) -> str:
     return _marked(" ".join(found.summary.short_description.split()), [])
 
 
+def marked_text(found: Found, text: str) -> str:
+    """Return a whole text as HTML, with the words that `matched` lists in `<mark>`."""
+    sought = frozenset(stem(part) for word in found.matched for part in words(word.found))
+    return _between(text, sorted(_spans(text, sought)) if sought else [], 0, len(text))
+
+
 def _spans(text: str, sought: frozenset[str]) -> Iterator[_Span]:
     """Yield where the words are; of scripts without spaces, where the pairs of characters are."""
     known: dict[str, list[str]] = {}
@@ -53,12 +59,16 @@ def _marked(text: str, spans: list[_Span]) -> str:
     if end < len(text):
         end = max(text.rfind(" ", begin, end), max((stop for _, stop in spans if stop <= end), default=begin)) or end
         end = end if end > begin else begin + _LENGTH
-    parts, at = ["… " if begin else ""], begin
-    for start, stop in sorted(spans):
+    return f"{'… ' if begin else ''}{_between(text, sorted(spans), begin, end)}{' …' if end < len(text) else ''}"
+
+
+def _between(text: str, spans: list[_Span], begin: int, end: int) -> str:
+    parts, at = [], begin
+    for start, stop in spans:
         if at <= start and stop <= end:
             parts += [escape(text[at:start]), "<mark>", escape(text[start:stop]), "</mark>"]
             at = stop
-    return "".join([*parts, escape(text[at:end]), " …" if end < len(text) else ""])
+    return "".join([*parts, escape(text[at:end])])
 
 
 def _densest(spans: list[_Span]) -> int:

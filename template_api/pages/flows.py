@@ -48,13 +48,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one event does: its boxes in order, where failures go, and its request."""
+    """What one event does: its boxes in order, where failures go, its request, and the PAYLOAD that it publishes."""
 
     route: str
     event: str
     steps: Sequence[Step]
     failed: Markup | str
     request: Request
+    published: Markup | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,9 @@ def _sent(route: RouteText, event: EventText) -> Flow | None:
         what = "PAYLOAD" if "PAYLOAD" in given else "status, headers and body" if envelope else "the response's body"
         steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
     failed = given.get("ERROR_TOPIC", "")
-    request = Request(marked(f"{method} {url}"), _headers_sent(route.config, event), _body(given), taken=False)
-    return Flow(route.name, event.name, steps, failed and marked(failed), request)
+    headers = _headers_sent(route.config, event)
+    request = Request(marked(f"{method} {url}"), headers, _filled(given, "BODY"), taken=False)
+    return Flow(route.name, event.name, steps, failed and marked(failed), request, _filled(given, "PAYLOAD"))
 
 
 def _with_scheme(config: Mapping[str, str], address: str) -> str:
@@ -171,8 +173,8 @@ def _made(before: str, what: str) -> Markup:
     return Markup('{}<span class="filled">{}</span>').format(before, what)
 
 
-def _body(given: Mapping[str, str]) -> Markup | None:
-    return marked(given["BODY"]) if "BODY" in given else None
+def _filled(given: Mapping[str, str], name: str) -> Markup | None:
+    return marked(given[name]) if name in given else None
 
 
 def _taken(route: RouteText, event: EventText) -> Flow | None:
@@ -194,7 +196,8 @@ def _taken(route: RouteText, event: EventText) -> Flow | None:
         if "REPLY_TOPIC" in given:
             steps.append(Step("topic", marked(given["REPLY_TOPIC"]), "answers with the next message on"))
     headers = [("Host", Markup("127.0.0.1:{}").format(port)), *_headers_taken(route.config, given)]
-    return Flow(route.name, event.name, steps, "", Request(line, headers, None, taken=True))
+    request = Request(line, headers, None, taken=True)
+    return Flow(route.name, event.name, steps, "", request, None if reads else _filled(given, "PAYLOAD"))
 
 
 def _headers_taken(config: Mapping[str, str], given: Mapping[str, str]) -> list[tuple[str, Markup]]:

@@ -21,8 +21,6 @@ from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
-from template_api.parameters import MOST_OFFSET
-from template_api.query import ID_LISTS
 from template_api.records import Page, TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
 from template_api.searches import Searches
@@ -106,21 +104,19 @@ class Pages:
 
     def _library_page(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
         """Return the page that lists templates; `counts` as `TemplateLibrary.facet_counts` returns them."""
-        # The filters that a search from this page keeps, as fields of its form.
-        kept = {name: getattr(wanted, name) for name in ("category_id", "difficulty")}
-        kept |= {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
-        following, preceding = wanted.offset + wanted.limit, max(0, wanted.offset - wanted.limit)
+        begun = wanted.offset if wanted.place is None else wanted.place.shown
+        following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
         reply = self._page(
             "library",
             wanted=wanted,
             page=page,
+            cards=[shown.card(each) for each in page.found],
+            begun=begun,
             facets=shown.facets(known, counts, wanted),
-            as_typed=shown.search_link(replace(wanted, offset=0, exact=True)),
-            kept=[(name, value) for name, value in kept.items() if value],
-            next=following < page.total
-            and following <= MOST_OFFSET
-            and shown.search_link(replace(wanted, offset=following)),
-            previous=wanted.offset > 0 and shown.search_link(replace(wanted, offset=preceding)),
+            as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
+            kept=shown.kept_fields(wanted),
+            next=following and shown.search_link(following),
+            first=begun and shown.search_link(shown.first_page(wanted)),
         )
         reply.total = page.total
         return reply

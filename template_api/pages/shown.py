@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from template_api import query
 from template_api.pages.markup import highlighted, rendered
-from template_api.records import Notebook, Summary, TemplateQuery
+from template_api.records import Found, Notebook, Summary, TemplateQuery
+from template_api.snippets import marked_text, snippet
 
 _MOST_VALUES: Final = 30
 _SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}
@@ -76,14 +77,45 @@ def _value(given: Mapping[str, Any], count: int, member: str, wanted: TemplateQu
     current, id_ = getattr(wanted, member), given["id"]
     chosen = id_ in current if isinstance(current, frozenset) else id_ == current
     toggled = current ^ {id_} if isinstance(current, frozenset) else None if chosen else id_
-    changes: dict[str, Any] = {"offset": 0, member: toggled}
-    return FacetValue(given["name"], count, search_link(replace(wanted, **changes)), chosen)
+    changes: dict[str, Any] = {member: toggled}
+    return FacetValue(given["name"], count, search_link(replace(first_page(wanted), **changes)), chosen)
 
 
 def search_link(wanted: TemplateQuery) -> str:
     """Return the query of a link to the page that shows these templates, "?" when it shows all."""
     pairs = parse_qsl(query.query_string(wanted))
-    return "?" + urlencode([(name, value) for name, value in pairs if name != "limit" and value != "0"])
+    return "?" + urlencode([pair for pair in pairs if pair[0] != "limit" and pair != ("offset", "0")])
+
+
+def kept_fields(wanted: TemplateQuery) -> list[tuple[str, str]]:
+    """Return what a search from this page keeps, as fields of its form: filters and order."""
+    pairs = parse_qsl(query.query_string(replace(first_page(wanted), text="", exact=False)))
+    return [pair for pair in pairs if pair[0] not in ("limit", "offset")]
+
+
+def first_page(wanted: TemplateQuery) -> TemplateQuery:
+    """Return the query of the first page of the same search."""
+    return replace(wanted, offset=0, place=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One result: its template, and as HTML with the words found its title, its description, and where they are."""
+
+    summary: Summary
+    title: Markup
+    description: Markup
+    excerpt: Markup
+
+
+def card(found: Found) -> Card:
+    """Return a result as the page shows it; it has an excerpt where its content has the words."""
+    summary = found.summary
+    excerpt = snippet(found)
+    if "<mark>" not in excerpt or excerpt == snippet(replace(found, summary=replace(summary, content=""))):
+        excerpt = ""
+    texts = (marked_text(found, summary.title), marked_text(found, summary.short_description), excerpt)
+    return Card(summary, *map(Markup, texts))  # escaped but for <mark>
 
 
 def install_line(summary: Summary, base_url: str) -> str:

@@ -24,7 +24,7 @@ from tests.support.http_ports import PATIENCE
 from tests.support.waiting import eventually
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-_KEYS = {"Tab": 9, "Enter": 13}
+_KEYS = {"Tab": 9, "Enter": 13, "ArrowUp": 38, "ArrowDown": 40}
 _LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
 
 
@@ -107,9 +107,9 @@ class Page:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def press(self, key: str) -> None:
-        """Press a key: Tab, Enter or one character."""
+        """Press a key: Tab, Enter, ArrowUp, ArrowDown or one character."""
         code = _KEYS.get(key, ord(key[0].upper()))
-        text = {"Tab": "", "Enter": "\r"}.get(key, key)
+        text = "\r" if key == "Enter" else "" if key in _KEYS else key
         for kind in ("keyDown", "keyUp"):
             self._do(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,

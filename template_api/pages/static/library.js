@@ -2,7 +2,6 @@
 "use strict";
 
 const PAUSE_MS = 150;
-const LONGEST_SUGGESTED = 200;
 
 const form = document.querySelector("[data-search]");
 let latest = 0;
@@ -18,26 +17,16 @@ function show(fresh) {
   }
 }
 
-function suggest({ suggestions }) {
-  const options = suggestions.map(({ text }) => Object.assign(document.createElement("option"), { value: text }));
-  document.getElementById("suggestions").replaceChildren(...options);
-}
-
 async function search() {
   const mine = ++latest;
   const address = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
-  const typed = form.elements.q.value.slice(0, LONGEST_SUGGESTED);
   try {
-    const [page, suggested] = await Promise.all([
-      fetch(address), fetch(`${form.dataset.suggest}?${new URLSearchParams({ q: typed })}`),
-    ]);
+    const page = await fetch(address);
     const text = await page.text();
-    const found = suggested.ok ? await suggested.json() : { suggestions: [] };
     if (mine !== latest) return; // another search has begun
     const fresh = new DOMParser().parseFromString(text, "text/html");
     if (!page.ok) return announce([...fresh.querySelectorAll("h1, h1 + p")].map((part) => part.textContent).join(". "));
     show(fresh);
-    suggest(found);
     history.replaceState(null, "", address);
   } catch {
     announce("The search could not be run; press Enter to try again");
@@ -47,4 +36,14 @@ async function search() {
 form?.elements.q.addEventListener("input", () => {
   clearTimeout(pause);
   pause = setTimeout(search, PAUSE_MS);
+});
+
+// Arrow keys go from the search to the results, from one to the next, and back.
+addEventListener("keydown", (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const stops = form ? [form.elements.q, ...document.querySelectorAll(".card a")] : [];
+  const next = stops[stops.indexOf(document.activeElement) + step];
+  if (!step || !stops.includes(document.activeElement) || !next) return;
+  event.preventDefault();
+  next.focus();
 });

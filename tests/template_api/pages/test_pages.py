@@ -21,6 +21,7 @@ HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>d
 LINKS = "[a](javascript:alert(1)) ![b](https://evil.example/x.png) [c](data:text/html,x)"
 MARKDOWN = f"{HOSTILE}\n\n{LINKS}\n\n```lot\n{HOSTILE}\n```\n"
 LOT = "DEFINE ROUTE R WITH TYPE REST_API // note\n  ADD EVENT E WITH SOURCE_TOPIC \"a/{topic.2}\" WITH RETRIES '3'\n"
+FILES = ("site.css", "site.js", "library.js", "icon.svg")
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
@@ -110,19 +111,20 @@ def test_a_template_that_is_hidden_later_is_on_no_page(library: Client, sqlite_s
 def test_a_search_shows_the_best_first_and_names_what_it_corrected(library: Client) -> None:
     page = parsed(library.page("/", params={"q": "wether"}))
     assert set(titles(page)) == {"first", "third"}
-    assert "searched “weather” for “wether”" in page.text
+    assert "Searched weather for “wether”." in page.text
     assert [each["value"] for each in page.all("input") if each["name"] == "q"] == ["wether"]
 
 
 def test_a_search_names_what_it_did_not_find_and_leads_to_the_words_as_typed(library: Client) -> None:
     page = parsed(library.page("/?q=wether+qqqqqq"))
-    assert "searched “weather” for “wether”; not found: “qqqqqq”" in page.text
+    assert "Searched weather for “wether”; not found: “qqqqqq”." in page.text
     [as_typed] = [link for link in page.links() if "exact=true" in link]
     exact = parsed(library.page(as_typed))
-    assert "0 templates; not found: “wether”, “qqqqqq”" in exact.text
+    assert "0 templates" in exact.text
+    assert "Not found: “wether”, “qqqqqq”." in exact.text
     assert titles(exact) == []
     hostile = parsed(library.page("/?q=" + "%3Cscript%3Eqqq%22+wether"))
-    assert "<" not in hostile.text.partition("not found")[2].partition("\n")[0]
+    assert "<" not in hostile.text.partition("ot found")[2].partition("\n")[0]
 
 
 def test_facets_have_counts_and_their_links_filter_without_a_search_too(library: Client) -> None:
@@ -169,16 +171,38 @@ def test_the_count_of_a_facet_is_that_of_the_page_it_leads_to(library: Client) -
         assert links or query == {"q": "weather", "difficulty": "beginner"}
 
 
-def test_more_results_are_on_further_pages(sqlite_store: Store) -> None:
+@pytest.mark.parametrize("searched", ["", "weather"])
+def test_the_next_page_repeats_nothing_whatever_is_published_meanwhile(sqlite_store: Store, searched: str) -> None:
     sqlite_store.bring(*(template(f"t{number}", title=f"Weather {number}") for number in range(25)))
     client = sqlite_store.client()
-    first = parsed(client.page("/", params={"q": "weather"}))
+    first = parsed(client.page("/", params={"q": searched} if searched else {}))
+    assert "1 to 20 of 25 templates" in first.text
     (following,) = (each["href"] for each in first.all("a") if each.get("rel") == "next")
+    sqlite_store.bring(*(template(f"new{number}", title="Weather") for number in range(3)))
     second = parsed(client.page(following))
-    assert (len(titles(first)), len(titles(second))) == (20, 5)
+    assert len(titles(first)) == 20
     assert not set(titles(first)) & set(titles(second))
-    (preceding,) = (each["href"] for each in second.all("a") if each.get("rel") == "prev")
-    assert titles(parsed(client.page(preceding))) == titles(first)
+    assert {f"t{number}" for number in range(25)} <= {*titles(first), *titles(second)}
+    (begin,) = (each["href"] for each in second.all("a") if each.get("rel") == "first")
+    assert set(titles(parsed(client.page(begin)))) >= {"new0", "new1", "new2"}
+
+
+def test_the_words_found_are_marked_in_title_description_and_content(sqlite_store: Store) -> None:
+    sqlite_store.bring(
+        template("one", title="A webhook & more", short_description="Webhooks <b>", content="Text. A webhook here.")
+    )
+    text = sqlite_store.client().page("/?q=webhok").text
+    for part in ("A <mark>webhook</mark> &amp; more", "<mark>Webhooks</mark> &lt;b&gt;", "<mark>webhook</mark> here."):
+        assert part in text
+    assert "<mark>" not in sqlite_store.client().page("/").text
+
+
+def test_a_search_for_zero_keeps_its_text_in_links(sqlite_store: Store) -> None:
+    sqlite_store.bring(*(template(f"t{number}", title="Room 0") for number in range(21)))
+    page = parsed(sqlite_store.client().page("/?q=0&sort=title"))
+    (following,) = (each["href"] for each in page.all("a") if each.get("rel") == "next")
+    assert "q=0" in following
+    assert {"sort": "title"}.items() <= {each["name"]: each["value"] for each in page.all("input")}.items()
 
 
 def test_a_template_is_shown_with_its_install_line_text_and_cells(library: Client) -> None:
@@ -277,8 +301,7 @@ def test_the_route_language_is_highlighted() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/templates/second", "/docs"]
-    + [f"/static/{name}" for name in ("site.css", "site.js", "library.js", "icon.svg")],
+    ["/", "/templates/second", "/docs", *(f"/static/{file}" for file in FILES)],
 )
 def test_pages_are_sent_as_other_answers_are(library: Client, path: str) -> None:
     whole = library.page(path)
