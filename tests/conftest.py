@@ -1,4 +1,4 @@
-"""What every test shares: compiled modules for the processes that tests start, free ports, and a real browser.
+"""What every test shares: compiled modules for the processes that tests start, free ports, a target, a real browser.
 
 Tests marked `chromium` are left out where Chromium is not installed, and a line says so.
 """
@@ -12,6 +12,7 @@ import pytest
 
 import tests.support.compiled  # noqa: F401  # first, so that nothing is compiled twice
 from tests.support.browser import CHROMIUM, Page, browsing
+from tests.support.http_recorder import Recorder, recording
 from tests.support.ports import free_port
 
 
@@ -58,6 +59,13 @@ def _logging_as_before() -> Iterator[None]:
 def unused_port() -> int:
     """Return a port that was free a moment ago."""
     return free_port()
+
+
+@pytest.fixture
+def target() -> Iterator[Recorder]:
+    """A server that routes send requests to; it answers with the body that came."""
+    with recording() as recorder:
+        yield recorder
 
 
 @pytest.fixture(scope="session")

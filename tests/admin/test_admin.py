@@ -24,17 +24,11 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.support.admin_client import TOKEN, Admin, admin_of, client_route, server_route
 from tests.support.embedded_broker import Host, configuration, hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
 PACKAGE: Final = Path(amqtt_rest_bridge.__file__).parent
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 @pytest.fixture(params=[pytest.param(0, id="thread"), pytest.param(1, id="process"), pytest.param(2, id="processes")])

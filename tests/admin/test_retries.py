@@ -1,7 +1,6 @@
 """Retries: the message of a failure goes through its event again, for those that may, as a new run."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,8 @@ from tests.support.admin_client import (
 )
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.gate import Gate
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,17 +18,11 @@ from tests.support.admin_client import (
     server_route,
 )
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
 SECRETS = ["hush-header-1", "hush-url-22", "hush-query-3", "hush-body-44", "hush-token-5", "hush-client-6"]
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])

@@ -7,7 +7,6 @@ import random
 import signal
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
-
-
-@pytest.fixture
-def processes() -> Iterator[list[BrokerProcess]]:
-    started: list[BrokerProcess] = []
-    yield started
-    for one in started:
-        one.close()
 
 
 def broker(processes: list[BrokerProcess], folder: Path, routes: str, **keywords: Any) -> BrokerProcess:

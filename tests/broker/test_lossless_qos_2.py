@@ -1,6 +1,5 @@
 """Lossless routes and QoS 2: which PUBLISH under a packet id in use is a new message."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,6 @@ from tests.broker.test_lossless import broker
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import recording
 from tests.support.lossless import route
-
-
-@pytest.fixture
-def processes() -> Iterator[list[BrokerProcess]]:
-    started: list[BrokerProcess] = []
-    yield started
-    for one in started:
-        one.close()
-
 
 RESTARTS = pytest.mark.parametrize("restarts", [pytest.param(8, id="8"), pytest.param(60, marks=pytest.mark.long)])
 

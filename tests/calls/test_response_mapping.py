@@ -1,7 +1,6 @@
 """PAYLOAD and DESTINATION_TOPIC with `{response...}`, and `{NAME|TEXT}`: from a message to what is published."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import example
@@ -9,15 +8,9 @@ from hypothesis import example
 from amqtt_rest_bridge.placeholders import Mode, Place, ResponseBody, ResultValues, parse
 from tests.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, fill, for_all, payload_of
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.http_target import Target, answering, reply
 from tests.support.placeholder_values import fill as filled
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 def route(port: int, settings: str) -> str:

@@ -1,7 +1,6 @@
 """What the bridge itself checks of its settings, files and addresses, before anything is started."""
 
 import socket
-from pathlib import Path
 
 import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
@@ -10,14 +9,6 @@ from amqtt_rest_bridge.broker import configuration as listeners
 from amqtt_rest_bridge.cli import configuration
 from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE, Workplace
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return Workplace(tmp_path)
-
 
 BRIDGE_FAULTS = [
     pytest.param(Settings("routes.lot", spool="nowhere/x.db"), "the folder of the setting spool does not", id="spool"),

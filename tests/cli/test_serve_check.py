@@ -11,22 +11,6 @@ from template_api import import_templates
 from tests.support.commands import ANONYMOUS, BRIDGE, SERVER_ROUTE, Workplace, taken_port
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
-
-
-def refusal(place: Workplace, *arguments: str) -> str:
-    """Return the last line of a start that fails; no stack is in what was written."""
-    ended = place.run("serve", "-c", "broker.yaml", *arguments)
-    assert ended.returncode == 1, ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.stdout == ""
-    lines = ended.stderr.splitlines()
-    assert sum("rest-bridge: error: " in line for line in lines) == 1
-    return lines[-1]
-
-
 def check(place: Workplace, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return place.run("serve", "-c", "broker.yaml", "--check", *arguments)
 
@@ -80,7 +64,7 @@ def test_true_and_false_are_not_numbers(place: Workplace, plugin: str, setting: 
     place.configure((BRIDGE, plugin.partition("{")[0] + "{" + setting + "}\n"))
     expected = f"broker.yaml:7:{plugin.index('{') + 2}: "
     assert f"{expected}error: {message}" in check(place).stdout
-    assert refusal(place) == f"rest-bridge: error: {expected}{message}"
+    assert place.refusal() == f"rest-bridge: error: {expected}{message}"
 
 
 def test_check_tells_of_use_ssl_without_a_certificate_and_of_an_empty_host(place: Workplace) -> None:

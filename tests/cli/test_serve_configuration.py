@@ -10,13 +10,6 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from tests.support.commands import ANONYMOUS, BRIDGE, Workplace
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return Workplace(tmp_path)
-
-
 def faults(_place: Workplace) -> list[str]:
     """Return all faults of broker.yaml as they are printed, each with its hint on one line."""
     read = configuration.read(Path("broker.yaml"))

@@ -3,18 +3,9 @@
 import json
 import re
 import signal
-from pathlib import Path
-
-import pytest
 
 from tests.support.commands import BRIDGE, Workplace
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
-
 
 SPEAKING = r"""
     async def on_broker_post_start(self):

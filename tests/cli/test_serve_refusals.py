@@ -9,31 +9,15 @@ import pytest
 from tests.support.commands import BRIDGE, SERVER_ROUTE, Workplace, taken_port
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
-
-
-def refusal(place: Workplace, *arguments: str) -> str:
-    """Return the last line of a start that fails; no stack is in what was written."""
-    ended = place.run("serve", "-c", "broker.yaml", *arguments)
-    assert ended.returncode == 1, ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.stdout == ""
-    lines = ended.stderr.splitlines()
-    assert sum("rest-bridge: error: " in line for line in lines) == 1
-    return lines[-1]
-
-
 def test_missing_file_is_refused(place: Workplace) -> None:
     (place.folder / "broker.yaml").unlink()
     missing = "cannot read the configuration broker.yaml: No such file or directory"
-    assert refusal(place) == f"rest-bridge: error: {missing} (working directory: {place.folder})"
+    assert place.refusal() == f"rest-bridge: error: {missing} (working directory: {place.folder})"
 
 
 def test_several_faults_are_one_line_that_says_where_the_others_are(place: Workplace) -> None:
     place.configure((BRIDGE, "  amqtt_rest_bridge.plugin.RestBridgePlugin: {wrkers: 1, routs: x, spool: 3}\n"))
-    assert refusal(place).endswith("unknown setting wrkers (did you mean workers?); 2 more, see --check")
+    assert place.refusal().endswith("unknown setting wrkers (did you mean workers?); 2 more, see --check")
 
 
 def test_reason_of_a_plugin_that_cannot_start_is_given_once(place: Workplace) -> None:
@@ -58,13 +42,13 @@ def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(place: Wor
 
 def test_exception_of_a_constructor_is_the_reason_that_is_printed(place: Workplace) -> None:
     place.add_plugin("    def __init__(self, context):\n        raise KeyError('name')\n")
-    assert refusal(place) == "rest-bridge: error: OwnPlugin cannot start: KeyError: 'name'"
+    assert place.refusal() == "rest-bridge: error: OwnPlugin cannot start: KeyError: 'name'"
 
 
 @pytest.mark.parametrize("hook", ["on_broker_pre_start", "on_broker_post_start"])
 def test_exception_of_a_start_hook_keeps_the_broker_from_serving(place: Workplace, hook: str) -> None:
     place.add_plugin(f"    async def {hook}(self):\n        raise ValueError('no database')\n")
-    assert refusal(place) == "rest-bridge: error: OwnPlugin cannot start: no database"
+    assert place.refusal() == "rest-bridge: error: OwnPlugin cannot start: no database"
 
 
 def test_plugins_before_the_one_that_fails_are_closed(place: Workplace) -> None:
@@ -74,7 +58,7 @@ def test_plugins_before_the_one_that_fails_are_closed(place: Workplace) -> None:
         "        children = open(f'/proc/self/task/{os.getpid()}/children').read().split()\n"
         "        raise ValueError(f'children {children}')\n"
     )
-    last = refusal(place)
+    last = place.refusal()
     (child,) = re.findall(r"\d+", last)
     assert not Path(f"/proc/{child}").exists()
 
@@ -103,7 +87,7 @@ def test_every_fault_of_route_files_is_a_line_before_the_last(place: Workplace) 
 def test_taken_mqtt_port_is_named_with_its_listener(place: Workplace) -> None:
     with taken_port() as port:
         place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
-        assert refusal(place) == (
+        assert place.refusal() == (
             f"rest-bridge: error: listener default cannot listen on 127.0.0.1:{port}: Address already in use"
         )
 
@@ -111,7 +95,7 @@ def test_taken_mqtt_port_is_named_with_its_listener(place: Workplace) -> None:
 def test_taken_port_of_another_listener_is_named(place: Workplace) -> None:
     with taken_port() as port:
         place.configure(("plugins:", f"  web: {{type: ws, bind: '127.0.0.1:{port}'}}\nplugins:"))
-        assert f"listener web cannot listen on 127.0.0.1:{port}: Address already in use" in refusal(place)
+        assert f"listener web cannot listen on 127.0.0.1:{port}: Address already in use" in place.refusal()
 
 
 def test_mqtt_port_that_server_mode_has_taken_is_named(place: Workplace) -> None:
@@ -119,13 +103,13 @@ def test_mqtt_port_that_server_mode_has_taken_is_named(place: Workplace) -> None
         pass
     place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
     place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
-    assert refusal(place).endswith(f"listener default cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert place.refusal().endswith(f"listener default cannot listen on 127.0.0.1:{port}: Address already in use")
 
 
 def test_taken_port_of_server_mode_is_named(place: Workplace) -> None:
     with taken_port() as port:
         place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
-        last = refusal(place)
+        last = place.refusal()
     assert last.startswith(f"rest-bridge: error: RestBridgePlugin cannot start: cannot listen on 127.0.0.1 port {port}")
     assert last.endswith("Address already in use")
 

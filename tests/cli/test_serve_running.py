@@ -38,11 +38,6 @@ NAMING_ITS_LOOP = """\
 SHORT_GRACE = {"amqtt_rest_bridge.processes.supervisor.SHUTDOWN_SECONDS": 0.3}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
-
-
 def test_messages_go_through_a_served_broker(place: Workplace) -> None:
     with place.serving() as running:
         http = int(running.line("server mode listens on http://127.0.0.1:").rpartition(":")[2])

@@ -15,13 +15,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.trace import line
 from tests.support.admin_client import TOKEN, admin_of, client_route
 from tests.support.embedded_broker import Client, Host, hosting
-from tests.support.http_recorder import Recorder, recording
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
+from tests.support.http_recorder import Recorder
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,11 @@ from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.commands import accepts
 from tests.support.embedded_broker import Host, hosting
 from tests.support.gate import Gate
-from tests.support.http_recorder import Recorder, echo, recording
+from tests.support.http_recorder import Recorder, echo
 from tests.support.spawning import Spawning
 from tests.support.waiting import eventually
 
 SECONDS = 10.0
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 def route(target: Recorder, event: str = "", config: str = "", name: str = "R") -> str:

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,9 @@ from tests.support.admin_client import (
 )
 from tests.support.broker_process import BrokerProcess
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.ports import steady_port
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 def test_failures_survive_a_restart_with_their_messages(target: Recorder, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import http.client
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,8 @@ from amqtt_rest_bridge.link.admin_frames import Record, RunQuery
 from amqtt_rest_bridge.model import RunIds
 from tests.support.admin_client import Events, admin_of, client_route, server_route
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 @pytest.fixture(autouse=True)

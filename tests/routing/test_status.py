@@ -1,7 +1,6 @@
 """Route status: what it says, when it is published."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteC
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 
 
 def account(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED, workers: int = 4) -> RouteStatistics:
@@ -116,12 +115,6 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
     assert (status["messages"]["failed"], status["last_error"]["message"]) == (0, "refused")
     one.success(0.0, 0.1, 104.0)
     assert (one.health, one.status(105.0)["connection"]) == ("Yellow", "connected")
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 def test_the_status_is_retained_and_published_again_when_the_health_changes(target: Recorder) -> None:

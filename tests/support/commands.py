@@ -123,6 +123,16 @@ class Workplace:
         """Run a command to its end."""
         return run(REST_BRIDGE, arguments, self.folder, environment=self._environment(), timeout=SECONDS)
 
+    def refusal(self, *arguments: str) -> str:
+        """Return the last line of a start of `serve` that fails; no stack is in what was written."""
+        ended = self.run("serve", "-c", "broker.yaml", *arguments)
+        assert ended.returncode == 1, ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert ended.stdout == ""
+        lines = ended.stderr.splitlines()
+        assert sum("rest-bridge: error: " in line for line in lines) == 1
+        return lines[-1]
+
     @contextlib.contextmanager
     def serving(self, *arguments: str, constants: Mapping[str, float] | None = None) -> Iterator[Running]:
         """Run `serve -c broker.yaml` until the block ends."""

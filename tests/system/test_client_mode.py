@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,12 +15,6 @@ from tests.support.http_recorder import Recorder, echo, recording
 from tests.support.http_target import Seen
 
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 def route(target: Recorder, event: str, config: str = "", name: str = "R") -> str:

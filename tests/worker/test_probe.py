@@ -71,7 +71,7 @@ def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
         pytest.param("patience", "kept sessions", "not acknowledge a message on .*: the connection was", id="ends"),
     ],
 )
-def test_what_a_broker_does_to_one_check_is_told_there_and_spoils_no_other(
+def test_what_a_broker_does_to_one_check_is_reported_there_and_the_others_are_tried(
     lacking: str, name: str, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tried, "WAIT_SECONDS", 2.0)

@@ -12,7 +12,7 @@ import pytest
 from amqtt_rest_bridge.bridge.timers import Pace, Timers
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.gate import Gate
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.http_target import Peer, Seen, Target, reply
 from tests.support.waiting import eventually
 
@@ -41,12 +41,6 @@ class FakeTimers(Timers):
             self.now = due[0][0]
             due[0][1]()
         self.now = now
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 class Turns:

@@ -16,7 +16,7 @@ from amqtt_rest_bridge.cli.broker_client import parse_address
 from amqtt_rest_bridge.cli.status import snapshot
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.embedded_broker import Host, hosting
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 from tests.support.waiting import eventually
 
 STATUS = "$SYS/broker/routes/Invented/status"
@@ -60,12 +60,6 @@ def route(target: Recorder) -> str:
         ADD EVENT Seen WITH SOURCE_TOPIC "#" {posts}
         ADD EVENT Forged WITH SOURCE_TOPIC "{STATUS}" {posts}
     """
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 @pytest.fixture
