@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION = """\
 Run the routes of a configuration file beside an MQTT 5 broker or cluster with shared subscriptions: Mosquitto from 2.0,
-EMQX, HiveMQ, VerneMQ. As many workers as the group has slots share the messages; each needs a slot of its own.
+EMQX, HiveMQ, VerneMQ. Workers of a group share its slots, and so the messages: one that joins is handed its share.
 
 A message is acknowledged when all its calls have ended and the broker has acknowledged their results, so a worker that
-is killed loses none. A slot that is away for adopt_seconds is served by another worker.
+is killed loses none. The slots of one that is silent for adopt_seconds are taken by the others.
 
 What cannot work ends the start with one line that says why: a faulty file or setting, errors in route files, a port
 that is taken, a broker that cannot be reached or that lacks MQTT 5 or shared subscriptions. Once it runs, a worker
@@ -58,8 +58,7 @@ notice nothing. It takes 3 s, longer where something does not come.
 EPILOG = """\
 exit status:
   0        stopped by a signal, gracefully (--check: the configuration is fine; --probe: all is there)
-  1        cannot start, or failed while running; another worker took the slot (--check: there are errors; --probe:
-           something is lacking)
+  1        cannot start, or failed while running (--check: there are errors; --probe: something is lacking)
   2        the command is used wrongly
   130,143  a second SIGINT or SIGTERM ended the process
 

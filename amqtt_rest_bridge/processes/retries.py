@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import (
     BROKER_FULL,
     MOST_RUNS,
@@ -34,6 +35,14 @@ _MOST_UNDER_WAY: Final = MOST_RUNS
 
 PublishAgain = Callable[[KeptRun, Callable[[], None]], str | None]
 """Publish the message of a kept request; see `ServerReports.publish_again`."""
+
+
+class _RefusedError(BridgeError):
+    """A failure is not retried; the message says why."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
 
 
 @dataclass(slots=True, eq=False)
@@ -104,40 +113,36 @@ class Retries:
             kept = self._records.kept.get(name)
             if is_search and kept is not None and kept.record.retried_as is not None:  # meanwhile, by another one
                 continue
-            refusal = self._refusal(name, kept)
-            if refusal is None and kept is not None:
-                try:
-                    started = self._retry(name, kept)
-                except BrokerFullError as error:
-                    started, refusal = None, (BROKER_FULL, str(error))
-                if started is not None:
-                    done.started.append((started, name))
-                    continue
-                gone = f"route {kept.record.route} has no event {kept.record.event} any more"
-                refusal = refusal or (ROUTE_GONE, gone)
-            done.refused.append((name, *(refusal or _NOT_KEPT)))
+            try:
+                done.started.append((self._retry(name, kept), name))
+            except _RefusedError as refused:
+                done.refused.append((name, refused.code, str(refused)))
+            except BrokerFullError as error:
+                done.refused.append((name, BROKER_FULL, str(error)))
         if ids:
             self._loop.call_soon(self._begin, ids, done, answer, is_search)
         else:
             answer(done)
 
-    def _refusal(self, name: str, kept: KeptRun | None) -> tuple[str, str] | None:
+    def _retry(self, name: str, kept: KeptRun | None) -> str:
+        """Send a message again and return the id of the new run; raises `_RefusedError` or `BrokerFullError`."""
         if kept is None or not kept.is_failure:
-            return _NOT_KEPT
+            raise _RefusedError(NOT_KEPT, "no failure of a message is kept with this id")
         if kept.payload is None and not kept.topic:
-            return NOT_KEPT, "the request of this run failed before it had a message"
+            raise _RefusedError(NOT_KEPT, "the request of this run failed before it had a message")
         if kept.payload is None:
-            return NOT_KEPT, "the message of this run is not kept: see the setting capture"
+            raise _RefusedError(NOT_KEPT, "the message of this run is not kept: see the setting capture")
         if name in self._under_way:
-            return RETRY_RUNS, "a retry of this failure has not ended yet"
+            raise _RefusedError(RETRY_RUNS, "a retry of this failure has not ended yet")
         if len(self._under_way) >= _MOST_UNDER_WAY:
-            return RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet"
-        return None
+            raise _RefusedError(RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet")
+        record = kept.record
+        retry = self._retry_request if is_request(record.kind, record.status) else self._retry_call
+        if (started := retry(name, kept)) is None:
+            raise _RefusedError(ROUTE_GONE, f"route {record.route} has no event {record.event} any more")
+        return started
 
-    def _retry(self, name: str, kept: KeptRun) -> str | None:
-        """Send a message again and return the id of the new run; None where its event is gone."""
-        if is_request(kept.record.kind, kept.record.status):
-            return self._retry_request(name, kept)
+    def _retry_call(self, name: str, kept: KeptRun) -> str | None:
         event = kept.record.route or "", kept.record.event or ""
         message = Message(kept.topic, kept.payload or b"", time.time(), kept.properties)
         retry = _Retry(message, self._ended, name)
@@ -169,5 +174,3 @@ class Retries:
         self._under_way.discard(retry.of)
         self._records.retries.pop(id(retry.message), None)
 
-
-_NOT_KEPT: Final = NOT_KEPT, "no failure of a message is kept with this id"
