@@ -62,7 +62,7 @@ def several(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")
 
 
-def printable(text: str) -> str:
+def without_controls(text: str) -> str:
     """Replace control characters, which would steer the terminal."""
     return "".join([char if char.isprintable() else "\ufffd" for char in text])
 

@@ -15,7 +15,7 @@ from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict, masker_for
 from amqtt_rest_bridge.calls.oauth2 import authorized, has_own
 from amqtt_rest_bridge.calls.stages import prepare
-from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, printable, read_bytes
+from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
 from amqtt_rest_bridge.failures import message_values
 from amqtt_rest_bridge.http_server import Request
@@ -217,13 +217,13 @@ def request_lines(request: HttpRequest, masker: Masker) -> Iterator[str]:
 
 def response_lines(response: HttpResponse, masker: Masker) -> Iterator[str]:
     """Write a response as it came, after content decoding, with secrets masked in every form that servers send back."""
-    yield f"{response.status} {printable(masker.text(response.reason))}"
+    yield f"{response.status} {without_controls(masker.text(response.reason))}"
     yield from _headers_and_body(response.headers, response.body, masker)
 
 
 def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, masker: Masker) -> Iterator[str]:
     for name, value in headers:
-        yield f"{masker.text(name)}: {printable(masker.header(name, value))}"
+        yield f"{masker.text(name)}: {without_controls(masker.header(name, value))}"
     yield ""
     if body:
         yield _body_text(body, masker)

@@ -1,7 +1,7 @@
 """Route status as people read it: payloads to a table for rich. Pure; no thread of its own.
 
 Payloads come over MQTT from anywhere: they may lack members, hold other types, control characters or rich's markup.
-So every cell is a `Text`, which rich prints as it is, of printable characters.
+So every cell is a `Text`, which rich prints as it is, of without_controls characters.
 """
 
 import json
@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import printable
+from amqtt_rest_bridge.cli import without_controls
 from amqtt_rest_bridge.model import HEALTHS
 from amqtt_rest_bridge.worker.group import GroupOverview
 
@@ -267,7 +267,7 @@ def _text(value: Any) -> str:
         case float():
             return f"{value:.1f}"
         case str():
-            return printable(value) or _UNKNOWN
+            return without_controls(value) or _UNKNOWN
         case _:
             return json.dumps(value)
 
@@ -289,7 +289,7 @@ def group_tables(group: GroupOverview) -> Group:
 def _differing_sets(group: GroupOverview) -> Iterable[Text]:
     if len(group.route_sets) > 1:
         sets = (f"{routes} on {', '.join(workers)}" for routes, workers in sorted(group.route_sets.items()))
-        yield Text(printable(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR)
+        yield Text(without_controls(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR)
 
 
 def _uncut(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
@@ -309,4 +309,4 @@ def _since(since: str | None, away: str | None) -> Text:
 
 
 def _optional(text: str | None, missing: Text = Text(_UNKNOWN)) -> Text:  # noqa: B008  # no cell is changed
-    return missing if text is None else Text(printable(text))
+    return missing if text is None else Text(without_controls(text))

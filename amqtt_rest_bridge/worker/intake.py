@@ -106,7 +106,7 @@ class _Choice:
     is_known: bool = True
 
 
-class _Offer(NamedTuple):
+class _Delayed(NamedTuple):
     """A message for ORDERED events that has to wait."""
 
     message: Message
@@ -161,7 +161,7 @@ class Intake:
         self._ordered: frozenset[EventName] = frozenset()
         self._choices: dict[tuple[int, ...], _Choice] = {}
         self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
-        self._waiting: deque[_Offer] = deque()
+        self._waiting: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
         self._unserved: list[Acknowledgement] = []
@@ -203,7 +203,7 @@ class Intake:
         """
         for delivery in self._unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
-        waiting, self._waiting = self._waiting, deque[_Offer]()
+        waiting, self._waiting = self._waiting, deque[_Delayed]()
         self._waiting.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
         for one in waiting:
             if shared or one.delivery.is_dropped:
@@ -309,7 +309,7 @@ class Intake:
                 if not self._waiting:
                     asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)
                 delivery.hold()
-                self._waiting.append(_Offer(message, hops, self._all - ordered, delivery))
+                self._waiting.append(_Delayed(message, hops, self._all - ordered, delivery))
                 elsewhere |= ordered
             self._offer_now(message, hops, elsewhere, delivery)
         delivery.release()

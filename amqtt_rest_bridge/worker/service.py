@@ -163,27 +163,6 @@ class Worker:
         """Return the group as this worker sees it."""
         return self._view
 
-    @property
-    def lease_changes(self) -> int:
-        """Return how many times a slot has come to this worker, or has gone."""
-        return self._leases.changes
-
-    @property
-    def unacknowledged(self) -> int:
-        """Return how many messages have come and not ended."""
-        return sum(slot.held for slot in (*self._slots.values(), *self._leaving.values()))
-
-    @property
-    def redelivered(self) -> int:
-        """Return how many messages have come that the broker had sent before."""
-        return self._ended["redelivered"] + sum(intake.redelivered for intake in self._intakes())
-
-    @property
-    def reconnects(self) -> int:
-        """Return how many connections followed one that was lost."""
-        clients = (self._clean_session.client, *(intake.client for intake in self._intakes()))
-        return self._ended["reconnects"] + sum(client.reconnects for client in clients)
-
     async def start(self) -> None:
         """Connect, start the bridge processes, and take messages; raises `BridgeError`.
 
@@ -344,9 +323,16 @@ class Worker:
             intake.look_again()
 
     def _numbers(self) -> GroupNumbers:
-        held = [slot in self._slots for slot in range(self._settings.slots)]
+        """Return what the admin port shows of the group."""
+        intakes = list(self._intakes())
+        clients = (self._clean_session.client, *(intake.client for intake in intakes))
         return GroupNumbers(
-            held, self.unacknowledged, self.redelivered, self.reconnects, self.lease_changes, len(self._view.route_sets)
+            [slot in self._slots for slot in range(self._settings.slots)],
+            unacknowledged=sum(intake.held for intake in intakes),
+            redelivered=self._ended["redelivered"] + sum(intake.redelivered for intake in intakes),
+            reconnects=self._ended["reconnects"] + sum(client.reconnects for client in clients),
+            lease_changes=self._leases.changes,
+            route_sets=len(self._view.route_sets),
         )
 
     def _open(self, number: int, now: float) -> None:
