@@ -11,6 +11,14 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of the durations that people write: `10m`."""
 
 
+def lease_time() -> float:
+    """Return monotonic seconds, alike in all processes of a machine; on Linux they go on while it is suspended."""
+    return time.monotonic() if _SUSPENDED is None else time.clock_gettime(_SUSPENDED)
+
+
+_SUSPENDED: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
 def rfc3339(timestamp: float) -> str:
     """Write Unix seconds as RFC 3339 in UTC, rounded to milliseconds: `2026-01-31T12:00:00.123Z`."""
     seconds, milliseconds = divmod(round(timestamp * 1000), 1000)

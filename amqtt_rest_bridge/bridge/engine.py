@@ -36,12 +36,12 @@ from amqtt_rest_bridge.link.frames import (
     Confirmed,
     CreditReturn,
     Failed,
+    InGroup,
     Latest,
     Listen,
     Ping,
     Ready,
     Replies,
-    ShareRates,
     Stop,
     Stopped,
     ToBridge,
@@ -153,8 +153,8 @@ class Engine:
             case Listen(ports):
                 for port in ports:
                     self._ports.add(port, self._link.take_socket())
-            case ShareRates(workers):
-                self._client.share_rates(workers)
+            case InGroup(workers, ordered_until):
+                self._client.in_group(workers, ordered_until)
             case Stop(grace):
                 self._ending = True  # and the ports' loops with it
                 self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._broker.dismiss)

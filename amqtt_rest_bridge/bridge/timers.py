@@ -1,4 +1,4 @@
-"""Timed actions on one thread of their own: retries that are due, queues that wait too long, turns of RATE_LIMIT.
+"""Timed actions on one thread of their own: retries that are due, queues that wait too long, turns, leases.
 
 `calls.open_calls.Turns` decides about turns, in `Pace` are its lock and its timer. Any thread may call.
 """
@@ -6,12 +6,14 @@
 import heapq
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
 from amqtt_rest_bridge.calls.open_calls import Turns
+from amqtt_rest_bridge.times import lease_time
 
 log = logging.getLogger(__name__)
 
@@ -123,3 +125,33 @@ class Pace:
             start = self._turns.give() if timer == self._timer else None
         if start is not None:
             start()
+
+
+class Lease:
+    """Until when ORDERED calls begin, by `lease_time`: a worker's, as long as no other one takes its slots."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until = math.inf
+        self._held: list[Callable[[], None]] = []
+
+    @property
+    def lasts(self) -> bool:
+        """Return whether calls may begin."""
+        return lease_time() < self._until
+
+    def hold(self, resume: Callable[[], None]) -> None:
+        """Call `resume` when the lease is renewed; at once where it was meanwhile."""
+        with self._lock:
+            if not self.lasts:
+                self._held.append(resume)
+                return
+        resume()
+
+    def renew(self, until: float) -> None:
+        """Begin calls until another time, and resume those that waited for it."""
+        with self._lock:
+            self._until = until
+            held, self._held = self._held, []
+        for resume in held:
+            resume()

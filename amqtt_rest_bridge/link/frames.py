@@ -243,10 +243,15 @@ class Confirmed(Struct, frozen=True, array_like=True, tag=15):
     refused: list[int]
 
 
-class ShareRates(Struct, frozen=True, array_like=True, tag=16):
-    """Keep to this part of each RATE_LIMIT from now on: so many workers of a group share it."""
+class InGroup(Struct, frozen=True, array_like=True, tag=16):
+    """What holds for a worker of a group from now on.
+
+    So many `workers` share each RATE_LIMIT. Calls of ORDERED events begin until `ordered_until`, by `times.lease_time`;
+    beyond it they wait for the next such frame: another worker may have their slots.
+    """
 
     workers: int
+    ordered_until: float
 
 
 class Withdraw(Struct, frozen=True, array_like=True, tag=18):
@@ -370,7 +375,7 @@ ToBridge = (
     | Ping
     | Latest
     | Confirmed
-    | ShareRates
+    | InGroup
     | Withdraw
     | ToAdmin
 )

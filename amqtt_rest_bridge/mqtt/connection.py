@@ -89,6 +89,11 @@ class MqttConnection(asyncio.Protocol):
         return self._connected.done() and not self._ended.done() and not self._is_leaving
 
     @property
+    def silence_seconds(self) -> float:
+        """Return after how long without a packet the broker publishes the will, at least (section 3.1.2.10)."""
+        return 1.5 * self._keep_alive
+
+    @property
     def can_publish(self) -> bool:
         """Return whether one more publication is allowed: the broker's Receive Maximum, and room in the socket.
 

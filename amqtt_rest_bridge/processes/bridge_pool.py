@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeVar
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
-from amqtt_rest_bridge.link.frames import ShareRates, ToBroker
+from amqtt_rest_bridge.link.frames import InGroup, ToBroker
 from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
@@ -174,7 +174,7 @@ class BridgePool:
         self._routes = b""
         self._loop = loop
         self._pauses = [Restarts(times.bridges) for _ in range(count)]
-        self._sharing = 1  # workers of a group
+        self._group: InGroup | None = None
         self._stopping = False
         self._asked: list[FromAdmin] | None = []  # before `attach`; then None
 
@@ -357,11 +357,11 @@ class BridgePool:
             bridge.close()
         self._bridges.clear()
 
-    def share_rates(self, workers: int) -> None:
-        """Divide each RATE_LIMIT among so many workers of a group from now on."""
-        self._sharing = workers
+    def in_group(self, workers: int, ordered_until: float) -> None:
+        """Keep to what holds in a group of workers from now on; see `InGroup`."""
+        self._group = InGroup(workers, ordered_until)
         for bridge in self._bridges:
-            bridge.link.send(ShareRates(workers))
+            bridge.link.send(self._group)
 
     def _describe(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         self._listen = dict(sockets)
@@ -381,8 +381,8 @@ class BridgePool:
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
         self._show_latest(bridge)
-        if self._sharing > 1:
-            bridge.link.send(ShareRates(self._sharing))
+        if self._group is not None:
+            bridge.link.send(self._group)
         held, self._held = self._held, deque()
         self._due.put_first(held)
         if self._admin_answers is not None:

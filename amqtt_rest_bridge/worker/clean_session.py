@@ -29,6 +29,7 @@ from amqtt_rest_bridge.routing.calls import (
     has_room,
 )
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
+from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of
 from amqtt_rest_bridge.worker.leases import Leases, lease_topic, presence_topic
@@ -229,14 +230,14 @@ class CleanSession:
 
     async def _connected(self, connection: MqttConnection) -> None:
         self._subscribed = set()
-        self._leases.connecting()
+        self._leases.connecting(lease_time())
         await self._subscribe(connection)
         self._publisher.put(Publication(self._presence.topic, _MARK), 1)
         self._publisher.up(connection)
 
     def _down(self, _why: str) -> None:
         self._publisher.down()
-        self._leases.connecting()
+        self._leases.connecting(lease_time())
         self._on_record()
 
     async def _subscribe(self, connection: MqttConnection) -> None:
@@ -251,9 +252,9 @@ class CleanSession:
             connection.acknowledge(received.packet_id)
         identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
         if any(number in self._records.values() for number in identifiers):
-            now = asyncio.get_running_loop().time()
+            now = lease_time()
             if received.payload == _MARK and received.topic == self._presence.topic:
-                self._leases.connected(now)
+                self._leases.connected(now, connection.silence_seconds)
             else:
                 self._leases.received(received.topic, received.payload, now, retained=received.retain)
             self._on_record()

@@ -27,6 +27,7 @@ _BEATS: Final = 3  # records within `adopt_seconds`
 GONE_SECONDS: Final = 3.0
 """How long a worker whose presence was removed may take to connect again: its slots are free after it."""
 _CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
+_PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: then the worker was stopped
 _MOST_TERM: Final = 1 << 53
 
 
@@ -231,6 +232,9 @@ class Leases:
         self._free_since: dict[int, float] = {}
         self._connected: float | None = None  # since when
         self._unheard: float | None = None  # since when our presence is on its way and has not come back
+        self._silence, self._looked = math.inf, 0.0  # see `connected`; when `intents` was called last
+        self.ordered_until = -math.inf
+        """Until then no other worker takes a slot of this one as that of a worker which is gone."""
         self._due = 0.0  # when records are published again
         self._heard_again: set[str] = set()  # since `connecting`
         self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older record than these
@@ -243,14 +247,19 @@ class Leases:
 
     # What comes in.
 
-    def connecting(self) -> None:
+    def connecting(self, now: float) -> None:
         """Note that the connection has ended, or that retained records come from now on: all have at `connected`."""
         self._connected = self._unheard = None
+        self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
         self._heard_again = set()
 
-    def connected(self, now: float) -> None:
-        """Note that all retained records have come: what was not among them was removed while this worker was away."""
-        self._connected = self._due = now
+    def connected(self, now: float, silence: float = math.inf) -> None:
+        """Note that all retained records have come: what was not among them was removed while this worker was away.
+
+        The broker publishes this worker's will when it was silent for `silence` seconds.
+        """
+        self._silence = silence
+        self._connected = self._due = self._looked = now
         self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
         self._claimed, self._free_since = {}, {}
 
@@ -272,7 +281,8 @@ class Leases:
         if presence is not None and presence.worker == worker:
             self._known[worker] = _Known(presence, now)
             self._heard_again.add(worker)
-            if worker == self.worker:
+            if worker == self.worker and self._unheard is not None:
+                self.ordered_until = self._unheard + min(self._adopt_seconds, self._silence)
                 self._unheard = None
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
@@ -338,6 +348,9 @@ class Leases:
         """Return what this worker has to do now; nothing while no records come."""
         if self._connected is None or self._stopping:
             return []
+        for known in self._known.values() if now - self._looked > _PAUSE_SECONDS else ():  # whose records wait unread
+            known.heard += now - self._looked if known.heard <= self._looked else 0.0
+        self._looked = now
         beat = [self._beat(now, clock)] if now >= self._due else []
         again = self._published_again(now, clock)
         holders, wanted = self._holders(now), self._shares(now)
@@ -347,7 +360,7 @@ class Leases:
 
     def _beat(self, now: float, clock: float) -> PublishRecord:
         """Announce this worker, have its leases published again, and forget workers that have long been gone."""
-        self._due = now + self._adopt_seconds / _BEATS
+        self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
         self._unheard = now if self._unheard is None else self._unheard
         self._again = {slot: self._leases[slot] for slot in sorted(self.held)} | self._again
         self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}

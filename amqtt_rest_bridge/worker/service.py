@@ -30,6 +30,7 @@ from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSocke
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.route_set import route_set_hash, server_ports
 from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.group import Differences, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
@@ -125,7 +126,8 @@ class Worker:
         self._connected = asyncio.Event()  # and all records have come
         self._settled = asyncio.Event()
         self._lost_at: float | None = None  # since when no lease can be renewed
-        self._sharing = 1  # workers that share each RATE_LIMIT
+        self._sharing = 1  # workers that share each RATE_LIMIT ...
+        self._ordered_until = -math.inf  # ... and until when ORDERED events are called, as the bridge processes know
         self._differing = Differences(settings.group)
         self._stopping = False
         self._was_connected = False  # so that others may know of this worker
@@ -248,7 +250,7 @@ class Worker:
     async def _watch(self) -> None:
         """Follow the leases: publish records, open and leave slots, until cancelled."""
         while True:
-            now = self._loop.time()
+            now = lease_time()
             self._note_connection(now)
             for intent in [] if self._stopping else self._leases.intents(now, time.time()):
                 if isinstance(intent, PublishRecord):
@@ -258,12 +260,19 @@ class Worker:
                     self._begin_leaving(intent.slot, self._hand_over)
             if not self._stopping:
                 self._follow_leases(now)
+            self._renew()
             # Not `wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: the
             # record that a worker publishes last comes back to it, and in 2 of 80 stops it did not end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._look.wait()
             self._look.clear()
+
+    def _renew(self) -> None:
+        """Renew the time until which ORDERED events begin: no other worker takes the slots held here before it."""
+        if self._ordered_until != self._leases.ordered_until:
+            self._ordered_until = self._leases.ordered_until
+            self._parts.pool.in_group(self._sharing, self._ordered_until)
 
     def _note_connection(self, now: float) -> None:
         """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
@@ -294,7 +303,7 @@ class Worker:
             self._begin_leaving(number, self._abandon)
         if self._connected.is_set():
             for number in sorted(held - set(self._slots) - set(self._leaving)):
-                self._open(number, now)
+                self._open(number)
             view, self._view = self._view, self._leases.view(now)
             if view != self._view:
                 self._group_changed(self._view)
@@ -310,8 +319,7 @@ class Worker:
             self._parts.supervisor.finish("unserved messages", self._end_unserved)
         workers = len(view.workers)
         if workers != self._sharing:
-            self._sharing = workers
-            self._parts.pool.share_rates(workers)
+            self._sharing, self._ordered_until = workers, -math.inf
             if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
                 log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
 
@@ -335,7 +343,7 @@ class Worker:
             route_sets=len(self._view.route_sets),
         )
 
-    def _open(self, number: int, now: float) -> None:
+    def _open(self, number: int) -> None:
         lease, wanted, group = self._leases.lease(number), self._plan(), self._settings.group
         waits = wanted.ordered_seconds if lease is not None and lease.waits else 0.0
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
@@ -345,7 +353,7 @@ class Worker:
             log.info("slot %d of group %s is taken here", number, group)
         slot = self._slots[number] = Slot(
             self._broker, self._settings, number, self._parts.dispatcher.offer, self._capacities, self._may_connect,
-            now + waits,
+            self._loop.time() + waits,
         )  # fmt: skip
         self._parts.supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
 
@@ -373,13 +381,14 @@ class Worker:
         if not await slot.ended(self._plan().seconds + _SLACK_SECONDS):
             slot.drop(shared=True)
             self._parts.pool.withdraw()
+            await slot.ended(self._ordered_until - lease_time())  # what a bridge process that hangs may still begin
         await self._leave(slot)
 
     async def _leave(self, slot: Slot) -> None:
         """Disconnect, and name the next holder: only then it connects."""
         is_drained = not slot.held
         await self._abandon(slot)
-        record = self._leases.grant(slot.number, self._loop.time(), time.time(), waits=not is_drained)
+        record = self._leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
         if record is not None:
             self._publish(record)
         self._look.set()

@@ -64,7 +64,7 @@ class Group:
     def connect(self, node: Node) -> None:
         node.online = True
         node.inbox = deque((topic, payload, True) for topic, payload in self.retained.items())
-        node.leases.connecting()
+        node.leases.connecting(self.now)
         node.inbox.append(("", b"", False))  # the end of what is retained
 
     def cut(self, node: Node) -> None:
@@ -72,7 +72,7 @@ class Group:
         if node.online:
             node.online = False
             node.inbox.clear()
-            node.leases.connecting()
+            node.leases.connecting(self.now)
             self.publish(node.leases.farewell())
 
     def publish(self, record: PublishRecord) -> None:
@@ -332,7 +332,7 @@ def test_a_payload_that_is_not_a_record_is_none(payload: bytes) -> None:
 def test_intents_are_none_before_all_retained_records_have_come() -> None:
     leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=ADOPT, version="1", clock=0)
     assert leases.intents(0, 0) == []
-    leases.connecting()
+    leases.connecting(0)
     assert leases.intents(1, 1) == [] and not any(isinstance(one, HandOver) for one in leases.intents(2, 2))
     leases.connected(3)
     assert len(leases.intents(3, 3)) == 2  # the presence, and a claim
@@ -351,3 +351,22 @@ def test_a_worker_is_not_heard_while_its_presence_does_not_come_back() -> None:
     assert not node.leases.is_heard(announced + ADOPT / 2)
     group.connect(node)
     assert node.leases.is_heard(announced + ADOPT / 2)
+
+
+@pytest.mark.parametrize("silence", [22.5, 3 * ADOPT])
+def test_ordered_events_are_called_until_others_may_take_the_slots_and_no_longer(silence: float) -> None:
+    group = Group()
+    node = group.start()
+    group.deliver(node)
+    node.leases.connected(group.now, silence)
+    for _ in range(200):
+        group.tick()
+        group.deliver(node)
+        assert group.now < node.leases.ordered_until <= group.now + min(ADOPT, silence)
+    node.paused, until = True, node.leases.ordered_until
+    other = group.start()
+    while not other.leases.held:
+        group.tick()
+    assert group.now >= until
+    node.leases.connecting(until - 10)
+    assert node.leases.ordered_until == until - 10 + GONE_SECONDS

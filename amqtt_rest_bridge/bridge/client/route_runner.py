@@ -23,7 +23,7 @@ from typing import Final
 
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
-from amqtt_rest_bridge.bridge.timers import Pace, Timers
+from amqtt_rest_bridge.bridge.timers import Lease, Pace, Timers
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
@@ -48,9 +48,10 @@ _LOG_SECONDS: Final = 1.0
 class RouteContext:
     """What the runners of routes share.
 
-    `pace` spaces the requests of a route with a RATE_LIMIT; `successor` returns the runner of its present definition.
-    `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's,
-    and the interpreter lock lets one thread at a time parse anyway. `calls` are those of all routes, used under `lock`.
+    `pace` spaces the requests of a route with a RATE_LIMIT, ORDERED calls begin while the `lease` lasts; `successor`
+    returns the runner of its present definition. `calls` are those of all routes, used under `lock`. `parsing` is held
+    while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's, and the
+    interpreter lock lets one thread at a time parse anyway.
     """
 
     link: BridgeEnd
@@ -58,6 +59,7 @@ class RouteContext:
     threads: ThreadBudget
     calls: OpenCalls
     lock: threading.Lock
+    lease: Lease
     pace: Pace | None
     successor: Callable[[], "RouteRunner | None"]
     parsing: threading.Lock
@@ -194,7 +196,11 @@ class RouteRunner:
             self._await_turn(call, first=True)  # whose turn may come before this returns
 
     def _begin(self, call: OpenCall) -> HttpRequest | None:
-        """Begin a try and return its request; None where it sends nothing."""
+        """Begin a try and return its request; None where it sends nothing, or has to wait."""
+        if call.line is not None and not self._context.lease.lasts:
+            if self._begin_wait(call):
+                self._context.lease.hold(partial(self._resume, call))
+            return None
         if len(call.message.payload) < _LARGE:
             begun = call.event.begin(call)
         else:
@@ -241,16 +247,9 @@ class RouteRunner:
         if failure is not None:
             log.warning(
                 "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
-                call.event.label,
-                failure.code,
-                loggable(call.message.topic),
-                call.tries,
-                "try" if call.tries == 1 else "tries",
-                call.took,
-                waited,
-                call.event.run_id(call),
-                failure.message,
-            )
+                call.event.label, failure.code, loggable(call.message.topic), call.tries,
+                "try" if call.tries == 1 else "tries", call.took, waited, call.event.run_id(call), failure.message,
+            )  # fmt: skip
         elif verdict.step is Step.SKIPPED:
             code = SKIPPED
         elif log.isEnabledFor(logging.DEBUG):
@@ -420,7 +419,7 @@ class ClientMode:
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._calls, self._lock = OpenCalls(), threading.Lock()
-        self._parsing = threading.Lock()
+        self._parsing, self._lease = threading.Lock(), Lease()
         self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
         self._workers = 1  # ... which so many share
 
@@ -469,11 +468,12 @@ class ClientMode:
         for give_back in waiting:
             give_back()
 
-    def share_rates(self, workers: int) -> None:
-        """Divide each RATE_LIMIT among so many workers of a group."""
+    def in_group(self, workers: int, ordered_until: float) -> None:
+        """Divide each RATE_LIMIT among so many workers of a group, and begin ORDERED calls until a time."""
         self._workers = workers
         for pace in self._paces.values():
             pace.share(workers)
+        self._lease.renew(ordered_until)
 
     def close_retired(self) -> None:
         """Close the runners of earlier definitions whose calls have ended."""
@@ -513,7 +513,7 @@ class ClientMode:
     ) -> RouteRunner:
         name, pace = numbered.route.name, self._pace_of(numbered.route)
         context = RouteContext(
-            self._link, self._timers, self._threads, self._calls, self._lock, pace,
+            self._link, self._timers, self._threads, self._calls, self._lock, self._lease, pace,
             lambda: self._by_route.get(name), self._parsing,
         )  # fmt: skip
         return RouteRunner(numbered, settings, self._sender(numbered.route.config, settings), context, records)
