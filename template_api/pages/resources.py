@@ -21,6 +21,7 @@ from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
+from template_api.pages.operations import operations
 from template_api.records import Page, TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
 from template_api.searches import Searches
@@ -40,7 +41,7 @@ _PAGES: Final = ("library", "template", "docs", "error")
 Known = Mapping[str, Sequence[Mapping[str, Any]]]
 """What there is to filter by, as `TemplateLibrary.facets` returns it."""
 HTML: Final = "text/html; charset=utf-8"
-_ASSETS: Final = {"library.js": SCRIPT}
+_ASSETS: Final = {"library.js": SCRIPT, "docs.js": SCRIPT}
 
 
 class Pages:
@@ -84,7 +85,8 @@ class Pages:
         """The page of the API's operations, rendered when it is first asked for."""
         description = query.description()
         about = rendered(description["info"].get("description", ""), below=1)
-        return self._page("docs", about=about, operations=list(shown.operations(description)), base_url=self._base_url)
+        shown_operations = list(operations(description, self._base_url))
+        return self._page("docs", about=about, operations=shown_operations, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""

@@ -80,7 +80,7 @@ def served(serve_in: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
     library = folder / "library.jsonl"
     members = {"difficulty": "beginner", "tags": ["http"], "category": "c", "broker_version": "1"}
     lines = [json.dumps({"slug": f"weather-{n}", "title": "Weather polling", **members}) for n in range(3)]
-    library.write_text("\n".join([*lines, json.dumps({"slug": "weather-polling", "title": "T"})]))
+    library.write_text("\n".join([*lines, json.dumps({"slug": "weather-on-request", "title": "T"})]))
     with serve_in(folder, "--database-url", f"sqlite:///{folder / 'l.db'}", "--library", str(library)) as api:
         yield api
 

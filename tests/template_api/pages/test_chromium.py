@@ -142,6 +142,23 @@ def test_the_keyboard_alone_searches_opens_a_template_and_copies_its_install_lin
     page.wait("document.getElementById('announced').innerText === 'Copied'")
 
 
+def test_docs_try_an_operation_and_write_its_curl_line(api: Served, page: Page) -> None:
+    page.open(url(api, "/docs"))
+    form = "document.querySelector('[data-try=GET][data-path=\"/api/search\"]')"
+    page.evaluate(f"{form}.elements.q.value = \"recieve it's\"; {form}.elements.limit.value = '1'")
+    page.evaluate(f"{form}.dispatchEvent(new Event('input')); {form}.requestSubmit()")
+    page.wait(f"{form}.querySelector('[data-answer] p').innerText.startsWith('200 OK, ')")
+    assert len(json.loads(page.evaluate(f"{form}.querySelector('[data-answer] code').textContent"))["results"]) == 1
+    assert page.evaluate(f"{form}.querySelector('[data-curl]').textContent") == (
+        f"curl 'http://127.0.0.1:{api.port}/api/search?q=recieve+it%27s&limit=1'"
+    )
+    post = "document.querySelector('[data-try=POST]')"
+    page.evaluate(f"{post}.querySelector('[data-body]').value = '{{\"query\": 7}}'; {post}.requestSubmit()")
+    page.wait(f"{post}.querySelector('[data-answer] p').innerText.startsWith('400 Bad Request, ')")
+    assert "query must be" in page.evaluate(f"{post}.querySelector('[data-answer] code').textContent")
+    assert page.errors == []
+
+
 def test_keys_lead_to_the_search_and_through_the_results(api: Served, page: Page) -> None:
     page.open(url(api, "/?q=webhook"))
     page.press("/")

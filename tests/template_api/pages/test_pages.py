@@ -21,7 +21,7 @@ HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>d
 LINKS = "[a](javascript:alert(1)) ![b](https://evil.example/x.png) [c](data:text/html,x)"
 MARKDOWN = f"{HOSTILE}\n\n{LINKS}\n\n```lot\n{HOSTILE}\n```\n"
 LOT = "DEFINE ROUTE R WITH TYPE REST_API // note\n  ADD EVENT E WITH SOURCE_TOPIC \"a/{topic.2}\" WITH RETRIES '3'\n"
-FILES = ("site.css", "site.js", "library.js", "icon.svg")
+FILES = ("site.css", "site.js", "library.js", "docs.js", "icon.svg")
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
@@ -337,6 +337,7 @@ def test_errors_of_pages_are_pages(library: Client) -> None:
 
 
 def test_docs_name_every_operation_parameter_and_status(library: Client) -> None:
+    text = library.page("/docs").text
     page = parsed(library.page("/docs"))
     for path, methods in description()["paths"].items():
         for method, operation in methods.items():
@@ -344,8 +345,25 @@ def test_docs_name_every_operation_parameter_and_status(library: Client) -> None
             assert operation["summary"] in page.text
             for each in operation.get("parameters", ()):
                 assert each["name"] in page.text
+            assert f'id="{operation["operationId"]}"' in text
+            assert f'href="#{operation["operationId"]}"' in text
     body = description()["paths"]["/api/search"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert json.dumps(body, indent=2) in page.text
+
+
+def test_docs_have_a_curl_line_and_an_example_answer_for_each_operation_without_javascript(library: Client) -> None:
+    page = Parsed(library.page("/docs").text)
+    for line in (
+        "curl 'http://127.0.0.1:8000/api/search?q=weather+polliing'",
+        "curl http://127.0.0.1:8000/api/templates/weather-on-request",
+        "curl http://127.0.0.1:8000/api/search -H 'Content-Type: application/json' -d '{\n  \"query\": \"weather",
+    ):
+        assert line in page.text
+    for methods in description()["paths"].values():
+        for operation in methods.values():
+            (shown,) = operation["responses"]["200"]["content"].values()
+            example = shown["example"]
+            assert (example if isinstance(example, str) else json.dumps(example, indent=2)) in page.text
 
 
 def test_links_of_pages_begin_with_the_path_of_the_base_url(sqlite_store: Store) -> None:
