@@ -60,6 +60,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             parts = assemble(
                 settings, self.code, publisher, amqtt_broker.loop_of(context), store=spool, times=self.times
             )
+            if parts.file is not None:
+                opened.callback(parts.file.close)
             may_publish = partial(amqtt_broker.may_publish, broker)
             tasks: dict[str, Work] = {"publishing": publisher.run}
             lossless = None

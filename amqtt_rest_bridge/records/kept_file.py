@@ -3,10 +3,14 @@
 What waits to be written is what is kept in memory, each run once, however often it changed, and the ids of those that
 are to leave the file: so it is bounded as these are, however long nothing can be written. A disk that is full, or a
 file that is damaged meanwhile, costs only what is on it: the log and `/readyz` say so, and all that has not been
-written is tried again.
+written is tried again. A file that was removed or emptied is made again with all that is kept.
+
+A lock on the file (`flock`) keeps other brokers away, each of which would remove the runs of the others.
 """
 
 import contextlib
+import errno
+import fcntl
 import logging
 import os
 import sqlite3
@@ -19,6 +23,7 @@ import msgspec
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.system import regular_file
 from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
@@ -27,7 +32,11 @@ _VERSION: Final = 1
 _AGAIN_SECONDS: Final = 5.0  # after a write that failed
 _LOG_SECONDS: Final = 60.0
 _CLOSE_SECONDS: Final = 5.0
-_TABLE: Final = "CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, run BLOB NOT NULL)"
+_TABLE: Final = "CREATE TABLE runs (id TEXT PRIMARY KEY, run BLOB NOT NULL)"
+_NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
+_DENIED: Final = frozenset({8, 14})  # SQLITE_READONLY, SQLITE_CANTOPEN
+_BUSY: Final = 5
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(KeptRun)
 
@@ -36,23 +45,28 @@ class FailureFile:
     """A file of kept runs.
 
     Raises:
-        ConfigurationError: `path` is not such a file, or cannot be written.
+        ConfigurationError: `path` is not such a file, cannot be written though its disk is not full, or is another
+            broker's.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.trouble: str | None = None
+        self.trouble: str | None
         """Why the last write failed, None when it did not."""
+        self._lock: int | None = None  # a descriptor
         self._changed = threading.Condition()
+        self._kept: dict[str, KeptRun] = {}
         self._waiting: dict[str, KeptRun | None] = {}
         self._being_written: Collection[str] = ()
         self._closing = False
         self._lines = LineLimit(_LOG_SECONDS)
         self._thread: threading.Thread | None = None
-        rows = self._load()
-        self._written = set(rows)
-        self.loaded: list[KeptRun] = sorted(rows.values(), key=lambda run: run.record.time)
+        self._kept = self._load()
+        self._written = set(self._kept)
+        self.loaded: list[KeptRun] = sorted(self._kept.values(), key=lambda run: run.record.time)
         """The runs that the file held when it was opened, the oldest first."""
+        if self.trouble is not None:
+            self._begin()
 
     @property
     def waiting(self) -> int:
@@ -64,62 +78,138 @@ class FailureFile:
         with self._changed:
             if self._closing:
                 return
+            if run is not None:
+                self._kept[name] = run
+            else:
+                self._kept.pop(name, None)
             if run is None and name not in self._written and name not in self._being_written:
                 self._waiting.pop(name, None)  # the file never had it
                 return
             self._waiting[name] = run
             if self._thread is None:
-                self._thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
-                self._thread.start()
+                self._begin()
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, for some seconds at most; blocks."""
+        """Write what waits, for some seconds at most, and release the file; blocks."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
+        if self._lock is not None and (self._thread is None or not self._thread.is_alive()):
+            os.close(self._lock)
+            self._lock = None
 
     def _load(self) -> dict[str, KeptRun]:
+        self.trouble = None
         try:
-            # It holds payloads of messages, which only its owner may read.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             with self._open() as database:
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-                if version not in (0, _VERSION):
-                    raise ConfigurationError(f"the file {self._path} (failures) is of a newer version of the bridge")
-                database.execute(_TABLE)
-                database.execute(f"PRAGMA user_version = {_VERSION}")
-                database.commit()
                 return {name: _decoder.decode(run) for name, run in database.execute("SELECT id, run FROM runs")}
         except (OSError, sqlite3.Error, msgspec.MsgspecError, TypeError) as error:  # the last for a row that is text
+            if self._is_full(error):
+                # Decision: a full disk stops no broker. What the file holds comes back with the next start.
+                self._note_trouble(error)
+                return {}
+            self._unlock()
             why = getattr(error, "strerror", None) or str(error)
-            hint = "move it away, and a new one is made" if self._path.is_file() else "name a file that can be written"
-            raise ConfigurationError(f"cannot use {self._path} (failures): {why}; {hint}") from error
+            raise ConfigurationError(f"cannot use {self._path} (failures): {why}; {_hint(error)}") from error
+        except ConfigurationError:
+            self._unlock()
+            raise
+
+    def _is_full(self, error: Exception) -> bool:
+        """Return whether a full disk is the cause of a failure; SQLite has one code for it and for other causes."""
+        if isinstance(error, OSError):
+            return error.errno in _NO_BLOCKS
+        if not isinstance(error, sqlite3.Error) or _code(error) not in _NO_ROOM:
+            return False
+        probe = Path(f"{self._path}-probe")
+        try:
+            probe.write_bytes(bytes(64 << 10))
+        except OSError as refused:
+            return refused.errno in _NO_BLOCKS
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink()
+        return False
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the file, which is made where there is none or an empty one; then nothing has been written."""
+        self._take_lock()
         with contextlib.closing(sqlite3.connect(self._path, timeout=1.0)) as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if version > _VERSION and "runs" in tables:
+                raise ConfigurationError(f"the file {self._path} (failures) is of a newer version of the bridge")
+            if tables - {"runs"} or (version != _VERSION and (version or tables)):
+                other = f"the file {self._path} (failures) is a database of something else; name another one"
+                raise ConfigurationError(other)
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
+            if version == 0:
+                with database:
+                    database.execute("BEGIN")
+                    database.execute(_TABLE)
+                    database.execute(f"PRAGMA user_version = {_VERSION}")
+                self._write_again()
             yield database
+
+    def _take_lock(self) -> None:
+        """Lock the file that has the name now, before SQLite opens it.
+
+        Closing a descriptor of a file drops the locks that SQLite has on it in the same process.
+        """
+        try:
+            there = regular_file(self._path)
+            if self._lock is not None and os.path.samestat(os.fstat(self._lock), there):
+                return
+        except FileNotFoundError:
+            pass
+        self._unlock()
+        # It holds payloads of messages, which only its owner may read.
+        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._unlock()
+            raise ConfigurationError(
+                f"the file {self._path} (failures) is used by another broker; give each its own"
+            ) from None
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _write_again(self) -> None:
+        with self._changed:
+            self._written = set()
+            self._waiting = dict(self._kept)
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
+        self._thread.start()
 
     def _write_all(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._closing or self.trouble is not None)
+                if self._closing and not self._waiting:
                     return
             try:
                 self._write_waiting()
-            except (OSError, sqlite3.Error) as error:
-                self.trouble = str(error)
-                if self._lines.count():
-                    log.error("failures cannot be written to %s: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+            except (OSError, sqlite3.Error, ConfigurationError) as error:
+                self._note_trouble(error)
                 with self._changed:
                     if self._closing or self._changed.wait_for(lambda: self._closing, _AGAIN_SECONDS):
                         return
+
+    def _note_trouble(self, error: Exception) -> None:
+        self.trouble = str(error)
+        if self._lines.count():
+            log.error("failures cannot be written to %s: %s", self._path, error)
 
     def _write_waiting(self) -> None:
         """Write until nothing waits, over one connection."""
@@ -129,6 +219,7 @@ class FailureFile:
                     waiting, self._waiting = self._waiting, {}
                     self._being_written = waiting
                 if not waiting:
+                    self.trouble = None
                     return
                 written = set(self._written)
                 try:
@@ -162,3 +253,15 @@ def _encoded(run: KeptRun) -> bytes | None:
     except UnicodeEncodeError as error:
         log.error("a failure of route %s cannot be written: %s", run.record.route, error)  # noqa: TRY400  # the fact is enough
         return None
+
+
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, OSError) or _code(error) in _DENIED:
+        return "name a file that can be written, in a folder that can"
+    if _code(error) == _BUSY:
+        return "another program has it open"
+    return "move it away, and a new one is made"

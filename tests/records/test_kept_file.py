@@ -1,18 +1,28 @@
 """The file in which failures survive a restart: what is wrong with it is said, and costs nothing else."""
 
+import itertools
 import json
+import multiprocessing
+import os
+import signal
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+import threading
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import Record
+from amqtt_rest_bridge.records import kept_file
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.spool.test_full_disk import TMPFS, UNSHARE
 from tests.support.admin_client import (
     TOKEN,
     Admin,
@@ -28,6 +38,16 @@ from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder
 from tests.support.ports import steady_port
 from tests.support.waiting import eventually
+
+
+def kept(number: int, message: str = "why", payload: bytes = b"payload") -> KeptRun:
+    record = Record(float(number), "call", str(number), "R", "E", "in", code="http_status", message=message)
+    return KeptRun(record, "in", 0.0, payload, None)
+
+
+def loaded(path: Path) -> list[KeptRun]:
+    with closing(FailureFile(path)) as file:
+        return file.loaded
 
 
 def test_failures_survive_a_restart_with_their_messages(target: Recorder, tmp_path: Path) -> None:
@@ -62,6 +82,7 @@ def test_a_file_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path)
     with pytest.raises(ConfigurationError, match="name a file that can be written"):
         FailureFile(tmp_path)
     with closing(sqlite3.connect(tmp_path / "newer.db")) as database:
+        database.execute("CREATE TABLE runs (id TEXT, run BLOB, more TEXT)")
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigurationError, match="of a newer version of the bridge"):
         FailureFile(tmp_path / "newer.db")
@@ -86,25 +107,25 @@ def test_a_file_that_cannot_be_written_any_more_is_said_and_costs_nothing_else(
 def test_a_run_that_cannot_be_written_keeps_no_other_one_from_it(tmp_path: Path) -> None:
     file = FailureFile(tmp_path / "failures.db")
     for number, message in enumerate(("one", "half a pair \ud800", "two")):
-        record = Record(float(number), "call", str(number), "R", "E", "in", code="http_status", message=message)
-        file.put(str(number), KeptRun(record, "in", 0.0, b"payload", None))
+        file.put(str(number), kept(number, message))
     file.close()
-    loaded = FailureFile(tmp_path / "failures.db").loaded
-    assert [one.record.message for one in loaded] == ["one", "two"]
+    assert [one.record.message for one in loaded(tmp_path / "failures.db")] == ["one", "two"]
 
 
-def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(tmp_path: Path) -> None:
+def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_file, "_AGAIN_SECONDS", 0.05)
     path = tmp_path / "failures.db"
     file = FailureFile(path)
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")  # as unwritable as a full disk
-        record = Record(0.0, "call", "1", "R", "E", "in", code="http_status")
-        file.put("1", KeptRun(record, "in", 0.0, b"payload", None))
+        file.put("1", kept(1))
         eventually(lambda: file.trouble is not None)
         other.rollback()
     eventually(lambda: file.trouble is None)
     file.close()
-    assert [one.record.id for one in FailureFile(path).loaded] == ["1"]
+    assert [one.record.id for one in loaded(path)] == ["1"]
 
 
 def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> None:
@@ -128,17 +149,18 @@ def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> N
 
 def test_a_row_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "failures.db"
-    FailureFile(file)
+    assert loaded(file) == []
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("INSERT INTO runs VALUES ('1', 'text')")
     with pytest.raises(ConfigurationError, match=r"failures\.db \(failures\): .*; move it away"):
         FailureFile(file)
 
 
-def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path) -> None:
+def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_file, "_AGAIN_SECONDS", 0.05)
     path = tmp_path / "failures.db"
     file = FailureFile(path)
-    run = KeptRun(Record(0.0, "call", "1", "R", "E", "in", code="http_status"), "in", 0.0, b"payload", None)
+    run = kept(1)
     file.put("written", run)
     eventually(lambda: _rows(path) == ["written"])
     with closing(sqlite3.connect(path)) as other:
@@ -157,6 +179,109 @@ def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path) -> N
     assert _rows(path) == ["999"]
 
 
-def _rows(path: Path) -> list[str]:
+def test_a_file_that_is_removed_or_emptied_while_it_is_used_is_made_again_with_all_that_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "failures.db"
+    with closing(FailureFile(path)) as file:
+        for number in range(3):
+            file.put(str(number), kept(number))
+            names = [str(one) for one in range(number + 1)]
+            eventually(lambda names=names: _rows(path) == names)  # type: ignore[misc]
+            if number == 2:
+                os.truncate(path, 0)
+            else:
+                path.unlink()
+        file.put("0", None)
+        file.put("3", kept(3))
+        eventually(lambda: _rows(path) == ["1", "2", "3"])
+        assert path.stat().st_mode & 0o077 == 0
+    assert [one.record.id for one in loaded(path)] == ["1", "2", "3"]
+
+
+def test_a_second_broker_is_refused_and_says_so(target: Recorder, tmp_path: Path) -> None:
+    path = tmp_path / "failures.db"
+    said = r"failures\.db \(failures\) is used by another broker; give each its own"
+    with closing(FailureFile(path)), pytest.raises(ConfigurationError, match=said):
+        FailureFile(path)
+    with hosting(client_route(target.url), failures=str(path)):
+        broker = BrokerProcess(tmp_path, client_route(target.url), failures=str(path))
+        with closing(broker), pytest.raises(AssertionError, match=said):  # it has ended
+            broker.start()
+    assert loaded(path) == []
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
+def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE guests (name TEXT)")
+        database.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match="is a database of something else; name another one"):
+        FailureFile(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long, id="each"), pytest.param(13, id="some")])
+def test_a_kill_between_any_two_lines_leaves_a_file_that_opens_with_whole_runs(tmp_path: Path, step: int) -> None:
+    """Runs 0 and 1 were there; 2 and 3 come, and 0 goes. Each write is whole or was not made."""
+    context, line = multiprocessing.get_context("fork"), 0
+    while True:
+        line += step
+        path = tmp_path / str(line)
+        with closing(FailureFile(path)) as file:
+            for number in (0, 1):
+                file.put(str(number), kept(number))
+        writer = context.Process(target=_write_until, args=(path, line))
+        writer.start()
+        writer.join(20)
+        names = [one.record.id for one in loaded(path)]
+        assert names in (["0", "1"], ["0", "1", "2"], ["0", "1", "2", "3"], ["1", "2", "3"]), line
+        assert all(one.payload == b"payload" for one in loaded(path))
+        if writer.exitcode == 0:
+            assert names == ["1", "2", "3"]
+            break
+        assert writer.exitcode == -signal.SIGKILL
+    assert line > 80
+
+
+def _write_until(path: Path, line: int) -> None:
+    """Write in a process that is killed before a line of the module is executed, counted over all threads."""
+    lines, module = itertools.count(1), kept_file.__file__
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != module:
+            return None
+        if event == "line" and next(lines) == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+    file = FailureFile(path)
+    for name, run in (("2", kept(2)), ("3", kept(3)), ("0", None)):
+        file.put(name, run)
+        eventually(lambda: not file.waiting)
+    file.close()
+    os._exit(0)
+
+
+ON_DISKS: Final = [
+    pytest.param("tmpfs", UNSHARE, marks=TMPFS, id="tmpfs"),
+    pytest.param("limit", [], id="limit"),
+]
+
+
+@pytest.mark.parametrize(("kind", "prefix"), ON_DISKS)
+def test_a_full_disk_costs_no_start_and_what_is_kept_is_written_once_there_is_room(
+    tmp_path: Path, kind: str, prefix: list[str]
+) -> None:
+    program = [sys.executable, "-m", "tests.records.small_disk", kind, str(tmp_path)]
+    ended = subprocess.run([*prefix, *program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+
+
+def _rows(path: Path) -> list[str]:
+    """Return the ids in a file, none where it is not there."""
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return [name for (name,) in database.execute("SELECT id FROM runs")]
+    return []
