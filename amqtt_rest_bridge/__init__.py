@@ -22,14 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.errors import (
-        BridgeError,
-        ConfigurationError,
-        Fault,
-        Position,
-        RouteFilesError,
-        Severity,
-    )
+    from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, RouteFilesError, Severity
     from amqtt_rest_bridge.language.loader import LoadResult
     from amqtt_rest_bridge.model import (
         ClientEvent,

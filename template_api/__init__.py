@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from template_api.app import create_app
-    from template_api.errors import (
-        DatabaseUnavailableError,
-        SourceError,
-        StartError,
-        TemplateApiError,
-    )
+    from template_api.errors import DatabaseUnavailableError, SourceError, StartError, TemplateApiError
     from template_api.library import TemplateLibrary, import_templates
 
     __version__: str

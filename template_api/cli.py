@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from template_api import __version__
-from template_api.config import (
-    DEFAULT_THREADS,
-    MOST_THREADS,
-    Settings,
-    option_of,
-    read_settings,
-    row_of,
-    variable_of,
-)
+from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, option_of, read_settings, row_of, variable_of
 from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
 

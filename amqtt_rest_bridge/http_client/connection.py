@@ -15,14 +15,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from http.client import (
-    BadStatusLine,
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    IncompleteRead,
-    RemoteDisconnected,
-)
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError, decode_content

@@ -8,15 +8,9 @@ from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.texts import (
-    warn_of_dot_segments,
-)
+from amqtt_rest_bridge.language.texts import warn_of_dot_segments
 from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.model import (
-    OverloadPolicy,
-    RestApiConfig,
-    RouteConfig,
-)
+from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
 from amqtt_rest_bridge.placeholders import Fixed
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")

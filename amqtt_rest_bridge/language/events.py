@@ -12,12 +12,7 @@ from amqtt_rest_bridge.language.evaluation import BlockSettings
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import warn_of_own_loop
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.language.texts import (
-    placeholder_text_of,
-    read_condition,
-    read_placeholder_text,
-    warn_of_foreign,
-)
+from amqtt_rest_bridge.language.texts import placeholder_text_of, read_condition, read_placeholder_text, warn_of_foreign
 from amqtt_rest_bridge.model import (
     NO_CONTENT,
     ClientEvent,

@@ -12,25 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import (
-    bridge_restarted,
-    disk_full,
-    message_too_large,
-    route_removed,
-    too_many_hops,
-)
+from amqtt_rest_bridge.failures import bridge_restarted, disk_full, message_too_large, route_removed, too_many_hops
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.model import EventName, Message, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import (
-    MAX_HOPS,
-    Call,
-    Delivery,
-    Dispatches,
-    Listening,
-    ReleaseCredits,
-    Store,
-)
+from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Dispatches, Listening, ReleaseCredits, Store
 from amqtt_rest_bridge.routing.outcomes import Later, Outcomes, on_this_loop
 from amqtt_rest_bridge.routing.route_table import RouteTable, Watched, build_table
 from amqtt_rest_bridge.routing.server_reports import ServerReports

@@ -23,11 +23,7 @@ from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
-from amqtt_rest_bridge.routing.calls import (
-    Confirm,
-    ReleaseCredits,
-    has_room,
-)
+from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.topics import check_topic_name, loggable

@@ -10,13 +10,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tests.support.admin_client import (
-    admin_of,
-    client_route,
-    refusing_with_reason,
-    runs,
-    server_route,
-)
+from tests.support.admin_client import admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen

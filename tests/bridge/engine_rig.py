@@ -16,14 +16,7 @@ from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
-from amqtt_rest_bridge.link.frames import (
-    Calls,
-    DispatchedCall,
-    Ready,
-    Results,
-    ToBroker,
-    UseRoutes,
-)
+from amqtt_rest_bridge.link.frames import Calls, DispatchedCall, Ready, Results, ToBroker, UseRoutes
 from amqtt_rest_bridge.model import (
     ClientEvent,
     HttpRequest,

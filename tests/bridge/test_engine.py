@@ -23,15 +23,7 @@ from amqtt_rest_bridge.link.frames import (
     Stopped,
     Waiting,
 )
-from amqtt_rest_bridge.model import (
-    HttpRequest,
-    HttpResponse,
-    Method,
-    RestApiConfig,
-    Route,
-    RouteConfig,
-    ServerEvent,
-)
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from tests.bridge.engine_rig import BUSY, FINE, SECONDS, Rig, route
 from tests.support.gate import Gate

@@ -14,11 +14,7 @@ from amqtt.session import IncomingApplicationMessage, Session
 from amqtt_rest_bridge.broker.acl import AclTimes
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
-from amqtt_rest_bridge.model import (
-    Message,
-    OverloadPolicy,
-    RouteConfig,
-)
+from amqtt_rest_bridge.model import Message, OverloadPolicy, RouteConfig
 from amqtt_rest_bridge.spool import Spool
 from amqtt_rest_bridge.times import Backoff
 from tests.support.dispatching import Rig, route

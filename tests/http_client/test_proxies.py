@@ -10,14 +10,7 @@ from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.http_client.origin import Origin, find_proxy
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http_client.clients import client_by, failure_of
-from tests.support.http_target import (
-    AUTHORITY,
-    ConnectProxy,
-    Target,
-    echo,
-    reply,
-    server_tls,
-)
+from tests.support.http_target import AUTHORITY, ConnectProxy, Target, echo, reply, server_tls
 
 
 def origin(text: str) -> Origin:

@@ -7,16 +7,7 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http_client import Stopwatch, finish
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http_client.clients import base_of, client_by, client_of, get
-from tests.support.http_target import (
-    AUTHORITY,
-    ConnectProxy,
-    Peer,
-    Script,
-    Target,
-    answering,
-    reply,
-    server_tls,
-)
+from tests.support.http_target import AUTHORITY, ConnectProxy, Peer, Script, Target, answering, reply, server_tls
 
 
 def pages(**answers: bytes) -> Script:

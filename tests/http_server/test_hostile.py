@@ -10,16 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.http_server import Limits
 from amqtt_rest_bridge.model import Publication
-from tests.support.http_ports import (
-    PATIENCE,
-    Raw,
-    certificate,
-    error_code_of,
-    get,
-    hook_route,
-    post,
-    served,
-)
+from tests.support.http_ports import PATIENCE, Raw, certificate, error_code_of, get, hook_route, post, served
 from tests.support.waiting import eventually
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"

@@ -3,11 +3,7 @@ from urllib.parse import unquote
 import pytest
 
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.placeholders import (
-    Mode,
-    Place,
-    parse,
-)
+from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.support.placeholder_values import failure, fill, message, request
 
 

@@ -4,16 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import (
-    ClientEvent,
-    Message,
-    Method,
-    Publication,
-    RestApiConfig,
-    Route,
-    RouteConfig,
-    RunIds,
-)
+from amqtt_rest_bridge.model import ClientEvent, Message, Method, Publication, RestApiConfig, Route, RouteConfig, RunIds
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.routing.admission import QueueBytes

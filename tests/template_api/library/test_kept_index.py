@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.errors import StartError
-from template_api.library import (
-    Pace,
-    TemplateLibrary,
-    import_templates,
-    index_folder,
-    set_status,
-)
+from template_api.library import Pace, TemplateLibrary, import_templates, index_folder, set_status
 from template_api.library.indexing import LastingFault
 from template_api.ranking import SearchIndex
 from template_api.records import Status, TemplateQuery
