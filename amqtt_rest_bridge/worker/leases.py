@@ -51,8 +51,8 @@ class Presence:
     """The record of a living worker; times are epoch seconds, `slot` is the one that it prefers.
 
     `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. One that
-    `leaves` keeps its slots until it has handed them over, and is given none. `slots` is how many the group has for it,
-    None where it does not say: it opens none beyond them.
+    `leaves` keeps its slots until it has handed them over, and is given none. `slots` is how many the group has for it:
+    it opens none beyond them.
     """
 
     worker: str
@@ -60,10 +60,10 @@ class Presence:
     routes: str
     version: str
     since: float
+    slots: int
     slot: int | None = None
     every: tuple[str, ...] = ()
     leaves: bool = False
-    slots: int | None = None
 
     @property
     def payload(self) -> bytes:
@@ -97,11 +97,11 @@ def parse_presence(payload: bytes) -> Presence | None:
     """Return the presence that a payload holds, None if it holds none."""
     try:
         members = json.loads(payload)
-        slot, slots = members.get("slot"), members.get("slots")
+        slot = members["slot"]
         return Presence(
             _name(members["worker"]), float(members["until"]), str(members["routes"]), str(members["version"]),
-            float(members["since"]), None if slot is None else int(slot), tuple(map(str, members.get("every", ()))),
-            members.get("leaves") is True, None if slots is None else max(1, int(slots)),
+            float(members["since"]), max(1, int(members["slots"])), None if slot is None else int(slot),
+            tuple(map(str, members["every"])), members["leaves"] is True,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
@@ -158,8 +158,7 @@ class GroupView:
     @property
     def slot_counts(self) -> Mapping[str, tuple[str, ...]]:
         """Return the ids of living workers by how many slots the group has for them."""
-        slots = {worker: presence.slots for worker, presence in self.workers.items()}
-        return workers_by({worker: None if count is None else str(count) for worker, count in slots.items()})
+        return workers_by({worker: str(presence.slots) for worker, presence in self.workers.items()})
 
 
 def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]]:
@@ -455,8 +454,7 @@ class Leases:
     def _most(self, worker: str) -> int:
         """Return how many of the slots that this worker knows another one opens, the lowest ones."""
         known = self._known.get(worker)
-        slots = None if known is None or worker == self.worker else known.presence.slots
-        return self._slots if slots is None else min(slots, self._slots)
+        return self._slots if known is None or worker == self.worker else min(known.presence.slots, self._slots)
 
     def _may_hold(self, worker: str, now: float) -> bool:
         if worker in ("", self.worker):
@@ -480,7 +478,7 @@ class Leases:
 
     def _presence(self, until: float) -> Presence:
         return Presence(
-            self.worker, until, self._routes, self._version, self._since, self._prefers, self._every, slots=self._slots
+            self.worker, until, self._routes, self._version, self._since, self._slots, self._prefers, self._every
         )  # fmt: skip
 
     def _renewed(self, lease: Lease, clock: float) -> Lease:

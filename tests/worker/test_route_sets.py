@@ -15,7 +15,7 @@ from tests.worker.workers import Group, client_route
 
 def view(**workers: tuple[str, tuple[str, ...]]) -> GroupView:
     """Return a group of workers with the hashes of their routes, and their events with EVERY."""
-    presences = {name: Presence(name, 0, routes, "1", 0, None, events) for name, (routes, events) in workers.items()}
+    presences = {name: Presence(name, 0, routes, "1", 0, 4, None, events) for name, (routes, events) in workers.items()}
     return GroupView("a", presences, {})
 
 
@@ -24,13 +24,13 @@ def test_the_lowest_worker_that_has_an_event_runs_it() -> None:
     assert (group.leader("R/Old"), group.leader("R/New"), group.leader("R/None")) == ("a", "b", None)
 
 
-def test_a_presence_names_the_events_with_an_interval_and_those_without_a_list_have_none() -> None:
+def test_a_presence_names_the_events_with_an_interval() -> None:
     routes = load_text(client_route("Echo", 9, "in") + POLL.format(port=9)).routes
-    presence = Presence("a", 0, "hash", "1", 0, None, every(routes))
+    presence = Presence("a", 0, "hash", "1", 0, 4, None, every(routes))
     assert presence.every == ("Poll/Ask",)
     assert parse_presence(presence.payload) == presence
-    before = presence.payload.replace(b', "every": ["Poll/Ask"]', b"")
-    assert (found := parse_presence(before)) is not None and found.every == ()
+    for replaced in (b', "every": ["Poll/Ask"]', b', "slots": 4', b', "leaves": false'):
+        assert parse_presence(presence.payload.replace(replaced, b"")) is None
     assert parse_presence(presence.payload.replace(b'["Poll/Ask"]', b"1")) is None
 
 
@@ -49,19 +49,19 @@ def test_sets_that_differ_are_warned_of_at_each_change_and_once_when_they_agree(
     ]
 
 
-def test_slots_that_differ_are_warned_of_like_route_sets_and_a_worker_that_says_none_agrees(
+def test_slots_that_differ_are_warned_of_like_route_sets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    four, two, none = (Presence(worker, 0, "same", "1", 0, slots=slots) for worker, slots in SLOTS.items())
+    four, two, other = (Presence(worker, 0, "same", "1", 0, slots) for worker, slots in SLOTS.items())
     differences = Differences("plant")
-    for workers in ((four, none), (four, two), (four, two, none), (four, none)):
+    for workers in ((four, other), (four, two), (two, four), (four, other)):
         differences.changed(GroupView("a", {one.worker: one for one in workers}, {}))
     assert caplog.messages == ["slots differ: 2 on b; 4 on a", "all workers of group plant have the same slots"]
     assert parse_presence(four.payload) == four
 
 
-SLOTS = {"a": 4, "b": 2, "c": None}
+SLOTS = {"a": 4, "b": 2, "c": 4}
 
 
 BOTH = """
