@@ -123,9 +123,3 @@ def test_an_interval_runs_on_the_worker_that_has_the_event_though_another_has_th
         for target in (first, second):
             before = len(target.requests)
             eventually(lambda target=target, before=before: len(target.requests) >= before + 2)  # type: ignore[misc]
-
-
-def test_three_workers_know_that_they_are_three(group: Group) -> None:
-    group.routes(client_route("Paced", 9, "in", config='WITH RATE_LIMIT "10/s"'))
-    for worker in [group.start(slot, slots=3).ready() for slot in range(3)]:
-        worker.wrote("each RATE_LIMIT is shared by 3 workers")
