@@ -150,7 +150,7 @@ _ESCAPE = re.compile(r"\\([\"'\\nt])")
 _COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
 _LINE_COMMENT = r"(?:\/\/|--)[^\n]*"
 _SKIPPED_COMMENT = r"(?<!\S)\/\*[\s\S]*?\*\/|"  # of the rule SKIPPED
-_SKIPPED_REST = r"(?:(?!\n[^\S\n]*(?i:DEFINE)(?![\w-]))[\s\S])*+"
+_SKIPPED_REST = r"(?>(?:[^\n]+|\n(?![^\S\n]*(?i:DEFINE)(?![\w-])))*)"
 MOST_UNREADABLE = 1_000
 """Statements of a text that cannot be read, after which its rest is left unread: each costs 0.5 to 2.5 ms."""
 _MOST_STATEMENTS = 20_000  # of one definition, with their strings; each word outside of a statement counts as one
@@ -197,8 +197,8 @@ class _Text(Buffer):  # type: ignore[misc]
     Lines are counted in the report, of faults only; TatSu's table has an entry for each character.
     """
 
-    _skipped = re.compile(f"(?:{WHITESPACE}|{COMMENTS})++")
-    _skipped_behind = re.compile(rf"(?:{WHITESPACE}|{_LINE_COMMENT})++")
+    _skipped = re.compile(f"(?>(?:{WHITESPACE}|{COMMENTS})+)")
+    _skipped_behind = re.compile(rf"(?>(?:{WHITESPACE}|{_LINE_COMMENT})+)")
 
     def __init__(self, text: str, **settings: Any) -> None:
         self._pos: int

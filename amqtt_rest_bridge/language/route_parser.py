@@ -581,11 +581,11 @@ class RouteParser(Parser):
 
     @tatsumasu()
     def _DOUBLE_QUOTED_(self):
-        self._pattern('"(?:[^"\\\\\\n]|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*")))*+"')
+        self._pattern('"(?>(?:[^"\\\\\\n]+|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*")))*)"')
 
     @tatsumasu()
     def _SINGLE_QUOTED_(self):
-        self._pattern("'(?:[^'\\\\\\n]|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*')))*+'")
+        self._pattern("'(?>(?:[^'\\\\\\n]+|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*')))*)'")
 
     @tatsumasu()
     def _BEHIND_STRING_(self):
@@ -597,7 +597,7 @@ class RouteParser(Parser):
 
     @tatsumasu()
     def _SKIPPED_(self):
-        self._pattern('(?:"[^"\\n]*"|\'[^\'\\n]*\'|(?<!\\S)\\/\\*[\\s\\S]*?\\*\\/|(?!\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-]))[\\s\\S])*+')
+        self._pattern('(?>(?:[^\\n"\'\\/]+|"[^"\\n]*"|\'[^\'\\n]*\'|(?<!\\S)\\/\\*[\\s\\S]*?\\*\\/|["\'\\/]|\\n(?![^\\S\\n]*(?i:DEFINE)(?![\\w-])))*)')
 
     @tatsumasu()
     def _placeholder_(self):

@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import Final
 
 _LONGEST: Final = 100_000  # characters; a longer text is not read
-_COMMENT: Final = r"/\*(?:[^*]|\*(?!/))*+(?:\*/)?|(?://|--)[^\n]*"
+_COMMENT: Final = r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?|(?://|--)[^\n]*"
 _DEFINITION: Final = re.compile(
     rf"""{_COMMENT}|"[^"\n]*"|'[^'\n]*'|(?:\A|\n)[^\S\n]*(?P<define>DEFINE)(?![\w-])""", re.IGNORECASE
 )
 _STRING: Final = r"""{0}(?:[^{0}\\\n]|\\[^\n])*+{0}
-    |{0}(?:[^{0}\\\n]|\\[^\n]|\\?\n(?![^\S\n]*(?i:(?:WITH|ADD)\s+[\w-]+\s*{0})))*+{0}(?=[\s+]|\Z|/[/*]|--)"""
+    |{0}(?>(?:[^{0}\\\n]+|\\[^\n]|\\?\n(?![^\S\n]*(?i:(?:WITH|ADD)\s+[\w-]+\s*{0})))*){0}(?=[\s+]|\Z|/[/*]|--)"""
 _TOKEN: Final = re.compile(
     rf"""(?P<layout>\s+|{_COMMENT})
     |(?P<string>{_STRING.format('"')}|{_STRING.format("'")})
